@@ -1,0 +1,49 @@
+# Two commands for users: `make demo` and `make test`. Both do their own set-up, once.
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python -m
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types imports unit bench wheel clean
+help: ## what there is to run
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-8s%s\n", $$1, $$2}'
+
+demo: $(VENV)/installed ## break a real 3-node cluster for 30 s and prove on Spark what survived
+	$(BIN)/quorumlog chaos run --workload append_read --fault kill --duration 30s --seed 7 --out demo-run --engine spark
+
+test: $(VENV)/installed-dev ## the whole test suite
+	$(BIN)/pytest -n 2 --dist loadgroup
+
+check: lint types imports unit ## everything that must hold before a commit
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+types: $(VENV)/installed-dev
+	$(BIN)/mypy
+imports: $(VENV)/installed-dev
+	$(BIN)/lint-imports --no-cache
+unit: $(VENV)/installed-dev
+	$(BIN)/pytest -n 2 tests/unit tests/golden tests/property tests/paper tests/test_tidy.py tests/test_contracts.py
+
+bench: $(VENV)/installed-dev ## a table of figures and ratios, measured in one run
+	$(RUN) benchmarks.run
+
+wheel: $(VENV)/installed-dev ## build dist/*.whl
+	$(RUN) pip wheel --quiet --no-deps --wheel-dir dist .
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quorumlog needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers]'
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(RUN) pip install --quiet --disable-pip-version-check --editable '.[spark,fast,drivers,dev]'
+	touch $@
+
+clean: ## remove what was built, installed and recorded
+	rm -rf $(VENV) demo-run dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +

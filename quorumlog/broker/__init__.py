@@ -1,0 +1,1 @@
+"""Data partitions, groups, and the Kafka API in front of them."""

@@ -1,0 +1,1 @@
+"""Pure: every rule of replication, idempotence and groups that decides something."""

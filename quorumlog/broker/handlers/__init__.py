@@ -1,0 +1,1 @@
+"""One file per API: decode, ask a core, encode."""

@@ -1,0 +1,1 @@
+"""The socket server, replica fetchers and the owners of logs."""

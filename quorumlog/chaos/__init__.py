@@ -1,0 +1,1 @@
+"""Faults, workloads, histories and the proof of what survived."""

@@ -1,0 +1,1 @@
+"""The client libraries a workload can be run with."""

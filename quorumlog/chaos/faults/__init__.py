@@ -1,0 +1,1 @@
+"""What a nemesis can do to a cluster, by role."""

@@ -1,0 +1,1 @@
+"""One chaos run: cluster, workload, nemesis, history, verdict."""

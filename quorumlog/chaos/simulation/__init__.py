@@ -1,0 +1,1 @@
+"""The cores on one heap, one clock and one seed."""

@@ -1,0 +1,1 @@
+"""The same checkers, distributed by PySpark."""

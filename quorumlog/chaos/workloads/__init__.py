@@ -1,0 +1,1 @@
+"""What clients do while the nemesis is at work."""

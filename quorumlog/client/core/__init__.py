@@ -1,0 +1,1 @@
+"""Pure: batches, membership and the metadata cache of the client."""

@@ -1,0 +1,1 @@
+"""Clusters on this machine: start, stop, kill and pause their nodes."""

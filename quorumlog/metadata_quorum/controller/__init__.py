@@ -1,0 +1,1 @@
+"""Pure: the active controller, decide and apply per subject (KIP-631)."""

@@ -1,0 +1,23 @@
+"""What the rest of the cluster may see of the metadata: frozen, because it crosses a border.
+
+A broker replays the committed metadata log into a `ClusterImage`; each commit publishes the new
+image with a `ClusterDelta` that names what changed. Source: KIP-631, KIP-500.
+"""
+
+from quorumlog.metadata_quorum.image.model import (
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    ImagePublisher,
+    PartitionImage,
+    TopicImage,
+)
+
+__all__ = [
+    "BrokerImage",
+    "ClusterDelta",
+    "ClusterImage",
+    "ImagePublisher",
+    "PartitionImage",
+    "TopicImage",
+]

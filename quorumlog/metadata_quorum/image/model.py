@@ -1,0 +1,87 @@
+"""The shapes of the image. Nothing here decides; `records.py` says how a record changes them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """One registered node. `broker_epoch` is the offset of its registration record (KIP-631)."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    incarnation_id: str
+    host: str  # of the Kafka listener, as advertised to clients
+    port: int
+    control_address: str  # `host:port` of the control listener
+    rack: str | None = None
+    fenced: bool = True
+    in_controlled_shutdown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """One partition. `leader_epoch` counts leaders, `partition_epoch` every change (KIP-497).
+
+    `elr` (KIP-966): replicas outside a too small ISR that still hold all that is committed.
+    """
+
+    leader_id: BrokerId  # NO_LEADER while nobody eligible is alive
+    leader_epoch: Epoch
+    partition_epoch: Epoch
+    replicas: tuple[BrokerId, ...]
+    isr: tuple[BrokerId, ...]
+    elr: tuple[BrokerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    """One topic; `partitions[i]` is partition i."""
+
+    name: str
+    topic_id: TopicId
+    partitions: tuple[PartitionImage, ...]
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterImage:
+    """The whole of the metadata as of `end_offset` (exclusive) of the metadata log."""
+
+    end_offset: Offset = Offset(0)
+    epoch: Epoch = Epoch(0)
+    controller_id: BrokerId = BrokerId(-1)  # the leader of `epoch`, as far as this node knows
+    brokers: Mapping[BrokerId, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    topic_names: Mapping[TopicId, str] = field(default_factory=dict)
+    next_producer_id: int = 0
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
+        """Return the partition, or None if there is no such topic or index."""
+        topic = self.topics.get(topic_partition.topic)
+        if topic is None or not 0 <= topic_partition.partition < len(topic.partitions):
+            return None
+        return topic.partitions[topic_partition.partition]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDelta:
+    """What changed between two images: names only, the values are in the new image.
+
+    A topic that was deleted and created again under one name is in both topic sets.
+    """
+
+    brokers: frozenset[BrokerId] = frozenset()  # registered, fenced, unfenced or unregistered
+    partitions: frozenset[TopicPartition] = frozenset()  # new or changed
+    deleted_topics: Mapping[str, TopicId] = field(default_factory=dict)
+    topic_configs: frozenset[str] = frozenset()
+
+
+class ImagePublisher(Protocol):
+    """Whoever acts on committed metadata."""
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        """Take over the new image. Called once per committed batch, in order; must not block."""

@@ -1,0 +1,1 @@
+"""The quorum's task, its RPCs over HTTP and CBOR, and its election file."""

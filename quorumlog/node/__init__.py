@@ -1,0 +1,1 @@
+"""One process: configuration, listeners, assembly, signals."""

@@ -1,0 +1,1 @@
+"""Kafka bytes <-> values. Knows nothing of this cluster."""

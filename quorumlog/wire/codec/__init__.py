@@ -1,0 +1,1 @@
+"""Pure: the messages, record batches and numbers of the protocol."""
