@@ -1,0 +1,98 @@
+"""What a workload needs of a client library.
+
+The whole verdict rests on one distinction: a failed send is *definite* only if the record can
+never appear. Every driver says "indefinite" when it does not know better.
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Final, NamedTuple, Protocol
+
+
+class Message(NamedTuple):
+    """One record, as a workload writes and reads it."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes
+
+
+class SendFailed(Exception):
+    """A send that was not acknowledged.
+
+    `definite`: the record is nowhere and will never be (`fail`); else it may be anywhere (`info`).
+    """
+
+    def __init__(self, reason: str, *, definite: bool) -> None:
+        super().__init__(reason)
+        self.definite: Final = definite
+
+
+class DriverUnavailable(Exception):
+    """The library is not installed; the message says how to install it."""
+
+
+class DriverProducer(Protocol):
+    """An idempotent producer with acks=all."""
+
+    async def send(self, topic: str, partition: int, value: bytes) -> int:
+        """Return the acknowledged offset. Raises SendFailed."""
+
+    async def close(self) -> None:
+        """Give up what is in flight and let go of all resources."""
+
+
+class DriverConsumer(Protocol):
+    """A consumer of assigned partitions, without a group."""
+
+    async def assign(self, topic: str, partitions: Sequence[int]) -> None:
+        """Take these partitions from their beginning."""
+
+    async def poll(self, timeout_ms: int) -> list[Message]:
+        """Return what arrived, in order per partition; an empty list after the timeout.
+
+        Raises ConnectionError when the library reports an error; the next poll may succeed.
+        """
+
+    async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the high watermark of each partition (exclusive). Raises ConnectionError."""
+
+    async def close(self) -> None:
+        """Let go of all resources."""
+
+
+class Driver(Protocol):
+    """One client library."""
+
+    async def producer(self, bootstrap: str, client_id: str) -> DriverProducer:
+        """Make a producer."""
+
+    async def consumer(self, bootstrap: str, client_id: str) -> DriverConsumer:
+        """Make a consumer."""
+
+    async def create_topic(
+        self, bootstrap: str, topic: str, *, partitions: int, replication_factor: int
+    ) -> None:
+        """Create a topic and return when its metadata is committed. Raises ConnectionError."""
+
+
+DRIVERS: Final[Mapping[str, str]] = {
+    "client": "quorumlog's own client",
+    "confluent": "confluent-kafka (librdkafka)",
+}
+
+
+def load_driver(name: str) -> Driver:
+    """Return a driver by name. Raises DriverUnavailable, or ValueError for a name unknown."""
+    if name not in DRIVERS:
+        raise ValueError(f"no driver is called {name!r}; there are {', '.join(DRIVERS)}")
+    try:
+        module = import_module(f"quorumlog.chaos.drivers.{name}_driver")
+    except ModuleNotFoundError as error:
+        raise DriverUnavailable(
+            f"driver {name} needs a library that is not installed ({error.name}): "
+            f"pip install 'quorumlog[drivers]'"
+        ) from error
+    driver: Driver = module.DRIVER
+    return driver
