@@ -1,1 +1,274 @@
-"""One chaos run: cluster, workload, nemesis, history, verdict."""
+"""One chaos run: cluster, workload, nemesis, final reads, and the history saved before any check.
+
+Phases: start, warm up, faults, heal, final reads; then the history is on disk and the run is over:
+checking it (`chaos.verify`) is another step, which can be repeated.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from quorumlog.chaos.drivers import Driver, load_driver
+from quorumlog.chaos.faults import Schedule, draw
+from quorumlog.chaos.faults.nemesis import Nemesis
+from quorumlog.chaos.history import NEMESIS, HistoryWriter, Message
+from quorumlog.chaos.workloads import WORKLOADS, AppendRead, AppendReadSettings
+from quorumlog.cluster import LocalCluster
+
+WARM_UP_S: Final = 2.0
+COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
+FINAL_READS_TIMEOUT_S: Final = 60.0
+MEAN_GAP_MS: Final = 500
+SCHEDULE_FILE: Final = "schedule.json"
+_TICK_S: Final = 0.2
+
+Progress = Callable[[str, float, str], None]
+"""Called with (phase, fraction of it done 0..1, figures so far)."""
+
+
+class RunError(Exception):
+    """The run could not be carried out; the message says why. No verdict follows from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What to run, against what, and where to put what was seen."""
+
+    out: Path
+    workload: str = "append_read"
+    faults: tuple[str, ...] = ("kill",)
+    duration_s: float = 60.0
+    seed: int = 0
+    nodes: int = 3
+    driver: str = "client"
+    bootstrap: str | None = None  # somebody else's cluster: then there is no nemesis
+    schedule: Schedule | None = None  # instead of drawing one from the seed
+    config: Mapping[str, str] = field(default_factory=dict)
+    node_module: str = "quorumlog.node"
+    topic: str = "chaos"
+    partitions: int = 3
+    replication_factor: int = 3
+    rate_per_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """What happened, before anybody judges it."""
+
+    sends_ok: int
+    sends_info: int
+    sends_fail: int
+    records_read: int
+    faults: int
+    reads_complete: bool
+    seconds: float
+
+
+class HistoryRecorder:
+    """The workload's and the nemesis's pen."""
+
+    def __init__(self, writer: HistoryWriter) -> None:
+        self._writer: Final = writer
+
+    def invoke(self, process: int, f: str, messages: Sequence[tuple[str, int, int]] = ()) -> None:
+        """Write an invocation."""
+        self._writer.append(process, "invoke", f, [Message(*message) for message in messages])
+
+    def complete(
+        self,
+        process: int,
+        outcome: str,
+        f: str,
+        messages: Sequence[tuple[str, int, int]] = (),
+        error: str = "",
+    ) -> None:
+        """Write the completion of the process's last invocation: ok, fail or info."""
+        rows = [Message(*message) for message in messages]
+        self._writer.append(process, outcome, f, rows, error=error)
+
+    def nemesis(self, f: str, node: str, details: str) -> None:
+        """Write what was done to the cluster."""
+        self._writer.append(NEMESIS, "info", f, node=node, details=details)
+
+
+def run(settings: RunSettings, progress: Progress) -> RunSummary:
+    """Carry out one run; when it returns, the history is complete in `settings.out`.
+
+    Raises RunError, ClusterError, DriverUnavailable or ValueError, each with one line to act on.
+    """
+    if settings.workload not in WORKLOADS:
+        known = ", ".join(WORKLOADS)
+        raise ValueError(f"no workload is called {settings.workload!r}; there are {known}")
+    driver = load_driver(settings.driver)
+    schedule = _schedule(settings)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    schedule.save(settings.out / SCHEDULE_FILE)
+    with ExitStack() as stack:
+        cluster = None
+        if settings.bootstrap is None:
+            progress("start", 0.0, f"{settings.nodes} nodes")
+            cluster = stack.enter_context(_cluster(settings))
+            progress("start", 1.0, cluster.bootstrap)
+        writer = stack.enter_context(HistoryWriter(settings.out, meta=_meta(settings)))
+        drive = _Drive(
+            settings,
+            driver=driver,
+            cluster=cluster,
+            schedule=schedule,
+            recorder=HistoryRecorder(writer),
+            progress=progress,
+        )
+        return asyncio.run(drive.run())
+
+
+def _schedule(settings: RunSettings) -> Schedule:
+    if settings.bootstrap is not None and (settings.faults or settings.schedule):
+        raise ValueError(
+            "a cluster given by --bootstrap cannot be killed or paused from here: use --fault none"
+        )
+    if settings.schedule is not None:
+        return settings.schedule
+    return draw(
+        settings.seed,
+        faults=settings.faults,
+        duration_ms=round(settings.duration_s * 1000),
+        mean_gap_ms=MEAN_GAP_MS,
+    )
+
+
+def _cluster(settings: RunSettings) -> LocalCluster:
+    directory = settings.out / "cluster"
+    if directory.exists():
+        raise RunError(f"{directory} is there from an earlier run; remove it or use another --out")
+    return LocalCluster(
+        directory, nodes=settings.nodes, config=settings.config, node_module=settings.node_module
+    )
+
+
+def _meta(settings: RunSettings) -> dict[str, Any]:
+    return {
+        "workload": settings.workload,
+        "faults": list(settings.faults),
+        "duration_s": settings.duration_s,
+        "seed": settings.seed,
+        "driver": settings.driver,
+        "nodes": settings.nodes if settings.bootstrap is None else None,
+        "bootstrap": settings.bootstrap,
+        "topic": settings.topic,
+        "partitions": settings.partitions,
+        "replication_factor": settings.replication_factor,
+        "config": dict(settings.config),
+        "node_module": settings.node_module,
+    }
+
+
+class _Drive:
+    """The phases of one run, on one event loop."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        *,
+        driver: Driver,
+        cluster: LocalCluster | None,
+        schedule: Schedule,
+        recorder: HistoryRecorder,
+        progress: Progress,
+    ) -> None:
+        self._settings: Final = settings
+        self._driver: Final = driver
+        self._cluster: Final = cluster
+        self._schedule: Final = schedule
+        self._recorder: Final = recorder
+        self._progress: Final = progress
+        self._bootstrap: Final = settings.bootstrap or (cluster.bootstrap if cluster else "")
+        workload_settings = AppendReadSettings(
+            topic=settings.topic, partitions=settings.partitions, rate_per_s=settings.rate_per_s
+        )
+        self._workload: Final = AppendRead(
+            driver, self._bootstrap, workload_settings, recorder, seed=settings.seed
+        )
+        self._producing, self._consuming = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> RunSummary:
+        """Go through the phases. Raises RunError if the topic cannot be made."""
+        started_s = time.monotonic()
+        await self._create_topic()
+        self._producing.set()
+        self._consuming.set()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(
+                self._workload.run(producing=self._producing, consuming=self._consuming)
+            )
+            try:
+                await self._lasting("warm up", WARM_UP_S)
+                await self._faults()
+                await self._lasting("heal", COOL_DOWN_S)
+            finally:
+                self._producing.clear()
+                self._consuming.clear()
+        self._progress("final reads", 0.0, self._figures())
+        complete = await self._workload.final_reads(FINAL_READS_TIMEOUT_S)
+        self._progress("final reads", 1.0, self._figures())
+        workload = self._workload
+        return RunSummary(
+            sends_ok=workload.sends_ok,
+            sends_info=workload.sends_info,
+            sends_fail=workload.sends_fail,
+            records_read=workload.records_read,
+            faults=len(self._schedule.actions),
+            reads_complete=complete,
+            seconds=time.monotonic() - started_s,
+        )
+
+    async def _create_topic(self) -> None:
+        settings = self._settings
+        try:
+            await self._driver.create_topic(
+                self._bootstrap,
+                settings.topic,
+                partitions=settings.partitions,
+                replication_factor=settings.replication_factor,
+            )
+        except ConnectionError as error:
+            raise RunError(f"topic {settings.topic} cannot be created: {error}") from error
+
+    async def _lasting(self, phase: str, seconds: float) -> None:
+        """Let the workload go on for a while and show it."""
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        while (passed_s := loop.time() - started_s) < seconds:
+            self._progress(phase, passed_s / seconds, self._figures())
+            await asyncio.sleep(min(_TICK_S, seconds - passed_s))
+        self._progress(phase, 1.0, self._figures())
+
+    async def _faults(self) -> None:
+        """Perform the schedule, if there is a cluster to break, then heal."""
+        show = asyncio.create_task(self._lasting("faults", self._settings.duration_s))
+        try:
+            if self._cluster is not None:
+                nemesis = Nemesis(
+                    self._cluster,
+                    self._schedule,
+                    topic=self._settings.topic,
+                    record=self._recorder.nemesis,
+                )
+                await nemesis.run()
+                await show
+                self._progress("heal", 0.0, self._figures())
+                await nemesis.heal()
+            else:
+                await show
+        finally:
+            show.cancel()
+
+    def _figures(self) -> str:
+        workload = self._workload
+        return (
+            f"{workload.sends_ok} acknowledged, {workload.sends_info} unknown, "
+            f"{workload.records_read} read"
+        )

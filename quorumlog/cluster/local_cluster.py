@@ -40,11 +40,13 @@ class LocalCluster:
         port: int = 0,
         config: Mapping[str, str] | None = None,
         defaults: str = "fast",
+        node_module: str = "quorumlog.node",
     ) -> None:
         """Plan a new cluster, or open the one that `directory` holds (its nodes are kept).
 
         `controllers` and `brokers`, given together, make nodes of one role each; else every one
         of `nodes` has both. `config` has Kafka's names and texts; `defaults` is "fast" or "kafka".
+        `node_module` is run as the node's program: one that breaks a rule tests the tests.
         """
         self._temporary = directory is None
         self.directory: Final = Path(directory or tempfile.mkdtemp(prefix="quorumlog-"))
@@ -61,7 +63,8 @@ class LocalCluster:
             base = layout.FAST_DEFAULTS if defaults == "fast" else {}
             self.spec = layout.plan(roles, host=host, port=port, config={**base, **config})
         self._processes = {
-            node.id: NodeProcess(self.directory, node.id) for node in self.spec.nodes
+            node.id: NodeProcess(self.directory, node.id, module=node_module)
+            for node in self.spec.nodes
         }
 
     @classmethod

@@ -28,8 +28,9 @@ class NodeProcess:
     Invariant: at most one process runs the node: the lock on `node.pid` is the node's own.
     """
 
-    def __init__(self, directory: Path, node_id: int) -> None:
+    def __init__(self, directory: Path, node_id: int, *, module: str) -> None:
         self.node_id: Final = node_id
+        self._module: Final = module
         self._properties = layout.properties_file(directory, node_id)
         self._log = layout.log_file(directory, node_id)
         self._pid_file = layout.node_directory(directory, node_id) / "node.pid"
@@ -61,7 +62,7 @@ class NodeProcess:
         if self.pid is not None:
             raise ClusterError(f"node {self.node_id} runs already, as process {self.pid}")
         read_fd, write_fd = os.pipe()
-        command = [sys.executable, "-m", "quorumlog.node", str(self._properties)]
+        command = [sys.executable, "-m", self._module, str(self._properties)]
         try:
             with self._log.open("ab") as log:
                 self._child = subprocess.Popen(  # noqa: S603 - our own module, our own file

@@ -12,7 +12,7 @@ from quorumlog.chaos.faults.schedule import FaultAction, Schedule
 from quorumlog.cluster import ClusterError, LocalCluster
 
 Record = Callable[[str, str, str], None]
-"""Called with (type, f, details): how the nemesis writes itself into the history."""
+"""Called with (f, node, details): how the nemesis writes itself into the history."""
 
 
 class Nemesis:
@@ -35,21 +35,16 @@ class Nemesis:
             await asyncio.sleep(max(0.0, started_s + action.t_us / 1e6 - loop.time()))
             node_ids = await asyncio.to_thread(self._resolve, action)
             names = ",".join(map(str, node_ids))
-            details = f"{action.target} -> node {names}"
-            self._record("invoke", action.fault, details)
             await asyncio.to_thread(self._inflict, action, node_ids)
-            self._record("info", action.fault, details)
+            self._record(action.fault, names, action.target)
             await asyncio.sleep(max(0.0, started_s + action.end_us / 1e6 - loop.time()))
-            undo = "resume" if action.fault == "pause" else "start"
-            self._record("invoke", undo, f"node {names}")
             await asyncio.to_thread(self._take_back, action, node_ids)
-            self._record("info", undo, f"node {names}")
+            self._record("resume" if action.fault == "pause" else "start", names, "")
 
     async def heal(self) -> None:
         """Bring every node back and wait until the cluster is whole. Raises ClusterError if not."""
-        self._record("invoke", "heal", "every node")
         await asyncio.to_thread(self._heal)
-        self._record("info", "heal", "every node")
+        self._record("heal", "", "every node is back")
 
     def _heal(self) -> None:
         for node in self._cluster.nodes:

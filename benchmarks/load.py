@@ -1,0 +1,212 @@
+"""A load generator of known, small cost: prebuilt batches, one socket per partition leader.
+
+It talks to any Kafka server, so a ratio of two servers taken in one run on one machine means
+something. `throughput` keeps a window of requests in flight per partition; `latency` is open loop:
+each request is due at its time, and its latency counts from then, so a stall is not hidden.
+"""
+
+import os
+import selectors
+import socket
+import time
+from dataclasses import dataclass
+
+from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.schemas import decode_response, encode_request
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from quorumlog.wire.codec.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+_PRODUCE_VERSION = 8
+_METADATA_VERSION = 5
+_SILENCE_S = 30.0
+
+
+class Connection:
+    """One blocking socket; frames as they come."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.socket = socket.create_connection((host, port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._received = bytearray()
+
+    def frames(self) -> list[bytes]:
+        """Read once; return the frames that are whole, without their length."""
+        chunk = self.socket.recv(1 << 20)
+        if not chunk:
+            raise ConnectionError("the server closed the connection")
+        self._received += chunk
+        frames, position = [], 0
+        while len(self._received) - position >= 4:
+            size = int.from_bytes(self._received[position : position + 4], "big")
+            if len(self._received) - position < 4 + size:
+                break
+            frames.append(bytes(self._received[position + 4 : position + 4 + size]))
+            position += 4 + size
+        del self._received[:position]
+        return frames
+
+
+def leaders(bootstrap: str, topic: str) -> dict[int, Connection]:
+    """Return a connection per partition, to its leader. Waits until every partition has one."""
+    host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=topic)])
+    frame = b"".join(
+        encode_request(
+            request, api_version=_METADATA_VERSION, correlation_id=1, client_id="benchmark"
+        )
+    )
+    connection = Connection(host, int(port))
+    for _ in range(100):
+        connection.socket.sendall(frame)
+        answers: list[bytes] = []
+        while not answers:
+            answers = connection.frames()
+        _, response = decode_response(MetadataRequest.API_KEY, _METADATA_VERSION, answers[0])
+        if not isinstance(response, MetadataResponse):
+            raise TypeError(f"not a metadata response: {response}")
+        addresses = {broker.node_id: (broker.host, broker.port) for broker in response.brokers}
+        partitions = response.topics[0].partitions
+        if partitions and all(partition.leader_id in addresses for partition in partitions):
+            connection.socket.close()
+            return {
+                partition.partition_index: Connection(*addresses[partition.leader_id])
+                for partition in sorted(partitions, key=lambda entry: entry.partition_index)
+            }
+        time.sleep(0.1)
+    raise ConnectionError(f"no leaders for {topic}")
+
+
+def produce_frame(
+    topic: str, partition: int, batch_bytes: int, record_bytes: int, acks: int
+) -> bytes:
+    """Build one Produce request of one batch, random bytes."""
+    now_ms = int(time.time() * 1000)
+    records = [
+        Record(index, now_ms, None, os.urandom(record_bytes), ())
+        for index in range(max(1, batch_bytes // record_bytes))
+    ]
+    data = PartitionProduceData(index=partition, records=encode_batch(records))
+    request = ProduceRequest(
+        acks=acks,
+        timeout_ms=30_000,
+        topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+    )
+    return b"".join(
+        encode_request(
+            request, api_version=_PRODUCE_VERSION, correlation_id=7, client_id="benchmark"
+        )
+    )
+
+
+def _check(frame: bytes) -> None:
+    _, response = decode_response(ProduceRequest.API_KEY, _PRODUCE_VERSION, frame)
+    if not isinstance(response, ProduceResponse):
+        raise TypeError(f"not a produce response: {response}")
+    error = response.responses[0].partition_responses[0].error_code
+    if error:
+        raise ConnectionError(f"produce failed: {ErrorCode(error).name}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throughput:
+    """What a throughput run saw."""
+
+    mb_per_s: float
+    batches_per_s: float
+
+
+def throughput(
+    bootstrap: str,
+    topic: str,
+    *,
+    batch_bytes: int,
+    acks: int,
+    window: int = 8,
+    seconds: float = 5.0,
+) -> Throughput:
+    """Keep `window` requests in flight per partition for `seconds`."""
+    connections = leaders(bootstrap, topic)
+    selector = selectors.DefaultSelector()
+    frames = {
+        partition: produce_frame(topic, partition, batch_bytes, 1024, acks)
+        for partition in connections
+    }
+    started_s = time.perf_counter()
+    sent = answered = 0
+    for partition, connection in connections.items():
+        selector.register(connection.socket, selectors.EVENT_READ, partition)
+        for _ in range(window):
+            connection.socket.sendall(frames[partition])
+            sent += 1
+    while answered < sent:
+        events = selector.select(_SILENCE_S)
+        if not events:
+            raise TimeoutError(f"no answer for {_SILENCE_S:.0f} s")
+        for key, _ in events:
+            for answer in connections[key.data].frames():
+                _check(answer)
+                answered += 1
+                if time.perf_counter() - started_s < seconds:
+                    connections[key.data].socket.sendall(frames[key.data])
+                    sent += 1
+    elapsed_s = time.perf_counter() - started_s
+    _close(connections)
+    return Throughput(
+        mb_per_s=answered * batch_bytes / elapsed_s / 1e6, batches_per_s=answered / elapsed_s
+    )
+
+
+def latencies_ms(
+    bootstrap: str, topic: str, *, rate_per_s: float, seconds: float, acks: int = -1
+) -> list[float]:
+    """Send 1 KiB batches at a fixed rate; return every latency, sorted, ms."""
+    connections = leaders(bootstrap, topic)
+    selector = selectors.DefaultSelector()
+    frames, due_s = {}, {}
+    for partition, connection in connections.items():
+        selector.register(connection.socket, selectors.EVENT_READ, partition)
+        frames[partition] = produce_frame(topic, partition, 1024, 1024, acks)
+        due_s[partition] = list[float]()
+    order = list(connections)
+    count, sent = int(rate_per_s * seconds), 0
+    latencies: list[float] = []
+    started_s = time.perf_counter()
+    while len(latencies) < count:
+        now_s = time.perf_counter() - started_s
+        while sent < count and sent / rate_per_s <= now_s:
+            partition = order[sent % len(order)]
+            connections[partition].socket.sendall(frames[partition])
+            due_s[partition].append(sent / rate_per_s)
+            sent += 1
+        wait_s = _SILENCE_S if sent == count else max(0.0, sent / rate_per_s - now_s)
+        events = selector.select(wait_s)
+        if not events and sent == count:
+            raise TimeoutError(f"no answer for {_SILENCE_S:.0f} s")
+        for key, _ in events:
+            for answer in connections[key.data].frames():
+                _check(answer)
+                done_s = time.perf_counter() - started_s
+                latencies.append((done_s - due_s[key.data].pop(0)) * 1000)
+    _close(connections)
+    return sorted(latencies)
+
+
+def _close(connections: dict[int, Connection]) -> None:
+    for connection in connections.values():
+        connection.socket.close()
+
+
+def percentile(sorted_values: list[float], fraction: float) -> float:
+    """Return a percentile of sorted values."""
+    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * fraction))]

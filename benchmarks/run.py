@@ -1,0 +1,324 @@
+"""`make bench`: every figure that we promise, and its ratio to a peer, in one run on one machine.
+
+Peers are optional and skipped with a remark:
+  QUORUMLOG_BENCH_BARE   a folder with `repl.sh`: the bare replicated path, no Kafka protocol
+  confluent-kafka        installed by the `drivers` extra
+`--only start,failover,...` picks parts; `--out FILE` keeps the table as Markdown.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks import failover, load
+from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
+from quorumlog import Admin, LocalCluster
+from quorumlog.cluster import FAST_DEFAULTS
+
+PARTITIONS: Final = 3
+TOPIC: Final = "bench"
+_IDLE_S: Final = 8.0
+_SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
+_PARTS: Final = ("start", "idle", "failover", "throughput", "latency", "confluent", "bare")
+
+
+def _up(directory: Path) -> float:
+    """Run the command a user runs; return the seconds until it returned."""
+    started_s = time.monotonic()
+    command = [Path(sys.executable).with_name("quorumlog"), "up", "--dir", directory]
+    subprocess.run(
+        [*map(str, command), "--port", "0", "--detach", "--json"], check=True, capture_output=True
+    )
+    return time.monotonic() - started_s
+
+
+def _create_topic(bootstrap: str, name: str) -> None:
+    async def create() -> None:
+        async with Admin(bootstrap_servers=bootstrap) as admin:
+            await admin.create_topics({name: PARTITIONS}, replication_factor=3)
+
+    asyncio.run(create())
+
+
+def start(table: Table, directory: Path) -> LocalCluster:
+    """Command to ready: empty directories, then after a kill of everything."""
+    table.add(
+        Figure(
+            name="3 nodes: command -> ready",
+            value=_up(directory),
+            unit="s",
+            goal=2.0,
+            apache_kafka="9.6 s",
+        )
+    )
+    cluster = LocalCluster.open(directory)
+    _create_topic(cluster.bootstrap, TOPIC)
+    load.throughput(cluster.bootstrap, TOPIC, batch_bytes=16_384, acks=-1, seconds=2.0)
+    cluster.kill(*(node.id for node in cluster.nodes))
+    table.add(
+        Figure(
+            name="3 nodes: ready after kill -9 of all",
+            value=_up(directory),
+            unit="s",
+            goal=3.0,
+            apache_kafka="15-16 s",
+        )
+    )
+    return cluster
+
+
+def idle(table: Table, cluster: LocalCluster) -> None:
+    """Memory and CPU of nodes that nobody asks anything."""
+    pids = [pid for node in cluster.nodes if (pid := cluster.pid(node.id)) is not None]
+    used_s = [cpu_seconds(pid) for pid in pids]
+    time.sleep(_IDLE_S)
+    shares = [
+        (cpu_seconds(pid) - before_s) / _IDLE_S * 100
+        for pid, before_s in zip(pids, used_s, strict=True)
+    ]
+    table.add(
+        Figure(
+            name="idle: resident memory of the largest node",
+            value=max(map(resident_mb, pids)),
+            unit="MB",
+            goal=80,
+            apache_kafka="310-400 MB",
+        )
+    )
+    table.add(
+        Figure(
+            name="idle: CPU of the busiest node, share of a core",
+            value=max(shares),
+            unit="%",
+            goal=2.0,
+            apache_kafka="3-7 %",
+        )
+    )
+
+
+def fail_over(table: Table, cluster: LocalCluster) -> None:
+    """How long nobody gets an acknowledgement."""
+    leader = failover.leader_other_than_controller(cluster, TOPIC)
+    gap_s = asyncio.run(failover.killed_s(cluster, TOPIC, PARTITIONS, leader))
+    table.add(
+        Figure(
+            name="kill -9 of a leader -> acknowledged on every partition",
+            value=gap_s,
+            unit="s",
+            goal=1.0,
+            apache_kafka="7.7-11 s",
+        )
+    )
+    controller = int(cluster.status()["controller_id"])
+    gap_s = asyncio.run(failover.killed_s(cluster, TOPIC, PARTITIONS, controller))
+    table.add(
+        Figure(
+            name="kill -9 of the active controller -> the same",
+            value=gap_s,
+            unit="s",
+            goal=1.5,
+            apache_kafka="11.2 s",
+        )
+    )
+    _spread_leaders(cluster)
+    leader = failover.leader_other_than_controller(cluster, TOPIC)
+    gap_s = asyncio.run(failover.paused_s(cluster, TOPIC, PARTITIONS, leader, _SESSION_S))
+    table.add(
+        Figure(
+            name=f"a paused leader (session {_SESSION_S:g} s) -> the same",
+            value=gap_s,
+            unit="s",
+            goal=_SESSION_S + 1.5,
+            apache_kafka="session 9 s: not measured",
+        )
+    )
+
+
+def _spread_leaders(cluster: LocalCluster) -> None:
+    """Make a node lead that is not the controller: restart the controller if it leads all."""
+    for _ in range(3):
+        status = cluster.status()
+        partitions = status["topics"][TOPIC]["partitions"]
+        if any(partition["leader"] != status["controller_id"] for partition in partitions):
+            return
+        cluster.stop_node(int(status["controller_id"]))
+        cluster.start_node(int(status["controller_id"]))
+
+
+def throughput(table: Table, cluster: LocalCluster) -> None:
+    """Acknowledged by all in-sync replicas."""
+    for batch_bytes, goal, kafka in ((16_384, 40.0, "15-18 MB/s"), (131_072, None, "64-69 MB/s")):
+        seen = max(
+            load.throughput(cluster.bootstrap, TOPIC, batch_bytes=batch_bytes, acks=-1).mb_per_s
+            for _ in range(3)
+        )
+        table.add(
+            Figure(
+                name=f"acks=all, RF 3, {batch_bytes // 1024} KiB batches (best of 3)",
+                value=seen,
+                unit="MB/s",
+                goal=goal,
+                at_most=False,
+                apache_kafka=kafka,
+            )
+        )
+
+
+def latency(table: Table, cluster: LocalCluster) -> None:
+    """Open loop, from the time a request was due."""
+    seen = load.latencies_ms(cluster.bootstrap, TOPIC, rate_per_s=200, seconds=10)
+    table.add(
+        Figure(
+            name="acks=all, RF 3, 200/s: p50",
+            value=load.percentile(seen, 0.5),
+            unit="ms",
+            apache_kafka="1.7 ms",
+        )
+    )
+    table.add(
+        Figure(
+            name="acks=all, RF 3, 200/s: p99",
+            value=load.percentile(seen, 0.99),
+            unit="ms",
+            goal=5.0,
+            apache_kafka="3.3-5.3 ms",
+        )
+    )
+
+
+def confluent(table: Table, cluster: LocalCluster) -> None:
+    """Measure the most used client outside the JVM, 1 KiB records."""
+    try:
+        import confluent_kafka
+    except ImportError:
+        table.note("confluent-kafka is not installed: skipped")
+        return
+    settings: dict[str, Any] = {
+        "bootstrap.servers": cluster.bootstrap,
+        "acks": "all",
+        "linger.ms": 5,
+        "queue.buffering.max.messages": 1_000_000,
+    }
+    failures: list[str] = []
+
+    def delivered(error: Any, _message: Any) -> None:
+        if error is not None:
+            failures.append(str(error))
+
+    best, count, value = 0.0, 100_000, os.urandom(1024)
+    for _ in range(3):
+        producer = confluent_kafka.Producer(settings)
+        started_s = time.perf_counter()
+        for index in range(count):
+            producer.produce(TOPIC, value, partition=index % PARTITIONS, on_delivery=delivered)
+            if index % 1000 == 0:
+                producer.poll(0)
+        producer.flush(60)
+        best = max(best, count * 1024 / (time.perf_counter() - started_s) / 1e6)
+    if failures:
+        raise RuntimeError(f"{len(failures)} records failed: {failures[0]}")
+    table.add(
+        Figure(
+            name="confluent-kafka, 1 KiB records, acks=all, RF 3 (best of 3)",
+            value=best,
+            unit="MB/s",
+            goal=40.0,
+            at_most=False,
+            apache_kafka="38-48 MB/s",
+        )
+    )
+
+
+def bare(table: Table) -> None:
+    """Measure the bare replicated path, and our share of it."""
+    folder = os.environ.get("QUORUMLOG_BENCH_BARE")
+    if folder is None or not (Path(folder) / "repl.sh").exists():
+        table.note("the bare replicated path (QUORUMLOG_BENCH_BARE) is not here: skipped")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copytree(folder, Path(scratch) / "bare"))
+        (copy / "data").mkdir(exist_ok=True)
+        command = [
+            "bash",
+            str(copy / "repl.sh"),
+            "uvbuf",
+            "2",
+            "kafka",
+            "tput",
+            "16384",
+            "4",
+            "32",
+            "3",
+        ]
+        shown = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHON": sys.executable},
+        )
+    rates = [float(rate) for rate in re.findall(r'"MBs": ([0-9.]+)', shown.stdout)]
+    if not rates:
+        table.note(f"the bare replicated path said nothing: {shown.stdout[-200:]}")
+        return
+    ours = next((f.value for f in table.figures if f.name.startswith("acks=all, RF 3, 16")), None)
+    table.add(Figure(name="bare replicated path, 16 KiB", value=rates[0], unit="MB/s"))
+    if ours is not None:
+        table.add(
+            Figure(
+                name="our share of the bare replicated path, 16 KiB",
+                value=ours / rates[0],
+                unit="",
+                goal=0.1,
+                at_most=False,
+            )
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default=",".join(_PARTS), help="parts: " + ",".join(_PARTS))
+    parser.add_argument("--out", type=Path, help="write the table here, as Markdown")
+    parser.add_argument("--json", type=Path, help="write the figures here, as JSON")
+    given = parser.parse_args()
+    parts = set(given.only.split(","))
+    table = Table()
+    print(f"load average before: {os.getloadavg()[0]:.1f} (quiet is below 1)")
+    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as scratch:
+        cluster = start(table, Path(scratch) / "cluster")
+        try:
+            for part in (idle, latency, throughput, confluent, fail_over):
+                if part.__name__.replace("fail_over", "failover") in parts:
+                    part(table, cluster)
+        finally:
+            cluster.stop()
+    if "bare" in parts:
+        bare(table)
+    if given.out:
+        given.out.write_text(table.markdown() + "\n")
+    if given.json:
+        rows = [
+            {
+                "name": figure.name,
+                "value": figure.value,
+                "unit": figure.unit,
+                "goal": figure.goal,
+                "verdict": figure.verdict,
+            }
+            for figure in table.figures
+        ]
+        given.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

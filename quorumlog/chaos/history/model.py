@@ -1,0 +1,77 @@
+"""An operation of a history: Jepsen's model, with Kafka's topic-partitions as keys.
+
+An operation is two rows: an `invoke`, then one completion by the same process:
+  ok    it happened, and these are its results;
+  fail  it did not happen and never will (only when the client's error is definite);
+  info  it may or may not have happened. What never completes counts as `info`.
+A process does one thing at a time. Where Jepsen starts a new process number after an `info`, a
+workload may keep the number: the checkers ask for order within a process, nothing more.
+
+`f`, and what `messages` hold:
+  send        what was sent. In an `ok` each message has the offset the broker answered. In an
+              `info`, one that has an offset was acknowledged, one without may or may not be there.
+  poll        what was returned, in the order it was returned.
+  final_poll  a poll of the last phase: after all faults are healed, a reader with no group reads
+              every key from its beginning.
+  final_end   `ok`, after the final polls of these keys: the offset of each is the log end offset
+              (exclusive) which its final reader has reached. From then on what is unread is lost.
+  assign      the keys that the process reads from now on (offset and value mean nothing);
+  subscribe   the same, by a group: rebalances may move its position.
+  seek        the keys whose position is changed.
+  crash       the client is thrown away and replaced: all its positions are forgotten.
+A poll during which its group rebalanced says so: details = "rebalanced".
+
+Values are unique per key. The nemesis is process -1; its rows are `info`, f is the fault (`kill`,
+`pause`, `partition`, ...) or its end (`start`, `resume`, `heal`), `node` is what it was done to.
+"""
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+NEMESIS: Final = -1
+UNKNOWN_OFFSET: Final = -1
+TYPES: Final = ("invoke", "ok", "info", "fail")
+REBALANCED: Final = "rebalanced"
+
+
+class HistoryError(Exception):
+    """A history cannot be read; the message names the file, and the line where there is one."""
+
+
+class Message(NamedTuple):
+    """One record as a client knows it. `key` is the topic-partition, such as `orders-3`."""
+
+    key: str
+    offset: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One row. `index` orders the history; `time_ns` counts from its start, on one clock."""
+
+    index: int
+    time_ns: int
+    process: int
+    type: str
+    f: str
+    messages: tuple[Message, ...] = ()
+    error: str = ""
+    node: str = ""
+    details: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Return the row as it stands in a JSON line: what is empty is left out."""
+        row: dict[str, object] = {
+            "index": self.index,
+            "time_ns": self.time_ns,
+            "process": self.process,
+            "type": self.type,
+            "f": self.f,
+        }
+        if self.messages:
+            row["messages"] = [message._asdict() for message in self.messages]
+        for name in ("error", "node", "details"):
+            if text := getattr(self, name):
+                row[name] = text
+        return row

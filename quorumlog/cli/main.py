@@ -1,0 +1,59 @@
+"""The `quorumlog` command: every command group in its own file, mounted here."""
+
+import sys
+from typing import Annotated
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+from quorumlog import __version__
+from quorumlog.cli import chaos_commands, cluster_commands, record_commands, topic_commands
+from quorumlog.cli.output import EXIT_INTERRUPTED, EXIT_USAGE, data, say
+from quorumlog.cli.simulate_command import simulate
+from quorumlog.cli.verify import verify
+
+app = typer.Typer(
+    name="quorumlog",
+    help="A Kafka-compatible cluster that you can break on purpose, with proof of what survived.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(cluster_commands.up)
+app.command()(cluster_commands.down)
+app.command()(cluster_commands.status)
+app.add_typer(cluster_commands.node_app, name="node")
+app.add_typer(topic_commands.app, name="topics")
+app.command()(record_commands.produce)
+app.command()(record_commands.consume)
+app.add_typer(chaos_commands.app, name="chaos")
+app.command()(verify)
+app.command()(simulate)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Start, use and break a Kafka-compatible cluster, and prove what survived."""
+    del context
+    if version:
+        data(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line. A usage error ends with status 64, as `sysexits.h` has it."""
+    try:
+        status = app(standalone_mode=False)
+    except TyperException as error:
+        show = getattr(error, "show", None)  # usage errors know how to show the usage
+        if show is not None:
+            show()
+        else:
+            say(f"quorumlog: {error}")
+        sys.exit(EXIT_USAGE)
+    except (Abort, KeyboardInterrupt):
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(status)

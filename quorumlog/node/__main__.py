@@ -1,0 +1,7 @@
+"""`python -m quorumlog.node NODE.properties`: run one node until SIGTERM."""
+
+import sys
+
+from quorumlog.node.main import main
+
+sys.exit(main(sys.argv[1:]))
