@@ -19,7 +19,7 @@ _RECORD = bytes(100)
 async def _acknowledge(bootstrap: str, topic: str, partition: int, times: list[float]) -> None:
     async with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer:
         while True:
-            await producer.send(topic, _RECORD, partition=partition)
+            await producer.send_and_wait(topic, _RECORD, partition=partition)
             times.append(time.monotonic())
             await asyncio.sleep(0.002)
 
@@ -58,7 +58,7 @@ async def longest_gap_s(
 def leader_other_than_controller(cluster: LocalCluster, topic: str) -> int:
     """Return a node that leads a partition of the topic and is not the active controller."""
     status = cluster.status()
-    leaders = [partition["leader"] for partition in status["topics"][topic]["partitions"]]
+    leaders = [int(partition["leader"]) for partition in status["topics"][topic]["partitions"]]
     return next(leader for leader in leaders if leader != status["controller_id"])
 
 

@@ -11,9 +11,6 @@ import socket
 import time
 from dataclasses import dataclass
 
-from quorumlog.wire.codec.records import Record, encode_batch
-from quorumlog.wire.codec.schemas import decode_response, encode_request
-
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.metadata import (
     MetadataRequest,
@@ -26,6 +23,8 @@ from quorumlog.wire.codec.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.schemas import decode_response, encode_request
 
 _PRODUCE_VERSION = 8
 _METADATA_VERSION = 5

@@ -22,6 +22,7 @@ from typing import Any, Final
 from benchmarks import failover, load
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
 from quorumlog import Admin, LocalCluster
+from quorumlog.client import NewTopic
 from quorumlog.cluster import FAST_DEFAULTS
 
 PARTITIONS: Final = 3
@@ -44,7 +45,9 @@ def _up(directory: Path) -> float:
 def _create_topic(bootstrap: str, name: str) -> None:
     async def create() -> None:
         async with Admin(bootstrap_servers=bootstrap) as admin:
-            await admin.create_topics({name: PARTITIONS}, replication_factor=3)
+            await admin.create_topics(
+                [NewTopic(name=name, num_partitions=PARTITIONS, replication_factor=3)]
+            )
 
     asyncio.run(create())
 

@@ -93,3 +93,55 @@ class ControllerClient(Protocol):
 
     async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
         """Reserve a block of producer ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistration:
+    """A broker process announces itself (KIP-631). `incarnation_id` is new with each process."""
+
+    broker_id: BrokerId
+    incarnation_id: str
+    host: str  # of the Kafka listener, as advertised to clients
+    port: int
+    control_address: str  # `host:port` of the control listener
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrationReply:
+    """The controller's answer: with NONE, the broker epoch to use from now on."""
+
+    error_code: ErrorCode
+    broker_epoch: int = -1
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerHeartbeat:
+    """A broker is alive. `metadata_offset`: the last offset (inclusive) it has replayed."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    metadata_offset: int
+    want_fence: bool = False
+    want_shut_down: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReply:
+    """How the controller sees the broker now."""
+
+    error_code: ErrorCode
+    is_caught_up: bool = False
+    is_fenced: bool = True
+    should_shut_down: bool = False
+
+
+class BrokerRegistrar(Protocol):
+    """How a broker registers and stays registered. Raises as ControllerClient does."""
+
+    async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
+        """Register; answered after the registration is committed."""
+
+    async def broker_heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
+        """Report; answered after any change of state that it caused is committed."""

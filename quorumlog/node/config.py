@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
 
 from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.io.lifecycle import LifecycleSettings
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.storage.core.settings import LogSettings
 
@@ -49,6 +51,8 @@ class NodeConfig:
     voters: Mapping[int, str]  # node id -> host:port of its control listener
     log_dir: Path
     broker: BrokerSettings
+    lifecycle: LifecycleSettings
+    controller: ControllerSettings
     quorum: QuorumSettings
     log: LogSettings
 
@@ -71,6 +75,8 @@ _NODE_NAMES: Final = (
 # Where a group of settings is found: the prefix that Kafka's broker-wide names carry.
 _GROUPS: Final[tuple[tuple[type[Any], str], ...]] = (
     (BrokerSettings, ""),
+    (LifecycleSettings, ""),
+    (ControllerSettings, ""),
     (QuorumSettings, ""),
     (LogSettings, "log."),
 )
@@ -146,6 +152,8 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         voters=_voters(_required(values, "controller.quorum.voters")),
         log_dir=Path(_required(values, "log.dirs")),
         broker=_fill(BrokerSettings, values, ""),
+        lifecycle=_fill(LifecycleSettings, values, ""),
+        controller=_fill(ControllerSettings, values, ""),
         quorum=_fill(QuorumSettings, values, ""),
         log=_fill(LogSettings, values, "log."),
     )

@@ -14,13 +14,14 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
 from quorumlog.node.assemble import Node, NodeParts, StartFailed
+from quorumlog.node.config import NodeConfig
 from quorumlog.node.lock import AlreadyRunning, hold
 
 EXIT_OK: Final = 0
@@ -54,7 +55,7 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
         locks = [hold(config.log_dir / ".lock")]
         if given.pid_file is not None:
             locks.append(hold(given.pid_file))
-        return _run(lambda: _serve(Node(config, parts or NodeParts()), given.ready_fd))
+        return _run(lambda: _serve(config, parts or NodeParts(), given.ready_fd))
     except (AlreadyRunning, StartFailed) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
@@ -86,17 +87,19 @@ def _end(reason: str, status: int) -> int:
     return status
 
 
-def _run(serve: Callable[[], "asyncio.coroutines.Coroutine[None, None, int]"]) -> int:
+def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
     """Run on uvloop where it is installed: it saves about a tenth of the broker's CPU."""
     try:
         import uvloop
     except ImportError:
         return asyncio.run(serve())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(serve())
+        status: int = runner.run(serve())
+        return status
 
 
-async def _serve(node: Node, ready_fd: int | None) -> int:
+async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None) -> int:
+    node = Node(config, parts)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -108,7 +111,8 @@ async def _serve(node: Node, ready_fd: int | None) -> int:
     ready = asyncio.create_task(_report_ready(node, ready_fd))
     stopped = asyncio.create_task(stopping.wait())
     try:
-        await asyncio.wait({stopped, node.fatal}, return_when=asyncio.FIRST_COMPLETED)
+        waiting: set[asyncio.Future[Any]] = {stopped, node.fatal}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
         ready.cancel()
         stopped.cancel()

@@ -1,1 +1,5 @@
-"""One file per API: decode, ask a core, encode."""
+"""One file per API: decode, ask a core, encode. `registry.HANDLERS` collects them by API key."""
+
+from quorumlog.broker.handlers.api import ApiHandler, Reply
+
+__all__ = ["ApiHandler", "Reply"]

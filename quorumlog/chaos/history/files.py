@@ -173,8 +173,11 @@ def _read_parquet(file: Path) -> "pa.Table":
         table = table.select(schema.SCHEMA.names).cast(schema.SCHEMA)
     except (pa.ArrowException, KeyError) as error:
         raise HistoryError(f"{file}: not a history: {error}") from error
-    if row := _first_incomplete_row(table):
-        raise HistoryError(f"{file}: row {row}: a field is null, or the type is unknown")
+    try:
+        check_rows(table)
+        check_order(table.column("index"))
+    except HistoryError as error:
+        raise HistoryError(f"{file}: {error}") from error
     known = {key: (metadata or {}).get(key) for key in (schema.FINAL_READS, schema.CUT_OFF)}
     kept = {key: value for key, value in known.items() if value is not None}
     return table.replace_schema_metadata(kept or {schema.FINAL_READS: b"marked"})
@@ -216,10 +219,12 @@ def _parse_lines(file: Path, text: bytes) -> "pa.Table":
         raise HistoryError(f"{file}: {error}") from error
     filled = [_without_nulls(table.column(name)) for name in schema.SCHEMA.names]
     table = pa.table(filled, schema=schema.SCHEMA)
-    if row := _first_incomplete_row(table):
+    try:
+        check_order(check_rows(table).column("index"))
+        return table
+    except HistoryError as error:
         _explain(file, text)
-        raise HistoryError(f"{file}: row {row}: a field is missing, or the type is unknown")
-    return table
+        raise HistoryError(f"{file}: {error}") from error
 
 
 def _without_nulls(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
@@ -234,6 +239,22 @@ def _without_nulls(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
         empty = pa.scalar([], schema.MESSAGES)
         return pc.if_else(column.is_null(), empty, column)
     return column
+
+
+def check_rows(table: "pa.Table") -> "pa.Table":
+    """Return the table if it keeps the promises of history.schema; raise HistoryError if not."""
+    if row := _first_incomplete_row(table):
+        raise HistoryError(f"row {row}: a field is missing, or the type is unknown")
+    return table
+
+
+def check_order(index: "pa.ChunkedArray") -> None:
+    """Raise HistoryError unless the indexes of the rows grow: two rows of one index are lies."""
+    numbers = index.to_numpy()
+    falls = (numbers[1:] <= numbers[:-1]).nonzero()[0]
+    if len(falls):
+        row = int(falls[0]) + 1
+        raise HistoryError(f"row {row + 1}: index {numbers[row]} after {numbers[row - 1]}")
 
 
 def _first_incomplete_row(table: "pa.Table") -> int:

@@ -3,8 +3,8 @@
 `value` is a list of micro-operations: ["send", k, v], ["send", k, [offset, v]], ["poll"],
 ["poll", {k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys.
 A definite transaction that only sends is a send, one that only polls a poll: cycles through those
-are legal in Kafka. Others keep f = "txn", which no checker of this version judges: the verdict is
-then `unknown` at best. Jepsen marks no final reads, and schema.FINAL_READS says so.
+are legal in Kafka. Others keep f = "txn" and what they sent, which no checker of this version
+judges: the verdict is then `unknown` at best. Jepsen marks no final reads: schema.FINAL_READS.
 Source: jepsen.tests.kafka, the namespace's docstring.
 """
 
@@ -26,13 +26,14 @@ from quorumlog.chaos.history.model import (
 )
 
 _KEY_LISTS: Final = ("assign", "subscribe")
-_TXN: Final = "txn"  # in `details`, while a history is read: a transaction of one kind
+_HEAD_BYTES: Final = 1 << 16  # an operation that opens a history is far shorter
+_TXN: Final = "txn"  # in `details`, while a history is read, it marks one of a single kind
 
 
 def looks_like_jepsen(text: bytes) -> bool:
     """Tell Jepsen's JSON from our JSON lines by the first operation."""
-    first_line = text[: text.find(b"\n", len(text) - len(text.lstrip()))]
-    if first_line.lstrip().startswith(b"["):
+    first_line = text[:_HEAD_BYTES].lstrip().partition(b"\n")[0]
+    if first_line.startswith(b"["):
         return True
     try:
         first = json.loads(first_line)
@@ -72,10 +73,11 @@ def _operation(row: dict[str, Any]) -> Operation:
         details = "" if value is None else json.dumps(value)
     elif f in _KEY_LISTS:
         messages = [Message(str(key), UNKNOWN_OFFSET, 0) for key in value or []]
-    elif f in ("send", "poll", "txn"):
-        messages = [message for micro in value or [] for message in _messages(micro)]
+    elif f in ("send", "poll", _TXN):
         kinds = {micro[0] for micro in value or []}
-        if f == "txn" and len(kinds) == 1:
+        kept = ["send"] if len(kinds) > 1 else kinds
+        messages = [sent for micro in value or [] if micro[0] in kept for sent in _messages(micro)]
+        if f == _TXN and len(kinds) == 1:
             details, f = _TXN, kinds.pop()
     return Operation(
         index=int(row["index"]),
@@ -94,17 +96,17 @@ def _plain(operations: list[Operation]) -> list[Operation]:
     plain: list[Operation] = []
     invoked: dict[int, int] = {}  # process -> place of its open transaction
     for operation in operations:
-        if operation.details == _TXN:
-            if operation.type == "invoke":
-                invoked[operation.process] = len(plain)
-                operation = replace(operation, f="txn", details="")
-            elif operation.type != "info" and operation.process in invoked:
-                place = invoked.pop(operation.process)
-                plain[place] = replace(plain[place], f=operation.f)
-                operation = replace(operation, details="")
-            else:
-                operation = replace(operation, f="txn", details="")
-        plain.append(operation)
+        if operation.details != _TXN:
+            plain.append(operation)
+        elif operation.type == "invoke":
+            invoked[operation.process] = len(plain)
+            plain.append(replace(operation, f=_TXN, details=""))
+        elif operation.type != "info" and operation.process in invoked:
+            place = invoked.pop(operation.process)
+            plain[place] = replace(plain[place], f=operation.f)
+            plain.append(replace(operation, details=""))
+        else:
+            plain.append(replace(operation, f=_TXN, details=""))
     return plain
 
 

@@ -18,6 +18,7 @@ workload may keep the number: the checkers ask for order within a process, nothi
   assign      the keys that the process reads from now on (offset and value mean nothing);
   subscribe   the same, by a group: rebalances may move its position.
   seek        the keys whose position is changed.
+  txn         what a transaction sent; not judged in this version: it may or may not be there.
   crash       the client is thrown away and replaced: all its positions are forgotten.
 A poll during which its group rebalanced says so: details = "rebalanced".
 

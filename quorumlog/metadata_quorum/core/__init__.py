@@ -1,1 +1,46 @@
-"""Pure: election, replication and the high watermark of the metadata log (KIP-595, KIP-996)."""
+"""Pure: election, replication and the high watermark of the metadata log (KIP-595, KIP-996).
+
+`quorum.Quorum.step(now_ms, event)` takes in one fact and returns orders. The core holds no record
+bytes: it knows where the log ends, where its epochs start, how far it is durable and how far it is
+committed. One task owns it, and must do the following.
+
+Time. `now_ms` is a monotonic clock. Feed `Ticked` at or soon after `next_deadline_ms()` (None:
+nothing is due); it changes with every step. The first event is `Started`, from what the disk says.
+
+Order. Perform the effects of one step in order, all of them, before the next event. An effect that
+fails (a disk error) ends the node: what the core believes would no longer be true. Only `FlushLog`
+and the sending of messages go on in the background.
+
+- `PersistElection`: write `quorum-state` (temporary file, fsync, rename, fsync of the directory)
+  and return only then. A vote that is not durable may be given twice.
+- `AppendLeaderChange`: append one control batch with one record. Report no `RecordsAppended`.
+- `AppendFetched`: append the bytes kept from that response: those that `FetchedRecords` described.
+  Drop them if a step ends without this effect.
+- `TruncateLog`: cut the log, and whatever was built from the records above. It never reaches
+  below the high watermark, and never comes while a flush is under way.
+- `FlushLog`: start `log.flush()`, in a thread if it blocks, and feed `LogFlushed` with the offset
+  that the log ended at when the flush began. There is never a second one before that event. A
+  failed flush ends the node.
+- `SendRequest`: POST it to `destination`. Feed exactly one of `ResponseReceived` or
+  `RequestFailed`, once. A fetch may be held back by the leader for max_wait_ms, so its timeout is
+  longer than others'. `source` is who was asked. Before a fetch response is fed, its batches are
+  checked (CRC, whole, consecutive; a partial one at the end is cut off) and described as
+  `FetchedRecords`; if that fails, feed `RequestFailed`. A decoded request or response of the wrong
+  type for its URL never gets here.
+- `SendResponse`, `AnswerFetch`: the answer to one `RequestReceived`: each gets exactly one, at once
+  or (a parked fetch) later. For a fetch read [records_from, records_to) of the log now, before the
+  next effect, bounded by a maximum of bytes. If the peer has gone, drop the answer.
+- `AdvanceHighWatermark`: replay committed records up to it, and answer who waited for them.
+- `BecomeLeader`: the controller may claim this epoch when all below and including
+  `epoch_start_offset` is committed, that is, when `high_watermark > epoch_start_offset`, and it has
+  replayed that far. It then appends with `leader_epoch`, as long as `quorum.leader_epoch` is still
+  this one and `quorum.is_leader`, and feeds `RecordsAppended` before any other event.
+- `ResignLeadership`: the controller stands down, and what it appended and is not yet committed has
+  an unknown outcome: it may still be committed by the next leader.
+- `FollowLeader`: keep one connection open to that voter. When it closes, connect once more: if that
+  is refused, feed `PeerProcessDied`; if it is anything else, feed nothing. With NOBODY, keep none.
+  It may come twice for the same leader.
+
+To stop: feed `ResignRequested`, serve until `resignation_pending` is False or the time is up, then
+end. A stopped or killed node needs nothing else.
+"""

@@ -1,0 +1,137 @@
+"""What a replica may learn: facts, in the past tense."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionPublished:
+    """The metadata log was replayed up to this image."""
+
+    image: PartitionImage
+    brokers: Mapping[BrokerId, BrokerImage]
+    min_insync_replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokersPublished:
+    """A broker was registered, fenced or unfenced; the partition itself did not change."""
+
+    brokers: Mapping[BrokerId, BrokerImage]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaRemoved:
+    """The topic was deleted, or this broker is no longer a replica."""
+
+    error_code: ErrorCode  # for those who wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsAppended:
+    """As the leader, we appended: our log now ends at `log_end_offset` (exclusive)."""
+
+    log_end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartRose:
+    """Retention or DeleteRecords dropped what lies below `log_start_offset`."""
+
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowerFetched:
+    """A follower asked for records from `fetch_offset` on: it claims to hold all below."""
+
+    broker_id: BrokerId
+    broker_epoch: int = -1  # -1: an old version that does not say
+    leader_epoch: Epoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderAnswered:
+    """The leader answered our fetch, and what it sent is in our log."""
+
+    leader_epoch: Epoch  # in which we fetched
+    log_end_offset: Offset
+    high_watermark: Offset  # the leader's
+    log_start_offset: Offset  # the leader's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderDiverged:
+    """The leader's log differs from ours below `fetch_offset`: its `epoch` ends at `end_offset`."""
+
+    leader_epoch: Epoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch
+    epoch: Epoch
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchOutOfRange:
+    """The leader does not hold `fetch_offset`; its log starts at `log_start_offset`."""
+
+    leader_epoch: Epoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch
+    log_start_offset: Offset  # UNKNOWN_OFFSET: it did not say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogTruncated:
+    """What TruncateTo ordered is done: our log ends at `log_end_offset`."""
+
+    log_end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartedOver:
+    """What StartOverAt ordered is done: our log is empty and begins at `offset`."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrAnswered:
+    """What became of the ISR that we proposed in `asked_epoch` (our partition epoch then).
+
+    With NONE, the rest is the state that the controller committed. REQUEST_TIMED_OUT: unknown.
+    """
+
+    asked_epoch: Epoch
+    error_code: ErrorCode
+    leader_epoch: Epoch = NO_EPOCH
+    partition_epoch: Epoch = NO_EPOCH
+    isr: tuple[BrokerId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Time went by; `now_ms` says how far."""
+
+
+Event = (
+    PartitionPublished
+    | BrokersPublished
+    | ReplicaRemoved
+    | RecordsAppended
+    | LogStartRose
+    | FollowerFetched
+    | LeaderAnswered
+    | LeaderDiverged
+    | FetchOutOfRange
+    | LogTruncated
+    | LogStartedOver
+    | IsrAnswered
+    | Ticked
+)

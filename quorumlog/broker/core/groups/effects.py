@@ -1,0 +1,25 @@
+"""What a coordinator may order: imperatives, performed in the order given."""
+
+from dataclasses import dataclass
+
+from quorumlog.broker.core.groups.records import LogRecord
+from quorumlog.broker.core.groups.requests import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendRecords:
+    """Append as one batch with acks=all, then say WriteCommitted or WriteFailed: in log order."""
+
+    write_id: int
+    records: tuple[LogRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer one request."""
+
+    request_id: int
+    result: Result
+
+
+Effect = AppendRecords | Reply

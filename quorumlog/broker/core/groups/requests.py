@@ -1,0 +1,179 @@
+"""What a member or an administrator may ask of a group, and the answers.
+
+Each request can say its own refusal, so that whoever routes requests needs no table of answers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest(Generic[R_co]):
+    """A request about one group, answered by an `R_co`."""
+
+    group_id: str
+
+    def refuse(self, error_code: ErrorCode) -> R_co:
+        """Return the answer that says only `error_code`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """One line of what the leader of a generation is told."""
+
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinResult:
+    """`members` is for the leader only. With MEMBER_ID_REQUIRED, join again as `member_id`."""
+
+    error_code: ErrorCode
+    member_id: str = ""
+    generation_id: int = -1
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(GroupRequest[JoinResult]):
+    """JoinGroup. `new_member_id` is what the member will be called, should it be new."""
+
+    member_id: str
+    new_member_id: str
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]  # (name, metadata), most wanted first
+    requires_known_member_id: bool = True  # v4 on (KIP-394)
+    supports_skipping_assignment: bool = True  # v9 on (KIP-814)
+
+    def refuse(self, error_code: ErrorCode) -> JoinResult:
+        """Echo the member id: some clients take it over even from an error."""
+        return JoinResult(error_code=error_code, member_id=self.member_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncResult:
+    """The member's part of the assignment: opaque bytes of the leader's."""
+
+    error_code: ErrorCode
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sync(GroupRequest[SyncResult]):
+    """SyncGroup. `assignments` (by member id) count only when the leader sends them."""
+
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+
+    def refuse(self, error_code: ErrorCode) -> SyncResult:
+        """Refuse without an assignment."""
+        return SyncResult(error_code=error_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat(GroupRequest[ErrorCode]):
+    """A member is alive, as far as it knows in `generation_id`."""
+
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+    def refuse(self, error_code: ErrorCode) -> ErrorCode:
+        """Refuse: the code is all there is."""
+        return error_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeavingMember:
+    """By member id, by instance id, or by both (then they must agree)."""
+
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveResult:
+    """`members[i]` is the outcome for the i-th member that was named."""
+
+    error_code: ErrorCode
+    members: tuple[ErrorCode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(GroupRequest[LeaveResult]):
+    """LeaveGroup; several members at once since v3 (KIP-345)."""
+
+    members: tuple[LeavingMember, ...]
+
+    def refuse(self, error_code: ErrorCode) -> LeaveResult:
+        """Refuse all of it."""
+        return LeaveResult(error_code=error_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """The next offset to consume. `leader_epoch` -1: not known. Times in ms since 1970."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """`error_code` is of the whole, `partitions` of those that were looked at one by one."""
+
+    error_code: ErrorCode
+    partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOffsets(GroupRequest[CommitResult]):
+    """OffsetCommit; generation -1 and member "" from whoever consumes without a group."""
+
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+    def refuse(self, error_code: ErrorCode) -> CommitResult:
+        """Refuse all partitions."""
+        return CommitResult(error_code=error_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteGroup(GroupRequest[ErrorCode]):
+    """DeleteGroups, for one of them."""
+
+    def refuse(self, error_code: ErrorCode) -> ErrorCode:
+        """Refuse: the code is all there is."""
+        return error_code
+
+
+Request = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteGroup
+Result = JoinResult | SyncResult | LeaveResult | CommitResult | ErrorCode

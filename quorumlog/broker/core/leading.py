@@ -1,0 +1,237 @@
+"""What a replica does as a leader: judge fetches, count who holds what, propose the ISR."""
+
+from collections.abc import Iterable, Sequence
+
+from quorumlog.broker.core import effects, events
+from quorumlog.broker.core.divergence import judge_fetch
+from quorumlog.broker.core.effects import AnswerFetch, Effect
+from quorumlog.broker.core.isr import PendingIsr, Progress, Verdict, is_eligible, verdict_on
+from quorumlog.broker.core.partition_state import NO_EFFECTS, PartitionState
+from quorumlog.broker.core.roles import Leader
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
+
+
+class LeaderRules(PartitionState):
+    """Sources: KIP-497, KIP-903, KIP-966, KAFKA-7128, 13091, 13141, 13837, 15221."""
+
+    # --- What a client asks ---
+
+    def append_refusal(self, acks: int) -> ErrorCode:
+        """Say why we may not append for a producer that asks for `acks`, or NONE."""
+        if not isinstance(self.role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if acks == -1 and len(self.role.isr) < self.min_insync_replicas:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE
+
+    def commit_outcome(self) -> ErrorCode:
+        """Say how an acks=all produce ends whose records the high watermark has passed."""
+        if not isinstance(self.role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if len(self.role.maximal_isr) < self.min_insync_replicas:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    def epoch_refusal(self, leader_epoch: Epoch) -> ErrorCode:
+        """Say why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320)."""
+        if leader_epoch > self.leader_epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if NO_EPOCH < leader_epoch < self.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if not isinstance(self.role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def judge_read(
+        self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
+    ) -> AnswerFetch:
+        """Judge a fetch, whoever sent it; changes nothing."""
+        refusal = self.epoch_refusal(leader_epoch)
+        if refusal is not ErrorCode.NONE:
+            return AnswerFetch(error_code=refusal)
+        error_code, diverging = judge_fetch(
+            self.epochs,
+            fetch_offset=fetch_offset,
+            last_fetched_epoch=last_fetched_epoch,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+        )
+        return AnswerFetch(error_code=error_code, diverging=diverging)
+
+    # --- Followers fetch ---
+
+    def _handle_follower_fetched(
+        self, now_ms: int, event: events.FollowerFetched
+    ) -> Sequence[Effect]:
+        answer = self.judge_read(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
+        role = self.role
+        if not isinstance(role, Leader):
+            return [answer]
+        progress = role.followers.get(event.broker_id)
+        if progress is None:
+            # It is not assigned here, or knows it before we do (KAFKA-13837).
+            return [AnswerFetch(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)]
+        if self._is_replaced(progress, event):
+            return [AnswerFetch(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
+        if answer.error_code is not ErrorCode.NONE or answer.diverging is not None:
+            return [answer]  # what it claims to hold is not our log: it counts for nothing (13141)
+        progress.fetched(now_ms, event.fetch_offset, event.broker_epoch, self.log_end_offset)
+        changed: Sequence[Effect] = NO_EFFECTS
+        if event.broker_id not in role.maximal_isr:
+            changed = self._maybe_expand(role, event.broker_id)
+        # First what it completes: the answer carries the high watermark.
+        return [*changed, *self._maybe_commit(now_ms), answer]
+
+    def _is_replaced(self, progress: Progress, event: events.FollowerFetched) -> bool:
+        """Whether a later process of this broker is known: this one's fetch is an echo."""
+        if event.broker_epoch == -1:
+            return False
+        broker = self.brokers.get(event.broker_id)
+        registered = -1 if broker is None else broker.broker_epoch
+        return event.broker_epoch < max(progress.broker_epoch, registered)
+
+    # --- What is committed ---
+
+    def _maybe_commit(self, now_ms: int) -> Sequence[Effect]:
+        """Advance the high watermark to what every replica that counts holds."""
+        role = self.role
+        if not isinstance(role, Leader) or len(role.isr) < self.min_insync_replicas:
+            return NO_EFFECTS  # strict min ISR (KIP-966)
+        committed = self.log_end_offset
+        for progress in self._replicas_that_count(role, now_ms):
+            if progress.log_end_offset < committed:  # noqa: PLR1730 -- `min` costs a call each
+                committed = progress.log_end_offset
+        if committed <= self.high_watermark:
+            return NO_EFFECTS
+        self.high_watermark = committed
+        return [effects.CompleteBelow(high_watermark=committed)]
+
+    def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+        """Return the followers without which nothing is committed.
+
+        The maximal ISR: one of them may be granted before we hear of it (KIP-497). And whoever
+        has caught up and is about to join: else it would never reach a moving high watermark.
+        """
+        maximal_isr = role.maximal_isr
+        return [
+            progress
+            for replica, progress in role.followers.items()
+            if replica in maximal_isr or self._is_about_to_join(replica, progress, now_ms)
+        ]
+
+    def _is_about_to_join(self, replica: BrokerId, progress: Progress, now_ms: int) -> bool:
+        return (
+            progress.log_end_offset >= 0
+            and progress.is_caught_up(now_ms, self.log_end_offset, self.replica_lag_time_max_ms)
+            and is_eligible(self.brokers, replica, progress.broker_epoch)
+        )
+
+    # --- Who is in sync ---
+
+    def _maybe_expand(self, role: Leader, replica: BrokerId) -> Sequence[Effect]:
+        if role.pending is not None or not self._may_join(role, replica):
+            return NO_EFFECTS
+        return self._propose(role, role.isr | {replica})
+
+    def _may_join(self, role: Leader, replica: BrokerId) -> bool:
+        """Whether it holds all that is committed, and all from before this epoch (KAFKA-7128)."""
+        progress = role.followers[replica]
+        return (
+            progress.log_end_offset >= self.high_watermark
+            and progress.log_end_offset >= role.epoch_start
+            and is_eligible(self.brokers, replica, progress.broker_epoch)
+        )
+
+    def _handle_ticked(self, now_ms: int) -> Sequence[Effect]:
+        """Ask again, or let go of who has fallen behind; look again at what is committed."""
+        role = self.role
+        if not isinstance(role, Leader):
+            return NO_EFFECTS
+        proposed: Sequence[Effect] = NO_EFFECTS
+        if role.pending is None:
+            behind = {replica for replica in role.isr if self._is_behind(role, replica, now_ms)}
+            if behind:
+                proposed = self._propose(role, role.isr - behind)
+        elif not role.pending.is_in_flight and not role.pending.awaits_metadata:
+            proposed = [self._proposal(role.pending)]
+        # One who was about to join may have fallen silent: it holds up nobody any more.
+        return [*proposed, *self._maybe_commit(now_ms)]
+
+    def _is_behind(self, role: Leader, replica: BrokerId, now_ms: int) -> bool:
+        if replica == self.broker_id:
+            return False
+        progress, lag_time = role.followers[replica], self.replica_lag_time_max_ms
+        return not progress.is_caught_up(now_ms, self.log_end_offset, lag_time)
+
+    def _propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[Effect]:
+        """Ask for another ISR. Until we know, all that are in either count (KIP-497)."""
+        members = tuple((member, self._broker_epoch(role, member)) for member in sorted(new_isr))
+        role.pending = PendingIsr(partition_epoch=self.partition_epoch, members=members)
+        role.maximal_isr = role.isr | new_isr
+        return [self._proposal(role.pending)]
+
+    def _proposal(self, pending: PendingIsr) -> Effect:
+        pending.is_in_flight = True
+        return effects.ProposeIsr(
+            leader_epoch=self.leader_epoch,
+            partition_epoch=pending.partition_epoch,
+            new_isr=pending.members,
+        )
+
+    def _broker_epoch(self, role: Leader, member: BrokerId) -> int:
+        """Return the epoch of the process that we count on; -1 if it has not fetched, or is us."""
+        return -1 if member == self.broker_id else role.followers[member].broker_epoch
+
+    def _handle_isr_answered(self, now_ms: int, event: events.IsrAnswered) -> Sequence[Effect]:
+        role = self.role
+        if not isinstance(role, Leader) or role.pending is None:
+            return NO_EFFECTS
+        pending = role.pending
+        if not pending.is_in_flight or event.asked_epoch != pending.partition_epoch:
+            return NO_EFFECTS  # superseded by the metadata log
+        pending.is_in_flight = False
+        verdict = verdict_on(event.error_code)
+        if verdict is Verdict.COMMITTED and not self._fits(role, event):
+            verdict = Verdict.AWAIT_METADATA
+        match verdict:
+            case Verdict.COMMITTED:
+                self.partition_epoch = event.partition_epoch
+                self._take_committed_isr(role, frozenset(event.isr))
+                return self._maybe_commit(now_ms)  # a shrink may complete produces (KAFKA-13091)
+            case Verdict.REFUSED:
+                self._take_committed_isr(role, role.isr)
+                return self._maybe_commit(now_ms)
+            case Verdict.AWAIT_METADATA:
+                pending.awaits_metadata = True
+            case Verdict.ASK_AGAIN:
+                pass  # at the next tick
+        return NO_EFFECTS
+
+    def _fits(self, role: Leader, event: events.IsrAnswered) -> bool:
+        """Whether a committed state is one that we can take over without the metadata log."""
+        return (
+            event.leader_epoch == self.leader_epoch
+            and event.partition_epoch >= self.partition_epoch
+            and self.broker_id in event.isr
+            and {*event.isr} <= {self.broker_id, *role.followers}
+        )
+
+    def _take_committed_isr(self, role: Leader, isr: frozenset[BrokerId]) -> None:
+        """Take the controller's word: what we asked for in older partition epochs is void."""
+        role.isr = role.maximal_isr = isr
+        role.pending = None
+
+
+def new_followers(
+    replicas: Iterable[BrokerId], isr: frozenset[BrokerId], *, leader_id: BrokerId, now_ms: int
+) -> dict[BrokerId, Progress]:
+    """Return what a new leader knows: nothing, in this epoch; some may have to truncate first.
+
+    A member of the ISR gets one full lag time in which to find its new leader.
+    """
+    return {
+        replica: Progress(caught_up_ms=now_ms if replica in isr else None)
+        for replica in replicas
+        if replica != leader_id
+    }

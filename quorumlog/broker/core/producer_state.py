@@ -1,0 +1,161 @@
+"""Idempotence: which batches of which producers a partition holds (KIP-98).
+
+Only a client's append is checked; a follower takes over what its leader decided. `check` changes
+nothing, so that a failed append leaves no trace (KAFKA-6683): `record` follows the append.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple, Protocol
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
+SEQUENCE_MAX: Final = 2**31 - 1
+PRODUCERS_MAX: Final = 100_000  # per partition: beyond it, the one idle for longest is forgotten
+
+
+class ProducedBatch(Protocol):
+    """What is read of a batch's header."""
+
+    @property
+    def base_offset(self) -> int:
+        """Offset of the first record."""
+
+    @property
+    def last_offset_delta(self) -> int:
+        """Offset of the last record, less base_offset."""
+
+    @property
+    def max_timestamp(self) -> int:
+        """Largest timestamp of its records, ms."""
+
+    @property
+    def producer_id(self) -> int:
+        """-1: not idempotent."""
+
+    @property
+    def producer_epoch(self) -> int:
+        """Of the producer, not of the leader."""
+
+    @property
+    def base_sequence(self) -> int:
+        """Sequence number of the first record."""
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it is a marker, which has no sequence."""
+
+
+class StoredBatch(NamedTuple):
+    """One of a producer's last batches: sequences and offsets of its first and last record."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+class Check(NamedTuple):
+    """NONE: append it, unless `duplicate_of` says where it is already."""
+
+    error_code: ErrorCode
+    duplicate_of: StoredBatch | None = None
+
+
+_APPEND: Final = Check(ErrorCode.NONE)
+
+
+def sequence_after(sequence: int, count: int) -> int:
+    """Return the sequence number `count` records later: 2^31 - 1 is followed by 0."""
+    return (sequence + count) & SEQUENCE_MAX
+
+
+class _Producer:
+    __slots__ = ("batches", "epoch", "seen_ms")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[StoredBatch] = deque(maxlen=BATCHES_KEPT)
+        self.seen_ms = 0
+
+
+class ProducerStates:
+    """The producers of one partition, the one idle for longest first.
+
+    Invariants:
+      1. A producer's batches are of one epoch, at most five, in order of sequence and offset.
+      2. At most PRODUCERS_MAX producers are remembered.
+    """
+
+    def __init__(self) -> None:
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, batch: ProducedBatch) -> Check:
+        """Judge a client's batch; `base_offset` in it does not matter yet. Changes nothing."""
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            return _APPEND  # the first we see of it, or it has expired: any sequence may start
+        if batch.producer_epoch < producer.epoch:
+            return Check(ErrorCode.INVALID_PRODUCER_EPOCH)
+        base_sequence = batch.base_sequence
+        if batch.producer_epoch > producer.epoch:
+            starts_anew = base_sequence == 0
+            return _APPEND if starts_anew else Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        return self._check_sequence(producer.batches, base_sequence, batch.last_offset_delta)
+
+    def _check_sequence(
+        self, batches: deque[StoredBatch], base_sequence: int, last_offset_delta: int
+    ) -> Check:
+        if not batches or base_sequence == sequence_after(batches[-1].last_sequence, 1):
+            return _APPEND
+        last_sequence = sequence_after(base_sequence, last_offset_delta)
+        for stored in batches:
+            if stored.base_sequence == base_sequence and stored.last_sequence == last_sequence:
+                return Check(ErrorCode.NONE, stored)
+        return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+
+    def record(self, batch: ProducedBatch, base_offset: int, now_ms: int) -> None:
+        """Take over a batch that is in the log at `base_offset`."""
+        if batch.producer_id < 0:
+            return
+        producer = self._producers.get(batch.producer_id)
+        if producer is None:
+            producer = self._producers[batch.producer_id] = _Producer(batch.producer_epoch)
+            if len(self._producers) > PRODUCERS_MAX:
+                self._producers.popitem(last=False)
+        else:
+            self._producers.move_to_end(batch.producer_id)
+        producer.seen_ms = now_ms
+        if producer.epoch != batch.producer_epoch:
+            producer.epoch = batch.producer_epoch
+            producer.batches.clear()
+        if batch.is_control:
+            return  # a marker keeps its producer alive and has no sequence (KAFKA-9144)
+        delta = batch.last_offset_delta
+        last_sequence = sequence_after(batch.base_sequence, delta)
+        producer.batches.append(
+            StoredBatch(batch.base_sequence, last_sequence, base_offset, base_offset + delta)
+        )
+
+    def rebuild(self, batches: Iterable[ProducedBatch]) -> None:
+        """Forget all, then learn from the log's batches: at opening and after truncation.
+
+        A batch's own timestamp stands for the time at which it was appended.
+        """
+        self._producers.clear()
+        for batch in batches:
+            self.record(batch, batch.base_offset, batch.max_timestamp)
+
+    def expire(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget who has been idle for longer than `producer.id.expiration.ms`."""
+        idle = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if now_ms - producer.seen_ms > expiration_ms
+        ]
+        for producer_id in idle:
+            del self._producers[producer_id]

@@ -1,0 +1,194 @@
+"""Who waits for what, and until when. Each waits once and is completed once.
+
+A produce waits for the high watermark of one partition, a fetch for bytes in any of several. This
+module keeps the books; its caller holds the clock, and answers whoever is handed back.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, Generic, TypeVar
+
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+PURGE_AT_LEAST: Final = 1000  # entries of those who are done, before the heap is rebuilt
+
+
+class Wait:
+    """Somebody who waits until `deadline_ms` at most. `is_over`: has been handed back."""
+
+    __slots__ = ("deadline_ms", "is_over")
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+        self.is_over = False
+
+
+WaitT = TypeVar("WaitT", bound=Wait)
+
+
+class Deadlines(Generic[WaitT]):
+    """All who wait, the earliest deadline first.
+
+    Those who are done stay in the heap until they surface or outnumber the others.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, WaitT]] = []
+        self._serial = 0
+        self._done = 0
+
+    def __len__(self) -> int:
+        """Those who still wait."""
+        return len(self._heap) - self._done
+
+    def add(self, wait: WaitT) -> bool:
+        """Note a deadline; True if it is now the earliest."""
+        self._serial += 1
+        heappush(self._heap, (wait.deadline_ms, self._serial, wait))
+        return self._heap[0][2] is wait
+
+    def end(self, wait: WaitT) -> bool:
+        """Mark it as over; False if it already was."""
+        if wait.is_over:
+            return False
+        wait.is_over = True
+        self._done += 1
+        if self._done > PURGE_AT_LEAST and self._done * 2 > len(self._heap):
+            self._heap = [entry for entry in self._heap if not entry[2].is_over]
+            heapify(self._heap)
+            self._done = 0
+        return True
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the earliest deadline of those who still wait."""
+        self._drop_done()
+        return self._heap[0][0] if self._heap else None
+
+    def expire(self, now_ms: int) -> list[WaitT]:
+        """End, and hand back, those whose deadline has come, in order."""
+        expired = []
+        self._drop_done()
+        while self._heap and self._heap[0][0] <= now_ms:
+            wait = heappop(self._heap)[2]
+            wait.is_over = True
+            expired.append(wait)
+            self._drop_done()
+        return expired
+
+    def _drop_done(self) -> None:
+        while self._heap and self._heap[0][2].is_over:
+            heappop(self._heap)
+            self._done -= 1
+
+
+class WaitingProduce(Wait):
+    """A produce until its partition's high watermark reaches `required_offset`."""
+
+    __slots__ = ("required_offset",)
+
+    def __init__(self, deadline_ms: int, required_offset: int) -> None:
+        super().__init__(deadline_ms)
+        self.required_offset = required_offset
+
+
+ProduceT = TypeVar("ProduceT", bound=WaitingProduce)
+
+
+class ProduceQueue(Generic[ProduceT]):
+    """The produces that wait on one partition.
+
+    Invariant: required offsets do not fall from first to last.
+    """
+
+    __slots__ = ("_deadlines", "_queue")
+
+    def __init__(self, deadlines: Deadlines[ProduceT]) -> None:
+        self._deadlines = deadlines
+        self._queue: deque[ProduceT] = deque()
+
+    def __len__(self) -> int:
+        return sum(not wait.is_over for wait in self._queue)
+
+    def add(self, wait: ProduceT) -> bool:
+        """Let it wait; True if its deadline is now the earliest of all."""
+        queue = self._queue
+        while queue and queue[0].is_over:
+            queue.popleft()  # timed out: the high watermark may never come for it
+        slot = len(queue)
+        while slot and queue[slot - 1].required_offset > wait.required_offset:
+            slot -= 1  # a repeated batch waits for what was appended before
+        queue.insert(slot, wait)
+        return self._deadlines.add(wait)
+
+    def complete_below(self, high_watermark: int) -> list[ProduceT]:
+        """End, and hand back, those whose records are committed, in order."""
+        queue, completed = self._queue, []
+        while queue and queue[0].required_offset <= high_watermark:
+            wait = queue.popleft()
+            if self._deadlines.end(wait):
+                completed.append(wait)
+        return completed
+
+    def fail(self) -> list[ProduceT]:
+        """End, and hand back, all."""
+        failed = [wait for wait in self._queue if self._deadlines.end(wait)]
+        self._queue.clear()
+        return failed
+
+
+class WaitingFetch(Wait):
+    """A fetch until its partitions hold enough for it."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, deadline_ms: int, keys: Sequence[TopicPartition]) -> None:
+        super().__init__(deadline_ms)
+        self.keys = keys
+
+
+FetchT = TypeVar("FetchT", bound=WaitingFetch)
+
+
+class FetchPurgatory(Generic[FetchT]):
+    """The fetches that wait, by partition."""
+
+    def __init__(self) -> None:
+        self.deadlines: Final[Deadlines[FetchT]] = Deadlines()
+        self._by_key: dict[TopicPartition, dict[FetchT, None]] = {}
+
+    def park(self, wait: FetchT) -> bool:
+        """Let it wait; True if its deadline is now the earliest of all."""
+        for key in wait.keys:
+            self._by_key.setdefault(key, {})[wait] = None
+        return self.deadlines.add(wait)
+
+    def has_waiting(self, key: TopicPartition) -> bool:
+        """Whether anybody waits on this partition."""
+        return key in self._by_key
+
+    def waiting_on(self, key: TopicPartition) -> list[FetchT]:
+        """Return all who wait on this partition, the longest waiting first. They stay."""
+        return list(self._by_key.get(key, ()))
+
+    def end(self, wait: FetchT) -> bool:
+        """Let it wait no longer; False if it was handed back before."""
+        if not self.deadlines.end(wait):
+            return False
+        self._forget(wait)
+        return True
+
+    def expire(self, now_ms: int) -> list[FetchT]:
+        """End, and hand back, those whose deadline has come, in order."""
+        expired = self.deadlines.expire(now_ms)
+        for wait in expired:
+            self._forget(wait)
+        return expired
+
+    def _forget(self, wait: FetchT) -> None:
+        for key in wait.keys:
+            waiting = self._by_key.get(key)
+            if waiting is not None:
+                waiting.pop(wait, None)
+                if not waiting:
+                    del self._by_key[key]

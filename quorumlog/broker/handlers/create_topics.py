@@ -1,0 +1,115 @@
+"""CreateTopics (19): the controller creates; answered once this broker knows of it, too."""
+
+from collections import Counter
+
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.names import is_topic_name
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.metadata_quorum.controller_client import (
+    ControllerUnavailable,
+    NewTopic,
+    TopicResult,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    """Create what is well-formed; every topic of the request gets its own outcome."""
+    del header
+    counts = Counter(topic.name for topic in request.topics)
+    results: dict[str, TopicResult] = {}
+    wanted = []
+    for topic in request.topics:
+        refusal = _refusal(topic, counts[topic.name])
+        if refusal is None:
+            wanted.append(_new_topic(topic))
+        else:
+            results[topic.name] = refusal
+    if wanted:
+        results |= await _create(context, wanted, request)
+    return CreateTopicsResponse(topics=[_outcome(result) for result in results.values()])
+
+
+def _refusal(topic: CreatableTopic, count: int) -> TopicResult | None:
+    if count > 1:
+        message = "the request names this topic more than once"
+        return TopicResult(
+            name=topic.name, error_code=ErrorCode.INVALID_REQUEST, error_message=message
+        )
+    if not is_topic_name(topic.name):
+        message = (
+            "a topic name has 1 to 249 letters, digits, '.', '_' or '-', and is not '.' or '..'"
+        )
+        return TopicResult(
+            name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=message
+        )
+    nulls = [config.name for config in topic.configs if config.value is None]
+    if nulls:
+        message = f"no value for {', '.join(nulls)}"
+        return TopicResult(
+            name=topic.name, error_code=ErrorCode.INVALID_CONFIG, error_message=message
+        )
+    return None
+
+
+def _new_topic(topic: CreatableTopic) -> NewTopic:
+    return NewTopic(
+        name=topic.name,
+        partitions=topic.num_partitions,
+        replication_factor=topic.replication_factor,
+        assignments={
+            assignment.partition_index: tuple(map(BrokerId, assignment.broker_ids))
+            for assignment in topic.assignments
+        },
+        configs={config.name: config.value or "" for config in topic.configs},
+    )
+
+
+async def _create(
+    context: BrokerContext, wanted: list[NewTopic], request: CreateTopicsRequest
+) -> dict[str, TopicResult]:
+    try:
+        results = await context.controller.create_topics(
+            wanted, validate_only=request.validate_only
+        )
+    except ControllerUnavailable:
+        message = "no controller answered in time; the topic may have been created"
+        timed_out = ErrorCode.REQUEST_TIMED_OUT
+        return {
+            topic.name: TopicResult(name=topic.name, error_code=timed_out, error_message=message)
+            for topic in wanted
+        }
+    created = [result.topic_id for result in results if result.error_code is ErrorCode.NONE]
+    if created and not request.validate_only:
+        await context.metadata.wait_until(
+            lambda image: all(topic_id in image.topic_names for topic_id in created),
+            timeout_ms=request.timeout_ms,
+        )
+    return {result.name: result for result in results}
+
+
+def _outcome(result: TopicResult) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=result.name,
+        topic_id=result.topic_id,
+        error_code=result.error_code,
+        error_message=result.error_message,
+        num_partitions=result.partitions,
+        replication_factor=result.replication_factor,
+        configs=[],  # never null: Java's admin client does not expect that
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=CreateTopicsRequest.API_KEY, min_version=2, max_version=7, handle=handle
+)

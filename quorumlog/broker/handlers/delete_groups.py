@@ -1,0 +1,35 @@
+"""DeleteGroups (42): empty groups, with their offsets. Source: KIP-229."""
+
+import asyncio
+
+from quorumlog.broker.core.groups.requests import DeleteGroup
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
+    """Delete; answered once the tombstones are committed."""
+    del header
+    group_ids = request.groups_names
+    outcomes = await asyncio.gather(
+        *(context.groups.ask(DeleteGroup(group_id=group_id)) for group_id in group_ids)
+    )
+    return DeleteGroupsResponse(
+        results=[
+            DeletableGroupResult(group_id=group_id, error_code=error_code)
+            for group_id, error_code in zip(group_ids, outcomes, strict=True)
+        ]
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=DeleteGroupsRequest.API_KEY, min_version=0, max_version=2, handle=handle
+)

@@ -1,0 +1,73 @@
+"""DescribeGroups (15): members and their parts. Source: Kafka's protocol guide; KIP-1043 (v6)."""
+
+from quorumlog.broker.core.groups.group import Group, Member
+from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+FIRST_VERSION_WITH_NOT_FOUND = 6
+
+
+def handle(
+    context: BrokerContext, header: RequestHeader, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
+    """Describe each group that is asked for."""
+    knows_not_found = header.api_version >= FIRST_VERSION_WITH_NOT_FOUND
+    return DescribeGroupsResponse(
+        groups=[_describe(context, group_id, knows_not_found) for group_id in request.groups]
+    )
+
+
+def _describe(context: BrokerContext, group_id: str, knows_not_found: bool) -> DescribedGroup:
+    coordinator = context.groups.coordinator(group_id)
+    if isinstance(coordinator, ErrorCode):
+        return DescribedGroup(group_id=group_id, error_code=coordinator)
+    group = coordinator.groups.get(group_id)
+    if group is not None:
+        return _described(group)
+    if group_id in coordinator.committed.offsets:  # offsets alone, of a consumer without a group
+        return DescribedGroup(group_id=group_id, group_state=GroupState.EMPTY.value)
+    if knows_not_found:
+        return DescribedGroup(
+            group_id=group_id,
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"there is no group {group_id}",
+            group_state=GroupState.DEAD.value,
+        )
+    return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+
+
+def _described(group: Group) -> DescribedGroup:
+    is_stable = group.state is GroupState.STABLE
+    protocol_name = group.protocol_name if is_stable else None
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=protocol_name or "",
+        members=[_member(member, protocol_name) for member in group.members.values()],
+    )
+
+
+def _member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.group_instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        member_metadata=member.metadata(protocol_name),
+        member_assignment=member.assignment if protocol_name else b"",
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=DescribeGroupsRequest.API_KEY, min_version=0, max_version=6, handle=handle
+)

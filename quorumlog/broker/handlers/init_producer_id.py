@@ -1,0 +1,31 @@
+"""InitProducerId (22): an id for an idempotent producer. Source: KIP-98, KIP-360."""
+
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.init_producer_id import (
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    """Hand out an id that nobody has, with epoch 0; an id that the producer had is given up."""
+    del header
+    if request.transactional_id is not None:
+        # A fatal error in every client; there is no field for a message.
+        refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return InitProducerIdResponse(error_code=refusal, producer_epoch=-1)
+    error_code, producer_id = await context.producer_ids.next()
+    producer_epoch = 0 if error_code is ErrorCode.NONE else -1
+    return InitProducerIdResponse(
+        error_code=error_code, producer_id=producer_id, producer_epoch=producer_epoch
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=InitProducerIdRequest.API_KEY, min_version=0, max_version=5, handle=handle
+)

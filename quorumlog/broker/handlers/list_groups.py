@@ -1,0 +1,49 @@
+"""ListGroups (16): the groups that this broker coordinates. Source: KIP-518 (states), KIP-848."""
+
+from quorumlog.broker.core.groups.coordinator import GroupCoordinator
+from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.list_groups import (
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+GROUP_TYPE = "classic"
+
+
+def handle(
+    context: BrokerContext, header: RequestHeader, request: ListGroupsRequest
+) -> ListGroupsResponse:
+    """List; an error tells that some partitions are not loaded yet, and is worth a retry."""
+    del header
+    states = {state.lower() for state in request.states_filter}
+    types = {kind.lower() for kind in request.types_filter}
+    error_code, groups = ErrorCode.NONE, []
+    for coordinator in context.groups.coordinators():
+        if isinstance(coordinator, ErrorCode):
+            error_code = coordinator
+            continue
+        for group_id in coordinator.known_groups():
+            listed = _listed(coordinator, group_id)
+            has_state = not states or listed.group_state.lower() in states
+            if has_state and (not types or GROUP_TYPE in types):
+                groups.append(listed)
+    return ListGroupsResponse(error_code=error_code, groups=groups)
+
+
+def _listed(coordinator: GroupCoordinator, group_id: str) -> ListedGroup:
+    group = coordinator.groups.get(group_id)
+    state = GroupState.EMPTY if group is None else group.state
+    return ListedGroup(
+        group_id=group_id,
+        protocol_type=(group.protocol_type or "") if group else "",
+        group_state=state.value,
+        group_type=GROUP_TYPE,
+    )
+
+
+HANDLER = ApiHandler(api_key=ListGroupsRequest.API_KEY, min_version=0, max_version=5, handle=handle)

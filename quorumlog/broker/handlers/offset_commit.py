@@ -1,0 +1,84 @@
+"""OffsetCommit (8): answered once the offsets are committed in `__consumer_offsets`."""
+
+import asyncio
+
+from quorumlog.broker.core.groups.requests import CommitOffsets, CommitResult, CommittedOffset
+from quorumlog.broker.handlers.api import ApiHandler, Reply, when_done
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+def handle(context: BrokerContext, header: RequestHeader, request: OffsetCommitRequest) -> Reply:
+    """Commit the offsets of the partitions that exist."""
+    del header
+    offsets, outcomes = {}, {}
+    for topic in request.topics:
+        for part in topic.partitions:
+            where = TopicPartition(topic.name, part.partition_index)
+            if context.image.partition(where) is None:
+                outcomes[where] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            offsets[where] = CommittedOffset(
+                offset=part.committed_offset,
+                leader_epoch=part.committed_leader_epoch,
+                metadata=part.committed_metadata or "",
+            )
+
+    def respond(result: CommitResult) -> OffsetCommitResponse:
+        codes = dict.fromkeys(offsets, result.error_code) | dict(result.partitions) | outcomes
+        return OffsetCommitResponse(topics=[_topic(topic, codes) for topic in request.topics])
+
+    commit = CommitOffsets(
+        group_id=request.group_id,
+        generation_id=request.generation_id_or_member_epoch,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        offsets=offsets,
+    )
+    result = context.groups.ask(commit)
+    if not result.done():
+        _limit(context, result, commit)
+    return when_done(result, respond)
+
+
+def _limit(
+    context: BrokerContext, result: "asyncio.Future[CommitResult]", commit: CommitOffsets
+) -> None:
+    """Give up waiting, not writing: the offsets may yet be committed, and then they count."""
+
+    def time_out() -> None:
+        if not result.done():
+            result.set_result(commit.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+    timeout_s = context.settings.offsets_commit_timeout_ms / 1000
+    timer = asyncio.get_running_loop().call_later(timeout_s, time_out)
+    result.add_done_callback(lambda _result: timer.cancel())
+
+
+def _topic(
+    topic: OffsetCommitRequestTopic, codes: dict[TopicPartition, ErrorCode]
+) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=topic.name,
+        partitions=[
+            OffsetCommitResponsePartition(
+                partition_index=part.partition_index,
+                error_code=codes[TopicPartition(topic.name, part.partition_index)],
+            )
+            for part in topic.partitions
+        ],
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=OffsetCommitRequest.API_KEY, min_version=2, max_version=9, handle=handle
+)

@@ -1,0 +1,124 @@
+"""OffsetFetch (9): committed offsets of one group, or of several from v8 on (KIP-709)."""
+
+from collections.abc import Iterable, Mapping
+from itertools import groupby
+
+from quorumlog.broker.core.groups.requests import CommittedOffset
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+FIRST_VERSION_WITH_ERROR_CODE = 2
+FIRST_VERSION_WITH_GROUPS = 8
+NO_OFFSET = CommittedOffset(offset=-1)
+
+Offsets = Mapping[TopicPartition, CommittedOffset | None]
+
+
+def handle(
+    context: BrokerContext, header: RequestHeader, request: OffsetFetchRequest
+) -> OffsetFetchResponse:
+    """Answer from what is committed: at once."""
+    if header.api_version >= FIRST_VERSION_WITH_GROUPS:
+        return OffsetFetchResponse(
+            groups=[
+                _group(group.group_id, *_fetch(context, group.group_id, group.topics))
+                for group in request.groups
+            ]
+        )
+    error_code, offsets = _fetch(context, request.group_id, request.topics)
+    if error_code is not ErrorCode.NONE and header.api_version >= FIRST_VERSION_WITH_ERROR_CODE:
+        offsets = {}
+    return OffsetFetchResponse(
+        error_code=error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic,
+                partitions=[_partition_v1(where, found, error_code) for where, found in parts],
+            )
+            for topic, parts in _by_topic(offsets)
+        ],
+    )
+
+
+def _fetch(
+    context: BrokerContext,
+    group_id: str,
+    topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+) -> tuple[ErrorCode, Offsets]:
+    """Return the offsets; no topics (null) means all that are committed."""
+    partitions = None
+    if topics is not None:
+        partitions = [
+            TopicPartition(topic.name, index)
+            for topic in topics
+            for index in topic.partition_indexes
+        ]
+    coordinator = context.groups.coordinator(group_id)
+    if isinstance(coordinator, ErrorCode):
+        return coordinator, dict.fromkeys(partitions or ())
+    return ErrorCode.NONE, coordinator.fetch_offsets(group_id, partitions)
+
+
+def _by_topic(
+    offsets: Offsets,
+) -> list[tuple[str, list[tuple[TopicPartition, CommittedOffset | None]]]]:
+    grouped = groupby(sorted(offsets.items(), key=lambda item: item[0]), lambda item: item[0].topic)
+    return [(topic, list(items)) for topic, items in grouped]
+
+
+def _partition_v1(
+    where: TopicPartition, found: CommittedOffset | None, error_code: ErrorCode
+) -> OffsetFetchResponsePartition:
+    committed = found or NO_OFFSET
+    return OffsetFetchResponsePartition(
+        partition_index=where.partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        error_code=error_code,
+    )
+
+
+def _group(group_id: str, error_code: ErrorCode, offsets: Offsets) -> OffsetFetchResponseGroup:
+    if error_code is not ErrorCode.NONE:
+        return OffsetFetchResponseGroup(group_id=group_id, error_code=error_code)
+    return OffsetFetchResponseGroup(
+        group_id=group_id,
+        topics=[
+            OffsetFetchResponseTopics(
+                name=topic, partitions=[_partition(where, found) for where, found in parts]
+            )
+            for topic, parts in _by_topic(offsets)
+        ],
+    )
+
+
+def _partition(
+    where: TopicPartition, found: CommittedOffset | None
+) -> OffsetFetchResponsePartitions:
+    committed = found or NO_OFFSET
+    return OffsetFetchResponsePartitions(
+        partition_index=where.partition,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=OffsetFetchRequest.API_KEY, min_version=1, max_version=9, handle=handle
+)

@@ -1,0 +1,132 @@
+"""Produce (API key 0): each partition's batch to its leader here; the answer when all are known."""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from quorumlog.broker.core.data_path import ProduceResult
+from quorumlog.broker.handlers.api import ApiHandler, Reply
+from quorumlog.broker.handlers.leaders import leader_hints
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from quorumlog.wire.codec.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+TOPIC_IDS_SINCE: Final = 13
+LEADER_HINTS_SINCE: Final = 10  # KIP-951
+
+
+class _Answer:
+    """The response as it fills; `waiting` partitions have no outcome yet."""
+
+    __slots__ = ("context", "future", "hinted", "response", "version", "waiting")
+
+    def __init__(self, context: BrokerContext, version: int) -> None:
+        self.context = context
+        self.version = version
+        self.response = ProduceResponse()
+        self.waiting = 0
+        self.hinted: set[TopicPartition] = set()
+        self.future: asyncio.Future[ProduceResponse] | None = None
+
+    def take(
+        self, at: TopicPartition, slot: PartitionProduceResponse, result: ProduceResult
+    ) -> None:
+        """Write one partition's outcome; with the last one, answer."""
+        slot.error_code = result.error_code
+        slot.base_offset = result.base_offset
+        slot.log_append_time_ms = result.log_append_time_ms
+        slot.log_start_offset = result.log_start_offset
+        slot.error_message = result.error_message
+        if result.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._hint(at, slot)
+        self.waiting -= 1
+        if self.waiting == 0 and self.future is not None and not self.future.done():
+            self.future.set_result(self.finish())
+
+    def _hint(self, at: TopicPartition, slot: PartitionProduceResponse) -> None:
+        partition = self.context.image.partition(at)
+        if self.version >= LEADER_HINTS_SINCE and partition is not None:
+            slot.current_leader = LeaderIdAndEpoch(
+                leader_id=partition.leader_id, leader_epoch=partition.leader_epoch
+            )
+            self.hinted.add(at)
+
+    def finish(self) -> ProduceResponse:
+        """Add where the hinted leaders are."""
+        if self.hinted:
+            self.response.node_endpoints = [
+                NodeEndpoint(node_id=hint.node_id, host=hint.host, port=hint.port, rack=hint.rack)
+                for hint in leader_hints(self.context.image, self.hinted)
+            ]
+        return self.response
+
+
+def _refusal(request: ProduceRequest) -> ProduceResult | None:
+    if request.acks not in (-1, 0, 1):
+        return ProduceResult(ErrorCode.INVALID_REQUIRED_ACKS)
+    if request.transactional_id is not None:
+        # DEVIATION: Kafka appends it. Here nobody could ever end the transaction.
+        return ProduceResult(
+            ErrorCode.UNSUPPORTED_VERSION, error_message="this broker has no transactions"
+        )
+    return None
+
+
+def handle(context: BrokerContext, header: RequestHeader, request: ProduceRequest) -> Reply:
+    """Append every batch now; answer now, or when the last acks=all is committed or timed out."""
+    answer = _Answer(context, header.api_version)
+    refusal = _refusal(request)
+    topic_names = context.image.topic_names
+    # All are counted before the first can be done.
+    answer.waiting = sum(len(topic.partition_data) for topic in request.topic_data)
+    for topic in request.topic_data:
+        name: str | None = topic.name
+        if header.api_version >= TOPIC_IDS_SINCE:
+            name = topic_names.get(TopicId(topic.topic_id))
+        topic_response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+        answer.response.responses.append(topic_response)
+        for data in topic.partition_data:
+            slot = PartitionProduceResponse(index=data.index)
+            topic_response.partition_responses.append(slot)
+            at = TopicPartition(name or "", data.index)
+            done = partial(answer.take, at, slot)
+            if refusal is not None:
+                done(refusal)
+            elif name is None:
+                done(ProduceResult(ErrorCode.UNKNOWN_TOPIC_ID))
+            else:
+                context.replicas.append_then(
+                    at, _records(data), acks=request.acks, timeout_ms=request.timeout_ms, done=done
+                )
+    if request.acks == 0:
+        return None
+    if answer.waiting == 0:
+        return answer.finish()
+    answer.future = asyncio.get_running_loop().create_future()
+    return answer.future
+
+
+def _records(data: PartitionProduceData) -> bytes | bytearray | memoryview:
+    records = data.records
+    if isinstance(records, bytes | bytearray | memoryview):
+        return records
+    return b"".join(records or ())
+
+
+HANDLER = ApiHandler(
+    api_key=ProduceRequest.API_KEY,
+    min_version=3,
+    max_version=13,
+    handle=handle,
+    advertised_min_version=0,  # librdkafka and others choose features by it (KAFKA-18659)
+)

@@ -1,0 +1,33 @@
+"""SyncGroup (14): a task, because the answer comes when the leader's assignment is committed."""
+
+from quorumlog.broker.core.groups.requests import Sync
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: SyncGroupRequest
+) -> SyncGroupResponse:
+    """Hand in the assignment (the leader), get one's part of it."""
+    del header
+    sync = Sync(
+        group_id=request.group_id,
+        generation_id=request.generation_id,
+        member_id=request.member_id,
+        group_instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments={part.member_id: part.assignment for part in request.assignments},
+    )
+    result = await context.groups.ask(sync)
+    return SyncGroupResponse(
+        error_code=result.error_code,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+HANDLER = ApiHandler(api_key=SyncGroupRequest.API_KEY, min_version=0, max_version=5, handle=handle)

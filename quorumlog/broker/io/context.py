@@ -1,0 +1,39 @@
+"""What every handler may use: the broker's parts, and which connection asks."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.io.image_watch import ImageWatch
+from quorumlog.metadata_quorum.controller_client import ControllerClient
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.identifiers import BrokerId
+
+if TYPE_CHECKING:
+    from quorumlog.broker.handlers.api import ApiHandler
+    from quorumlog.broker.io.group_service import GroupService
+    from quorumlog.broker.io.producer_ids import ProducerIds
+    from quorumlog.broker.io.replica_manager import ReplicaManager
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerContext:
+    """Assembled once per node; the server hands each connection a copy with its `client_host`."""
+
+    broker_id: BrokerId
+    cluster_id: str
+    settings: BrokerSettings
+    metadata: ImageWatch
+    replicas: "ReplicaManager"
+    groups: "GroupService"
+    producer_ids: "ProducerIds"
+    controller: ControllerClient
+    handlers: Mapping[int, "ApiHandler"]  # by API key: what is answered, and advertised
+    now_ms: Callable[[], int]  # wall clock, ms since 1970
+    client_host: str = ""  # the peer's address
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest committed metadata that this broker acts on."""
+        return self.metadata.image

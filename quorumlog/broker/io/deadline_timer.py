@@ -1,0 +1,48 @@
+"""One timer of the event loop for all who wait in one purgatory."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+
+class HasDeadlines(Protocol):
+    """What the timer needs to know of a purgatory."""
+
+    def next_deadline_ms(self) -> int | None:
+        """Return the earliest; None: nobody waits."""
+
+
+def monotonic_ms() -> int:
+    """Return the event loop's clock in ms: what the cores call `now_ms`."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+class DeadlineTimer:
+    """Calls `expire(now_ms)` at or after each deadline. Ringing once too often is harmless."""
+
+    def __init__(self, deadlines: HasDeadlines, expire: Callable[[int], None]) -> None:
+        self._deadlines: Final = deadlines
+        self._expire: Final = expire
+        self._handle: asyncio.TimerHandle | None = None
+
+    def arm(self, deadline_ms: int) -> None:
+        """Ring at `deadline_ms`, or before. Cheap when it is set to ring before already."""
+        when_s = deadline_ms / 1000 + 0.001  # never before the whole millisecond has come
+        if self._handle is not None:
+            if self._handle.when() <= when_s:
+                return
+            self._handle.cancel()
+        self._handle = asyncio.get_running_loop().call_at(when_s, self._ring)
+
+    def stop(self) -> None:
+        """Ring no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _ring(self) -> None:
+        self._handle = None
+        self._expire(monotonic_ms())
+        deadline_ms = self._deadlines.next_deadline_ms()
+        if deadline_ms is not None:
+            self.arm(deadline_ms)

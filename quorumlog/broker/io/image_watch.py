@@ -1,0 +1,38 @@
+"""The newest published image, and waiting until it shows something."""
+
+import asyncio
+from collections.abc import Callable
+
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+
+
+class ImageWatch:
+    """An ImagePublisher that keeps what it is told.
+
+    Add it after those who act on the image: what a client reads in our metadata is then done here.
+    """
+
+    def __init__(self, image: ClusterImage | None = None) -> None:
+        self.image = image or ClusterImage()
+        self._waiting: set[asyncio.Event] = set()
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002  # ImagePublisher's signature
+        """Take over the new image and wake everybody who waits."""
+        self.image = image
+        for published in self._waiting:
+            published.set()
+
+    async def wait_until(self, holds: Callable[[ClusterImage], bool], *, timeout_ms: int) -> bool:
+        """Return True once `holds(image)`, or False after `timeout_ms`."""
+        published = asyncio.Event()
+        self._waiting.add(published)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not holds(self.image):
+                    published.clear()
+                    await published.wait()
+        except TimeoutError:
+            return holds(self.image)
+        finally:
+            self._waiting.discard(published)
+        return True

@@ -1,0 +1,195 @@
+"""A broker's membership of the cluster: register, send heartbeats, take leave.
+
+A registration belongs to one process; when the controller no longer knows it, the broker registers
+again. The first heartbeat leaves as soon as this node has replayed its registration, because that
+is what the controller waits for before it lets the broker lead. Source: KIP-631.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistrar,
+    BrokerRegistration,
+    ControllerUnavailable,
+    HeartbeatReply,
+)
+from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+RETRY_S: Final = (0.05, 1.0)  # first, last
+SHUTDOWN_HEARTBEAT_S: Final = 0.1
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class RegistrationFailed(Exception):
+    """The controller has not taken this broker within the time that it is given."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LifecycleSettings:
+    """Kafka's names (dots are underscores here), units and defaults."""
+
+    broker_heartbeat_interval_ms: int = 2000
+    initial_broker_registration_timeout_ms: int = 60_000
+
+
+class BrokerLifecycle:
+    """One task. An ImagePublisher: add it after those who act on the image.
+
+    `unfenced` is set while the image shows this process in service. `registered` is called with
+    each broker epoch, before the controller may let the broker lead.
+    """
+
+    def __init__(
+        self,
+        *,
+        registration: BrokerRegistration,
+        registrar: BrokerRegistrar,
+        settings: LifecycleSettings,
+        registered: Callable[[int], None],
+    ) -> None:
+        self.unfenced: Final = asyncio.Event()
+        self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        self.broker_epoch = -1
+        self._registration: Final = registration
+        self._registrar: Final = registrar
+        self._settings: Final = settings
+        self._registered: Final = registered
+        self._image = ClusterImage()
+        self._wake: Final = asyncio.Event()
+        self._may_stop: Final = asyncio.Event()
+        self._wants_to_stop = False
+        self._task: asyncio.Task[None] | None = None
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
+        """Take over the new image."""
+        self._image = image
+        self._look()
+
+    def start(self) -> None:
+        """Register, then send heartbeats until `stop`."""
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self, *, timeout_ms: int) -> None:
+        """Hand over what this broker leads, for at most `timeout_ms`, then fall silent."""
+        if self._task is None:
+            return
+        self._wants_to_stop = True
+        self._wake.set()
+        if self.unfenced.is_set():
+            try:
+                async with asyncio.timeout(timeout_ms / 1000):
+                    await self._may_stop.wait()
+            except TimeoutError:
+                _LOGGER.warning("broker %d stops before all has been handed over", self._id)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self.unfenced.clear()
+        self.failure.cancel()
+
+    @property
+    def _id(self) -> int:
+        return self._registration.broker_id
+
+    def _ours(self) -> BrokerImage | None:
+        """Return this process's registration, if the image shows it."""
+        broker = self._image.brokers.get(self._registration.broker_id)
+        is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
+        return broker if is_ours else None
+
+    def _look(self) -> None:
+        """Compare the image with what it showed before."""
+        ours = self._ours()
+        if ours is not None and not ours.fenced:
+            self.unfenced.set()
+            return
+        self.unfenced.clear()
+        if ours is not None:
+            self._wake.set()  # the controller takes us for dead, or has not yet let us in
+
+    async def _run(self) -> None:
+        try:
+            while not self._may_stop.is_set():
+                await self._register()
+                await self._send_heartbeats()
+        except RegistrationFailed as error:
+            if not self.failure.done():
+                self.failure.set_exception(error)
+
+    async def _register(self) -> None:
+        """Register, however often it takes. Raises RegistrationFailed when the time is up."""
+        backoff_s, last_error = RETRY_S[0], ""
+        try:
+            async with asyncio.timeout(
+                self._settings.initial_broker_registration_timeout_ms / 1000
+            ):
+                while True:
+                    error = await self._try_to_register()
+                    if error is None:
+                        return
+                    if error != last_error:
+                        _LOGGER.warning("broker %d cannot register: %s", self._id, error)
+                    last_error = error
+                    await asyncio.sleep(backoff_s)
+                    backoff_s = min(backoff_s * 2, RETRY_S[1])
+        except TimeoutError:
+            raise RegistrationFailed(f"broker {self._id} cannot register: {last_error}") from None
+
+    async def _try_to_register(self) -> str | None:
+        """Register; return why that failed, or None."""
+        try:
+            reply = await self._registrar.register_broker(self._registration)
+        except ControllerUnavailable as error:
+            return str(error)
+        if reply.error_code is not ErrorCode.NONE:
+            return reply.error_message or reply.error_code.name
+        self.broker_epoch = reply.broker_epoch
+        _LOGGER.info("broker %d is registered, with epoch %d", self._id, self.broker_epoch)
+        self._registered(self.broker_epoch)
+        self._look()  # the image may have been faster than the answer
+        return None
+
+    async def _send_heartbeats(self) -> None:
+        """Send them until we may stop, or the controller does not know this registration."""
+        while True:
+            await self._pause()
+            try:
+                reply = await self._send_heartbeat()
+            except ControllerUnavailable as error:
+                _LOGGER.warning("broker %d: no answer to a heartbeat: %s", self._id, error)
+                continue
+            if reply.should_shut_down:
+                self._may_stop.set()
+                return
+            if reply.error_code in {
+                ErrorCode.STALE_BROKER_EPOCH,
+                ErrorCode.BROKER_ID_NOT_REGISTERED,
+            }:
+                _LOGGER.warning("broker %d registers again: %s", self._id, reply.error_code.name)
+                return
+
+    async def _pause(self) -> None:
+        pause_s = self._settings.broker_heartbeat_interval_ms / 1000
+        if self._wants_to_stop:
+            pause_s = min(pause_s, SHUTDOWN_HEARTBEAT_S)
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._wake.clear()
+
+    async def _send_heartbeat(self) -> HeartbeatReply:
+        heartbeat = BrokerHeartbeat(
+            broker_id=self._registration.broker_id,
+            broker_epoch=self.broker_epoch,
+            metadata_offset=self._image.end_offset - 1,
+            want_shut_down=self._wants_to_stop,
+        )
+        return await self._registrar.broker_heartbeat(heartbeat)

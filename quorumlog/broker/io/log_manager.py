@@ -1,0 +1,212 @@
+"""The logs in one log directory: opens, creates, sets aside, deletes; keeps the checkpoints.
+
+A directory of another topic id than the metadata's is a stray: the topic was deleted, and perhaps
+made again, while we were down. It is renamed, never served (KAFKA-14616).
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Final
+
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.checkpoints import (
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    CleanShutdownMarker,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    uuid_to_text,
+    write_offset_checkpoint,
+    write_partition_metadata,
+)
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+
+STRAY_SUFFIX: Final = "-stray"
+DELETE_SUFFIX: Final = "-delete"
+METADATA_TOPIC: Final = "__cluster_metadata"
+
+logger = logging.getLogger(__name__)
+
+
+def topic_log_settings(defaults: LogSettings, configs: Mapping[str, str]) -> LogSettings:
+    """Return the broker's settings with what the topic's configs say of them."""
+    known = {field.name: type(getattr(defaults, field.name)) for field in fields(defaults)}
+    changed = {
+        name.replace(".", "_"): text
+        for name, text in configs.items()
+        if name.replace(".", "_") in known
+    }
+    return replace(defaults, **{name: known[name](text) for name, text in changed.items()})
+
+
+class LogManager:
+    """Everything in `directory` but other people's files. All methods are synchronous.
+
+    Raises StorageError for what the disk refuses.
+    """
+
+    def __init__(self, disk: Disk, directory: str, log_settings: LogSettings) -> None:
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._log_settings: Final = log_settings
+        self._marker: Final = CleanShutdownMarker(disk, directory)
+        self._unopened: set[str] = set()  # directories as the last process left them
+        self._high_watermarks: dict[TopicPartition, Offset] = {}
+        self._recovery_points: dict[TopicPartition, Offset] = {}
+        self._deletions = 0
+        self.clean_shutdown_epoch: int | None = None
+
+    @property
+    def was_clean(self) -> bool:
+        """Whether the process before this one closed every log."""
+        return self.clean_shutdown_epoch is not None
+
+    def start(self) -> None:
+        """Read the checkpoints, finish deletions, and take away the clean shutdown marker.
+
+        `clean_shutdown_epoch` is then the broker epoch of a clean shutdown (-1: not known), or
+        None.
+        """
+        try:
+            self._disk.mkdir(self._directory)
+            self.clean_shutdown_epoch = self._marker.take()
+            for name in self._disk.listdir(self._directory):
+                if name.endswith(DELETE_SUFFIX):
+                    self._remove_tree(name)
+                elif self._is_partition(name):
+                    self._unopened.add(name)
+            self._high_watermarks = read_offset_checkpoint(
+                self._disk, self._directory, REPLICATION_FILE
+            )
+            self._recovery_points = read_offset_checkpoint(
+                self._disk, self._directory, RECOVERY_POINT_FILE
+            )
+        except OSError as error:
+            raise StorageError(f"cannot use {self._directory}: {error}") from error
+
+    def open(
+        self, topic_partition: TopicPartition, topic_id: TopicId, configs: Mapping[str, str]
+    ) -> tuple[Log, Offset]:
+        """Open the log, or make it; return it with its checkpointed high watermark."""
+        name, path = str(topic_partition), self._path(str(topic_partition))
+        settings = topic_log_settings(self._log_settings, configs)
+        try:
+            if self._disk.exists(path) and read_partition_metadata(self._disk, path) != topic_id:
+                self._set_aside(name)
+            is_new = not self._disk.exists(path)
+            if is_new:
+                self._high_watermarks.pop(topic_partition, None)
+                self._recovery_points.pop(topic_partition, None)
+                self._disk.mkdir(path)
+                write_partition_metadata(self._disk, path, topic_id)
+            log = Log.open(
+                self._disk,
+                path,
+                settings,
+                clean=is_new or (self.was_clean and name in self._unopened),
+                recovery_point=self._recovery_points.get(topic_partition, Offset(0)),
+            )
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error}") from error
+        self._unopened.discard(name)
+        return log, self._high_watermarks.get(topic_partition, Offset(0))
+
+    def delete(self, topic_partition: TopicPartition, log: Log) -> None:
+        """Close the log and remove its directory. A crash on the way is finished by `start`."""
+        log.close(clean=False)
+        self._high_watermarks.pop(topic_partition, None)
+        self._recovery_points.pop(topic_partition, None)
+        self._deletions += 1
+        doomed = f"{topic_partition}.{self._deletions}{DELETE_SUFFIX}"
+        try:
+            self._disk.rename(self._path(str(topic_partition)), self._path(doomed))
+            self._disk.fsync_dir(self._directory)
+            self._remove_tree(doomed)
+        except OSError as error:
+            raise StorageError(f"cannot delete {log.directory}: {error}") from error
+
+    def set_aside_strays(self, assigned: Iterable[TopicPartition]) -> None:
+        """Rename what the last process left and the metadata does not assign to us."""
+        keep = {str(topic_partition) for topic_partition in assigned}
+        try:
+            for name in sorted(self._unopened - keep):
+                self._set_aside(name)
+        except OSError as error:
+            raise StorageError(f"cannot set aside in {self._directory}: {error}") from error
+
+    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Make the high watermarks durable; those of logs that are not open yet are kept."""
+        self._high_watermarks.update(high_watermarks)
+        try:
+            write_offset_checkpoint(
+                self._disk, self._directory, REPLICATION_FILE, self._high_watermarks
+            )
+        except OSError as error:
+            raise StorageError(f"cannot checkpoint in {self._directory}: {error}") from error
+
+    def checkpoint_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Make durable up to where each log is: a recovery reads on from there."""
+        self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
+        try:
+            write_offset_checkpoint(
+                self._disk, self._directory, RECOVERY_POINT_FILE, self._recovery_points
+            )
+        except OSError as error:
+            raise StorageError(f"cannot checkpoint in {self._directory}: {error}") from error
+
+    def note_truncated(self, topic_partition: TopicPartition, log: Log) -> None:
+        """Take back a recovery point beyond the log's end, before anything is appended there."""
+        if self._recovery_points.get(topic_partition, Offset(0)) > log.log_end_offset:
+            self.checkpoint_recovery_points({topic_partition: log})
+
+    def close(
+        self,
+        logs: Mapping[TopicPartition, Log],
+        high_watermarks: Mapping[TopicPartition, Offset],
+        broker_epoch: int,
+    ) -> None:
+        """Flush and close every log; leave the marker if all that is here is whole."""
+        is_clean = True
+        for topic_partition, log in logs.items():
+            try:
+                log.close(clean=True)
+            except StorageError:
+                logger.exception("%s is not closed cleanly", topic_partition)
+                is_clean = False
+        self.checkpoint(high_watermarks)
+        self.checkpoint_recovery_points(logs)
+        if is_clean and (self.was_clean or not self._unopened):
+            try:
+                self._marker.note_started()
+                self._marker.leave(broker_epoch)
+            except OSError as error:
+                raise StorageError(f"cannot mark {self._directory} as clean: {error}") from error
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _is_partition(self, name: str) -> bool:
+        topic, dash, index = name.rpartition("-")
+        return bool(dash) and index.isdecimal() and topic != METADATA_TOPIC
+
+    def _set_aside(self, name: str) -> None:
+        topic_id = read_partition_metadata(self._disk, self._path(name))
+        mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
+        stray = f"{name}.{mark}{STRAY_SUFFIX}"
+        logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)
+        if self._disk.exists(self._path(stray)):
+            self._remove_tree(stray)  # set aside once before, and made again since
+        self._disk.rename(self._path(name), self._path(stray))
+        self._disk.fsync_dir(self._directory)
+        self._unopened.discard(name)
+
+    def _remove_tree(self, name: str) -> None:
+        path = self._path(name)
+        for file_name in self._disk.listdir(path):
+            self._disk.unlink(f"{path}/{file_name}")
+        self._disk.rmdir(path)
+        self._disk.fsync_dir(self._directory)

@@ -1,0 +1,68 @@
+"""Where the effects of partitions go: parked fetches, fetchers, the controller, listeners."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from quorumlog.broker.core.data_path import LeadershipListener
+from quorumlog.broker.core.effects import ProposeIsr
+from quorumlog.broker.io.fetches import Fetches, News
+from quorumlog.broker.io.isr_proposals import IsrProposals
+from quorumlog.broker.io.log_manager import LogManager
+from quorumlog.broker.io.partition_driver import PartitionDriver
+from quorumlog.broker.io.replica_fetchers import ReplicaFetchers
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+
+
+class PartitionOutbox:
+    """An Outbox."""
+
+    def __init__(
+        self,
+        *,
+        logs: LogManager,
+        fetches: Fetches,
+        fetchers: ReplicaFetchers,
+        proposals: IsrProposals,
+        listeners: Iterable[LeadershipListener],
+    ) -> None:
+        self._logs: Final = logs
+        self._fetches: Final = fetches
+        self._fetchers: Final = fetchers
+        self._proposals: Final = proposals
+        self._listeners: Final = listeners
+
+    def appended(self, driver: PartitionDriver) -> None:
+        """Wake the followers."""
+        self._fetches.tell(driver.topic_partition, News.APPENDED)
+
+    def committed(self, driver: PartitionDriver) -> None:
+        """Wake the consumers."""
+        self._fetches.tell(driver.topic_partition, News.COMMITTED)
+
+    def truncated(self, driver: PartitionDriver) -> None:
+        """Correct the recovery point."""
+        self._logs.note_truncated(driver.topic_partition, driver.log)
+
+    def start_fetching(
+        self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch
+    ) -> None:
+        """Hand it to the fetcher of that leader."""
+        self._fetchers.follow(driver, leader_id, leader_epoch)
+
+    def stop_fetching(self, driver: PartitionDriver) -> None:
+        """Take it from its fetcher."""
+        self._fetchers.unfollow(driver)
+
+    def propose_isr(self, driver: PartitionDriver, proposal: ProposeIsr) -> None:
+        """Queue it for the controller."""
+        self._proposals.add(driver, proposal)
+
+    def became_leader(self, driver: PartitionDriver, leader_epoch: Epoch) -> None:
+        """Tell the listeners."""
+        for listener in self._listeners:
+            listener.became_leader(driver.topic_partition, leader_epoch)
+
+    def resigned(self, driver: PartitionDriver, leader_epoch: Epoch) -> None:
+        """Tell the listeners."""
+        for listener in self._listeners:
+            listener.resigned(driver.topic_partition, leader_epoch)

@@ -1,0 +1,329 @@
+"""Every replica on this broker: follows the image, appends, fetches. The rules are in `core`.
+
+Synchronous on the event loop's thread but for `start` and `stop`, so it needs no locks. A broken
+disk or invariant ends in `failure`: who runs the node awaits it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from quorumlog.broker.core.data_path import (
+    NO_REPLICA,
+    FetchedPartition,
+    FetchSpec,
+    LeadershipListener,
+    LocalRead,
+    OffsetAnswer,
+    ProduceDone,
+    ProduceResult,
+    ReadEnd,
+)
+from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.io.appends import Appends
+from quorumlog.broker.io.deadline_timer import monotonic_ms
+from quorumlog.broker.io.fetches import Fetches, News
+from quorumlog.broker.io.isr_proposals import IsrProposals
+from quorumlog.broker.io.log_manager import LogManager
+from quorumlog.broker.io.offset_lookup import look_up_epoch_end, look_up_offset
+from quorumlog.broker.io.partition_driver import PartitionDriver
+from quorumlog.broker.io.partition_outbox import PartitionOutbox
+from quorumlog.broker.io.replica_fetchers import ReplicaFetchers
+from quorumlog.broker.io.replica_set import ReplicaSet
+from quorumlog.metadata_quorum.controller_client import ControllerClient
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import OffsetOutOfRange, StorageError
+from quorumlog.storage.io.disk import Disk
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    UNKNOWN_OFFSET,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicPartition,
+)
+
+Buffer = bytes | bytearray | memoryview
+AnswerT = TypeVar("AnswerT")
+TICK_MS_MAX: Final = 500
+RECOVERY_POINT_INTERVAL_S: Final = 60.0
+
+logger = logging.getLogger(__name__)
+
+
+def wall_clock_ms() -> int:
+    """Return the time since 1970 in ms."""
+    return time.time_ns() // 1_000_000
+
+
+class ReplicaManager:
+    """Owns the partitions. An ImagePublisher: `start` it before the first `publish`."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        settings: BrokerSettings,
+        log_settings: LogSettings,
+        disk: Disk,
+        log_directory: str,
+        controller: ControllerClient,
+        now_ms: Callable[[], int] = wall_clock_ms,
+        partition_class: type[Partition] = Partition,
+    ) -> None:
+        self.broker_id: Final = broker_id
+        self.settings: Final = settings
+        self.broker_epoch = -1
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._now_ms: Final = now_ms
+        self._listeners: Final[list[LeadershipListener]] = []
+        self._strays_are_gone = False
+        self._logs: Final = LogManager(disk, log_directory, log_settings)
+        self._replicas: Final = ReplicaSet(
+            broker_id, settings, self._logs, partition_class=partition_class, failed=self._fail
+        )
+        self._drivers: Final = self._replicas.drivers
+        self._appends: Final = Appends(self._replicas, now_ms=now_ms, log_failed=self._fail)
+        self._fetches: Final = Fetches(self._drivers, self._replicas.error_for_missing)
+        self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
+        self._fetchers: Final = ReplicaFetchers(
+            broker_id,
+            settings,
+            broker_epoch=lambda: self.broker_epoch,
+            now_ms=now_ms,
+            failed=self._fail,
+        )
+        self._outbox: Final = PartitionOutbox(
+            logs=self._logs,
+            fetches=self._fetches,
+            fetchers=self._fetchers,
+            proposals=self._proposals,
+            listeners=self._listeners,
+        )
+        self._tasks: Final[list[asyncio.Task[None]]] = []
+
+    # --- Life ---
+
+    async def start(self) -> None:
+        """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
+        self._logs.start()
+        for work in (self._proposals.run(), self._tick(), self._checkpoint()):
+            task = asyncio.create_task(work)
+            task.add_done_callback(self._task_ended)
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """Answer all who wait, close every log, mark a clean shutdown. Raises StorageError."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fetchers.stop()
+        self._appends.stop()
+        for driver in self._drivers.values():
+            driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._fetches.stop()
+        await asyncio.to_thread(self._close_logs)
+        if not self.failure.done():
+            self.failure.cancel()
+
+    @property
+    def clean_shutdown_epoch(self) -> int | None:
+        """The broker epoch of the last clean shutdown (-1: unknown); None: it was not clean."""
+        return self._logs.clean_shutdown_epoch
+
+    def registered(self, broker_epoch: int) -> None:
+        """Fetch and propose with this epoch from now on: the controller knows this process.
+
+        Nothing is fetched before. With the epoch of a former process, which the image may still
+        show, a leader would take us for that process, which held records that we may have lost.
+        """
+        self.broker_epoch = broker_epoch
+        self._proposals.wake()
+        self._fetchers.wake()
+
+    def add_leadership_listener(self, listener: LeadershipListener) -> None:
+        """Tell `listener` of every change of leadership from now on."""
+        self._listeners.append(listener)
+
+    # --- Metadata ---
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest image that was published."""
+        return self._replicas.image
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        """Take over new metadata: lead, follow, create and delete replicas."""
+        concerned = self._replicas.publish(monotonic_ms(), delta, image, self._outbox)
+        self._fetchers.publish(image)
+        for topic_partition in concerned:
+            self._fetches.tell(topic_partition, News.CHANGED)
+        self._maybe_set_aside_strays()
+
+    def _maybe_set_aside_strays(self) -> None:
+        """Once the image shows this very process at work, it has all that concerns us."""
+        broker = self.image.brokers.get(self.broker_id)
+        if self._strays_are_gone or broker is None or broker.fenced:
+            return
+        if broker.broker_epoch == self.broker_epoch:
+            self._strays_are_gone = True
+            self._logs.set_aside_strays(self._drivers)
+
+    # --- The data path ---
+
+    def partition(self, topic_partition: TopicPartition) -> Partition | None:
+        """Return the replica's core: read it, do not step it."""
+        driver = self._drivers.get(topic_partition)
+        return None if driver is None else driver.partition
+
+    def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None:
+        """Return the replica with its log."""
+        return self._drivers.get(topic_partition)
+
+    def append_then(
+        self,
+        topic_partition: TopicPartition,
+        records: Buffer,
+        *,
+        acks: int,
+        timeout_ms: int,
+        done: ProduceDone,
+    ) -> None:
+        """Append one batch as the leader; call `done` now, or when the outcome is known.
+
+        `records` may be reused when this returns.
+        """
+        self._appends.append(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
+
+    def append(
+        self, topic_partition: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int
+    ) -> asyncio.Future[ProduceResult]:
+        """Do as `append_then` does; the future is done already when the outcome is known."""
+        future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
+        done = partial(_resolve, future)
+        self.append_then(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
+        return future
+
+    def fetch(
+        self, spec: FetchSpec
+    ) -> list[FetchedPartition] | asyncio.Future[list[FetchedPartition]]:
+        """Answer a fetch in the order of its partitions: now, or when there is enough."""
+        return self._fetches.fetch(spec, list)
+
+    def fetch_as(
+        self, spec: FetchSpec, render: Callable[[list[FetchedPartition]], AnswerT]
+    ) -> AnswerT | asyncio.Future[AnswerT]:
+        """Do as `fetch` does, and answer with what `render` makes of it."""
+        return self._fetches.fetch(spec, render)
+
+    def read_local(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        end: ReadEnd = ReadEnd.HIGH_WATERMARK,
+    ) -> LocalRead:
+        """Read whole batches from our replica, whatever its role; at least one if there is any."""
+        driver = self._drivers.get(topic_partition)
+        if driver is None:
+            return LocalRead(self._replicas.error_for_missing(topic_partition))
+        try:
+            read = driver.read(Offset(offset), max_bytes=max_bytes, end=end, at_least_one=True)
+        except OffsetOutOfRange:
+            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE)
+        except StorageError:
+            return LocalRead(ErrorCode.KAFKA_STORAGE_ERROR)
+        return LocalRead(ErrorCode.NONE, b"".join(read.chunks), Offset(read.next_offset))
+
+    def list_offset(
+        self,
+        topic_partition: TopicPartition,
+        timestamp_ms: int,
+        leader_epoch: Epoch = NO_EPOCH,
+        replica_id: BrokerId = NO_REPLICA,
+    ) -> OffsetAnswer:
+        """ListOffsets: -1 latest, -2 earliest, -3 of the largest timestamp, else by time."""
+        driver = self._drivers.get(topic_partition)
+        if driver is None:
+            return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
+        return look_up_offset(driver, timestamp_ms, leader_epoch, replica_id)
+
+    def epoch_end(
+        self,
+        topic_partition: TopicPartition,
+        epoch: Epoch,
+        *,
+        current_leader_epoch: Epoch = NO_EPOCH,
+    ) -> tuple[ErrorCode, Epoch, Offset]:
+        """OffsetForLeaderEpoch: the largest epoch not above `epoch`, and its end (exclusive)."""
+        driver = self._drivers.get(topic_partition)
+        if driver is None:
+            error_code = self._replicas.error_for_missing(topic_partition)
+            return error_code, NO_EPOCH, UNKNOWN_OFFSET
+        return look_up_epoch_end(driver, epoch, current_leader_epoch)
+
+    # --- Beside the data path ---
+
+    async def _tick(self) -> None:
+        interval_ms = min(TICK_MS_MAX, max(1, self.settings.replica_lag_time_max_ms // 2))
+        expire_ms = self.settings.producer_id_expiration_check_interval_ms
+        next_expiry_ms = monotonic_ms() + expire_ms
+        while True:
+            await asyncio.sleep(interval_ms / 1000)
+            now_ms = monotonic_ms()
+            for driver in list(self._drivers.values()):
+                driver.note_tick(now_ms)
+            if now_ms >= next_expiry_ms:
+                next_expiry_ms = now_ms + expire_ms
+                for driver in self._drivers.values():
+                    driver.producers.expire(self._now_ms(), self.settings.producer_id_expiration_ms)
+
+    async def _checkpoint(self) -> None:
+        interval_s = self.settings.replica_high_watermark_checkpoint_interval_ms / 1000
+        recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
+        while True:
+            await asyncio.sleep(interval_s)
+            high_watermarks = self._high_watermarks()
+            await asyncio.to_thread(self._logs.checkpoint, high_watermarks)
+            recovery_points_due_s -= interval_s
+            if recovery_points_due_s <= 0:
+                recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
+                await self._flush_full_segments()
+
+    async def _flush_full_segments(self) -> None:
+        """Bound what a recovery must read, without an fsync per append."""
+        for driver in list(self._drivers.values()):
+            log = driver.log
+            if log.failure is None and log.flushed_offset < log.segment_base_offsets[-1]:
+                await asyncio.to_thread(log.flush)
+        self._logs.checkpoint_recovery_points({at: d.log for at, d in self._drivers.items()})
+
+    def _high_watermarks(self) -> dict[TopicPartition, Offset]:
+        return {at: driver.partition.high_watermark for at, driver in self._drivers.items()}
+
+    def _close_logs(self) -> None:
+        logs = {at: driver.log for at, driver in self._drivers.items()}
+        self._logs.close(logs, self._high_watermarks(), self.broker_epoch)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        logger.error("the broker cannot go on: %s", error)
+        if not self.failure.done():
+            self.failure.set_exception(error)
+            self.failure.exception()  # it is noticed here even if nobody awaits it
+
+
+def _resolve(future: asyncio.Future[ProduceResult], result: ProduceResult) -> None:
+    if not future.done():
+        future.set_result(result)

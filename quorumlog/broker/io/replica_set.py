@@ -1,0 +1,157 @@
+"""Which replicas are on this broker: as the image says. Opens, removes, and tells each its news."""
+
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.broker.core import events
+from quorumlog.broker.core.admission import TopicLimits, topic_limits
+from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.core.producer_state import ProducerStates
+from quorumlog.broker.core.purgatory import Deadlines
+from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.io.log_manager import LogManager
+from quorumlog.broker.io.partition_driver import Outbox, PartitionDriver, PendingProduce
+from quorumlog.metadata_quorum.image import (
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+)
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+
+
+class ReplicaSet:
+    """The partitions that have a replica here. `drivers` is one dict for ever: it may be kept."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        settings: BrokerSettings,
+        logs: LogManager,
+        *,
+        partition_class: type[Partition],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.image = ClusterImage()
+        self.drivers: Final[dict[TopicPartition, PartitionDriver]] = {}
+        self.deadlines: Final[Deadlines[PendingProduce]] = Deadlines()
+        self._broker_id: Final = broker_id
+        self._settings: Final = settings
+        self._logs: Final = logs
+        self._partition_class: Final = partition_class
+        self._failed: Final = failed
+        self._unusable: Final[set[TopicPartition]] = set()  # their logs could not be opened
+        self._limits: Final[dict[str, TopicLimits]] = {}
+
+    def publish(
+        self, now_ms: int, delta: ClusterDelta, image: ClusterImage, outbox: Outbox
+    ) -> list[TopicPartition]:
+        """Take over an image; return the partitions here that it changed or removed."""
+        self.image = image
+        for name in delta.topic_configs | delta.deleted_topics.keys():
+            self._limits.pop(name, None)
+        concerned = [
+            *self._remove_deleted(now_ms, delta),
+            *(at for at in self.drivers if at.topic in delta.topic_configs),
+            *delta.partitions,
+        ]
+        for at in sorted({*delta.partitions, *concerned}):
+            self._publish_partition(now_ms, at, outbox)
+        if delta.brokers:
+            published = events.BrokersPublished(brokers=image.brokers)
+            for driver in self.drivers.values():
+                driver.feed(now_ms, published)
+        return concerned
+
+    def _remove_deleted(self, now_ms: int, delta: ClusterDelta) -> list[TopicPartition]:
+        removed = [
+            at
+            for at, driver in self.drivers.items()
+            if delta.deleted_topics.get(at.topic) == driver.topic_id
+        ]
+        for at in removed:
+            self._remove(now_ms, at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return removed
+
+    def _publish_partition(self, now_ms: int, at: TopicPartition, outbox: Outbox) -> None:
+        topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
+        driver = self.drivers.get(at)
+        is_ours = partition is not None and self._broker_id in partition.replicas
+        if driver is not None and (
+            topic is None or not is_ours or driver.topic_id != topic.topic_id
+        ):
+            is_gone = topic is None or driver.topic_id != topic.topic_id
+            unknown, moved = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
+            self._remove(now_ms, at, unknown if is_gone else moved)
+            driver = None
+        if topic is None or partition is None or not is_ours:
+            return
+        if driver is None:
+            driver = self._open(at, topic, outbox)
+        if driver is not None:
+            driver.feed(now_ms, self._published(topic, partition))
+
+    def _published(self, topic: TopicImage, partition: PartitionImage) -> events.PartitionPublished:
+        default = self._settings.min_insync_replicas
+        return events.PartitionPublished(
+            image=partition,
+            brokers=self.image.brokers,
+            min_insync_replicas=int(topic.configs.get("min.insync.replicas", default)),
+        )
+
+    def _open(
+        self, at: TopicPartition, topic: TopicImage, outbox: Outbox
+    ) -> PartitionDriver | None:
+        try:
+            log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
+            partition = self._partition_class(
+                self._broker_id,
+                log.epochs,
+                replica_lag_time_max_ms=self._settings.replica_lag_time_max_ms,
+                log_start_offset=log.log_start_offset,
+                log_end_offset=log.log_end_offset,
+                high_watermark=high_watermark,
+            )
+            driver = PartitionDriver(
+                at,
+                topic.topic_id,
+                partition=partition,
+                log=log,
+                producers=ProducerStates(),
+                deadlines=self.deadlines,
+                outbox=outbox,
+            )
+            driver.rebuild_producers()
+        except StorageError as error:
+            self._unusable.add(at)
+            self._failed(error)
+            return None
+        self.drivers[at] = driver
+        return driver
+
+    def _remove(self, now_ms: int, at: TopicPartition, error_code: ErrorCode) -> None:
+        driver = self.drivers.pop(at)
+        driver.feed(now_ms, events.ReplicaRemoved(error_code=error_code))
+        try:
+            self._logs.delete(at, driver.log)
+        except StorageError as error:
+            self._failed(error)
+
+    def limits_of(self, topic: str) -> TopicLimits:
+        """Return what the topic allows to be appended."""
+        limits = self._limits.get(topic)
+        if limits is None:
+            image = self.image.topics.get(topic)
+            configs = {} if image is None else image.configs
+            limits = self._limits[topic] = topic_limits(self._settings, configs)
+        return limits
+
+    def error_for_missing(self, at: TopicPartition) -> ErrorCode:
+        """Say why a partition is not in `drivers`."""
+        if at in self._unusable:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.image.partition(at) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER

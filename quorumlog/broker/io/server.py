@@ -1,0 +1,108 @@
+"""The Kafka listener: accepts connections, and counts what passes through them."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.io.connection import Connection
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.invariants import InvariantViolation
+
+BACKLOG: Final = 1024
+IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
+STOP_POLL_S: Final = 0.01
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerStats:
+    """Totals since the start; `requests` by API key, sizes in bytes."""
+
+    requests: dict[int, int] = field(default_factory=dict)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections: int = 0  # accepted, ever
+    connections_refused: int = 0
+    connections_idle: int = 0  # closed because nothing came for too long
+
+
+class Server:
+    """Invariant: at most `max_connections` connections are open."""
+
+    def __init__(
+        self, context: BrokerContext, *, on_fatal: Callable[[InvariantViolation], None]
+    ) -> None:
+        self.context: Final = context
+        self.settings: Final[BrokerSettings] = context.settings
+        self.stats: Final = ServerStats()
+        self.on_fatal: Final = on_fatal
+        self._connections: Final[set[Connection]] = set()
+        self._listener: asyncio.Server | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port, which the system chooses if `port` is 0."""
+        return await self.serve(socket.create_server((host, port), backlog=BACKLOG))
+
+    async def serve(self, listener: socket.socket) -> int:
+        """Listen on a socket that is bound already; return its port."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self), sock=listener, backlog=BACKLOG
+        )
+        self._check_idle()
+        chosen: int = self._listener.sockets[0].getsockname()[1]
+        return chosen
+
+    async def stop(self, *, grace_ms: int = 1000) -> None:
+        """Accept nobody, let requests that are under way end for a while, close everything."""
+        if self._listener is not None:
+            self._listener.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + grace_ms / 1000
+        # Polled, because a stop is rare and the state of a request changes often.
+        while loop.time() < deadline_s and any(peer.is_busy for peer in self._connections):  # noqa: ASYNC110  # as said
+            await asyncio.sleep(STOP_POLL_S)
+        for peer in [*self._connections]:
+            peer.close()
+        for _ in range(2):  # `connection_lost` comes with the next turns of the loop
+            await asyncio.sleep(0)
+        for peer in [*self._connections]:
+            peer.abort()
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    @property
+    def connection_count(self) -> int:
+        """How many are open now."""
+        return len(self._connections)
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection, or close it if there are too many."""
+        self.stats.connections += 1
+        if len(self._connections) >= self.settings.max_connections:
+            self.stats.connections_refused += 1
+            _log.warning("connection refused: %d are open", len(self._connections))
+            connection.abort()
+            return
+        self._connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """Count it no longer."""
+        self._connections.discard(connection)
+
+    def _check_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        idle_s = self.settings.connections_max_idle_ms / 1000
+        for peer in [*self._connections]:
+            if loop.time() - peer.last_active_s > idle_s and not peer.is_busy:
+                self.stats.connections_idle += 1
+                peer.close()
+        self._idle_timer = loop.call_later(idle_s / IDLE_CHECKS, self._check_idle)

@@ -1,0 +1,123 @@
+"""A history taken apart: one entry per message sent or polled, as columns.
+
+Entries of one key can be checked without those of any other key, so they are what Spark moves. What
+a checker must know of the process's other operations (its own outcome, where its reading position
+was changed) has been written into each entry by `explode`.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
+
+NEVER_NS: Final = 1 << 62  # the completion time of what never completed
+
+# kind
+SEND: Final = 0
+POLL: Final = 1
+FINAL_POLL: Final = 2
+FINAL_END: Final = 3  # offset: the log end offset a final reader reached
+COUNT: Final = 4  # key: what was counted; value: how many. No message
+PROBLEM: Final = 5  # key: what is wrong with the history; op: where. No message
+
+F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end")
+
+# outcome
+OK: Final = 0
+INFO: Final = 1
+FAIL: Final = 2
+OUTCOMES: Final = ("ok", "info", "fail")
+
+# flags
+REBALANCED_FLAG: Final = 1  # the group rebalanced during this poll
+GROUP_FLAG: Final = 2  # the reader is a member of a group
+
+ENTRY_SCHEMA: Final = pa.schema(
+    [
+        ("key", pa.string()),
+        ("kind", pa.int8()),
+        ("outcome", pa.int8()),
+        ("flags", pa.int8()),
+        ("offset", pa.int64()),
+        ("value", pa.int64()),
+        ("op", pa.int64()),
+        ("completion", pa.int64()),
+        ("process", pa.int64()),
+        ("invoked_ns", pa.int64()),
+        ("completed_ns", pa.int64()),
+        ("ordinal", pa.int32()),
+        ("segment", pa.int32()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entries:
+    """Columns of equal length.
+
+    `key` is a place in `keys`, which is sorted. `op` and `completion` are the indexes of the
+    operation's two rows (-1: it has no second). `ordinal` is the message's place in its operation.
+    `segment` grows whenever the process's position in this key was changed by an assign, a
+    subscribe, a seek or a crash.
+    """
+
+    keys: tuple[str, ...]
+    key: Codes
+    kind: npt.NDArray[np.int8]
+    outcome: npt.NDArray[np.int8]
+    flags: npt.NDArray[np.int8]
+    offset: Ints
+    value: Ints
+    op: Ints
+    completion: Ints
+    process: Ints
+    invoked_ns: Ints
+    completed_ns: Ints
+    ordinal: Codes
+    segment: Codes
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def take(self, chosen: Any) -> "Entries":
+        """Return the entries at `chosen`: places, or a mask."""
+        columns = {name: getattr(self, name)[chosen] for name in COLUMNS}
+        return Entries(keys=self.keys, **columns)
+
+    def to_arrow(self) -> pa.Table:
+        """Return a table of ENTRY_SCHEMA, keys as text."""
+        names = pa.array(self.keys, pa.string())
+        columns: list[Any] = [pa.DictionaryArray.from_arrays(self.key, names).cast(pa.string())]
+        columns += [pa.array(getattr(self, name)) for name in ENTRY_SCHEMA.names[1:]]
+        return pa.table(columns, schema=ENTRY_SCHEMA)
+
+    @classmethod
+    def from_arrow(cls, table: pa.Table) -> "Entries":
+        """Take back what `to_arrow` gave, in any order and any number of chunks."""
+        keys, key = sorted_codes(table.column("key"))
+        columns = {name: table.column(name).to_numpy() for name in ENTRY_SCHEMA.names[1:]}
+        return cls(keys=keys, key=key, **columns)
+
+
+COLUMNS: Final = tuple(field.name for field in fields(Entries) if field.name != "keys")
+
+
+def sorted_codes(texts: pa.ChunkedArray | pa.Array) -> tuple[tuple[str, ...], Codes]:
+    """Return the distinct texts, sorted, and for each text its place among them."""
+    encoded = texts.dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.unify_dictionaries().combine_chunks()
+    if isinstance(encoded, pa.ChunkedArray):  # it had no chunk at all
+        return (), np.zeros(0, np.int32)
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rank = np.zeros(len(names) + 1, np.int32)
+    rank[order] = np.arange(len(names), dtype=np.int32)
+    codes: Codes = rank[encoded.indices.to_numpy(zero_copy_only=False)]
+    return tuple(names[place] for place in order), codes

@@ -1,0 +1,75 @@
+"""When which fault was active, from the nemesis's rows of a history.
+
+A fault lasts from its first row to the row that ends it: `start` ends a kill (or `kill-all`),
+`resume` a pause, `stop-x` (or `x-stop`) what `start-x` (or `x`) began, and `heal` ends everything.
+An end that names no node ends the fault on every node. What nothing ends lasts to the end of the
+history.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from quorumlog.chaos.checkers.entries import NEVER_NS
+from quorumlog.chaos.history.model import NEMESIS
+
+_ENDS: Final = {"start": "kill", "restart": "kill", "resume": "pause"}
+_HEAL: Final = "heal"
+
+
+@dataclass(slots=True, kw_only=True)
+class Band:
+    """One fault on one target, from `start_ns` until `end_ns` (or the end of the history)."""
+
+    fault: str
+    node: str
+    start_ns: int
+    end_ns: int
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.node}".strip()
+
+
+def fault_bands(table: pa.Table) -> list[Band]:
+    """Return the bands in the order in which they began. Other rows than the nemesis's may lack."""
+    nemesis = table.filter(pc.field("process") == NEMESIS).select(["index", "time_ns", "f", "node"])
+    bands: list[Band] = []
+    for row in nemesis.sort_by("index").to_pylist():
+        f, node, time_ns = row["f"], row["node"], row["time_ns"]
+        ended = [band for band in bands if band.end_ns == NEVER_NS and _ends(f, node, band)]
+        for band in ended:
+            band.end_ns = time_ns
+        open_already = any(
+            band.fault == f and band.node == node and band.end_ns == NEVER_NS for band in bands
+        )
+        if not (_is_end(f) or open_already):
+            bands.append(Band(fault=f, node=node, start_ns=time_ns, end_ns=NEVER_NS))
+    return bands
+
+
+def add_faults(witnesses: Sequence[dict[str, Any]], bands: Sequence[Band]) -> None:
+    """Write into each operation of each witness which faults were active while it ran."""
+    for witness in witnesses:
+        for op in witness["ops"]:
+            end_ns = NEVER_NS if op["completed_ns"] is None else op["completed_ns"]
+            op["faults"] = [
+                str(band)
+                for band in bands
+                if band.start_ns <= end_ns and op["invoked_ns"] <= band.end_ns
+            ]
+
+
+def _is_end(f: str) -> bool:
+    return f == _HEAL or f in _ENDS or f.startswith("stop-") or f.endswith("-stop")
+
+
+def _ends(f: str, node: str, band: Band) -> bool:
+    if not _is_end(f) or (node and band.node and node != band.node):
+        return False
+    if f in _ENDS:
+        return band.fault.startswith(_ENDS[f])
+    started = f.removeprefix("stop-") if f.startswith("stop-") else f.removesuffix("-stop")
+    return f == _HEAL or band.fault in (started, f"start-{started}")

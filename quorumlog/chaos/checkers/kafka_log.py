@@ -1,0 +1,180 @@
+"""The check of a Kafka history, in two steps that any engine can run.
+
+  check_keys   everything about some keys, from all entries of those keys;
+  conclude     the verdict, from what was found about all keys.
+Anomalies of severity INVALID make the verdict False. What was not there to be judged (nothing
+acknowledged, no final reads, rows that do not fit the model) makes it "unknown", never True.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from quorumlog.chaos.checkers.entries import (
+    COUNT,
+    FAIL,
+    FINAL_POLL,
+    INFO,
+    OK,
+    PROBLEM,
+    SEND,
+    Entries,
+    Flags,
+)
+from quorumlog.chaos.checkers.explode import explode
+from quorumlog.chaos.checkers.fault_bands import Band, add_faults, fault_bands
+from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
+from quorumlog.chaos.checkers.log_anomalies import final_reads, gaps_of, log_anomalies
+from quorumlog.chaos.checkers.order_anomalies import order_anomalies
+from quorumlog.chaos.checkers.verdict import (
+    Gap,
+    Partial,
+    Severity,
+    Valid,
+    Verdict,
+    first_examples,
+    merge,
+    worst,
+)
+from quorumlog.chaos.checkers.version_order import VersionOrder, acknowledged, order_versions
+from quorumlog.chaos.history.schema import CUT_OFF, FINAL_READS
+
+_FINAL_GAP = "final reads did not reach the end of a key"
+_SHOWN = 3  # examples of a gap that the verdict names
+
+
+def check_history(table: pa.Table) -> Verdict:
+    """Check a table of history.schema.SCHEMA, here and now."""
+    metadata = table.schema.metadata or {}
+    marked = metadata.get(FINAL_READS, b"marked") == b"marked"
+    partial = check_keys(explode(table), final_reads_marked=marked)
+    return conclude(
+        [partial],
+        fault_bands(table),
+        final_reads_marked=marked,
+        cut_off=CUT_OFF in metadata,
+    )
+
+
+def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
+    """Check all keys of `entries`; each key's entries must all be there, in any order."""
+    partial = Partial()
+    _take_notes(entries, partial)
+    entries = entries.take(np.flatnonzero(entries.kind < COUNT))
+    entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
+    order = order_versions(entries)
+    finals, bounds = final_reads(order), bounds_of(order)
+    # Where final reads are marked, an unread value below their end is lost, another undecided.
+    # Jepsen's checker takes the end of the history for the end of the final reads.
+    unseen = Severity.UNKNOWN if final_reads_marked else Severity.INVALID
+    ordered, figures = order_anomalies(order)
+    partial.results = [
+        *log_anomalies(order, finals, unseen=unseen),
+        *check_log(order, bounds),
+        *ordered,
+    ]
+    partial.counts |= figures | _figures(order)
+    partial.peaks["worst_lag_ns"] = worst_lag(order, bounds)
+    for reason, examples in gaps_of(order, finals).items():
+        if examples and (final_reads_marked or reason != _FINAL_GAP):
+            partial.gaps[reason] = _gap(examples)
+    return partial
+
+
+def conclude(
+    partials: Sequence[Partial],
+    bands: Sequence[Band],
+    *,
+    final_reads_marked: bool,
+    cut_off: bool = False,
+) -> Verdict:
+    """Merge what was found, and judge. `cut_off`: the file's last line was incomplete."""
+    merged = merge(partials)
+    for result in merged.results:
+        add_faults(result.witnesses, bands)
+    reasons = _reasons(merged, final_reads_marked=final_reads_marked, cut_off=cut_off)
+    verdicts: list[Valid] = [True, *(_effect(result.severity) for result in merged.results)]
+    verdicts += ["unknown" for _ in reasons]
+    counts = dict(sorted(merged.counts.items()))
+    return Verdict(
+        valid=worst(verdicts),
+        operations=counts.pop("operations", 0),
+        results=merged.results,
+        unknown_because=reasons,
+        figures={**counts, **merged.peaks, "faults": len(bands)},
+    )
+
+
+def _effect(severity: Severity) -> Valid:
+    effects: Mapping[Severity, Valid] = {
+        Severity.ALLOWED: True,
+        Severity.UNKNOWN: "unknown",
+        Severity.INVALID: False,
+    }
+    return effects[severity]
+
+
+def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> list[str]:
+    """Return why the verdict cannot be True, in plain words."""
+    counts, reasons = merged.counts, []
+    if not counts.get("operations"):
+        reasons.append("the history is empty")
+    elif not counts.get("acknowledged"):
+        reasons.append("no send was acknowledged")
+    elif not counts.get("polled"):
+        reasons.append("nothing was polled")
+    elif final_reads_marked and not counts.get("finally_polled"):
+        reasons.append("there are no final reads")
+    if cut_off:
+        reasons.append("the last line of the history is cut off")
+    if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
+        reasons.append("acknowledged values were not read, and no read got past them")
+    for reason, gap in sorted(merged.gaps.items()):
+        more = ", ..." if gap.count > _SHOWN else ""
+        reasons.append(f"{reason}: {gap.count} ({', '.join(gap.examples[:_SHOWN])}{more})")
+    return reasons
+
+
+def _take_notes(entries: Entries, partial: Partial) -> None:
+    """Take what `explode` counted, and what it found wrong with the history."""
+    notes = entries.take(np.flatnonzero(entries.kind >= COUNT))
+    found: dict[str, list[str]] = {}
+    for kind, key, value, op in zip(
+        notes.kind.tolist(),
+        notes.key.tolist(),
+        notes.value.tolist(),
+        notes.op.tolist(),
+        strict=True,
+    ):
+        name = entries.keys[key]
+        if kind == COUNT:
+            partial.counts[name] = partial.counts.get(name, 0) + value
+        elif kind == PROBLEM:
+            gap = partial.gaps.setdefault(name, Gap(0, []))
+            gap.count += value
+            found.setdefault(name, []).append(f"index {op}")
+    for name, examples in found.items():
+        partial.gaps[name].examples = first_examples(examples)
+
+
+def _gap(examples: Iterable[str]) -> Gap:
+    known = list(examples)
+    return Gap(len(known), first_examples(known))
+
+
+def _figures(order: VersionOrder) -> dict[str, int]:
+    entries = order.entries
+    sent, polled = entries.kind == SEND, order.is_poll & (entries.outcome == OK)
+
+    def count(chosen: Flags) -> int:
+        return int(np.count_nonzero(chosen))
+
+    return {
+        "keys": len(np.unique(entries.key)),
+        "acknowledged": count(acknowledged(entries)),
+        "indeterminate": count(sent & (entries.outcome == INFO) & (entries.offset < 0)),
+        "refused": count(sent & (entries.outcome == FAIL)),
+        "polled": count(polled),
+        "finally_polled": count((entries.kind == FINAL_POLL) & (entries.outcome == OK)),
+    }

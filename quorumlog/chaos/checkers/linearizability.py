@@ -1,0 +1,140 @@
+"""Whether each key's log is linearizable: each record could have been appended at one moment.
+
+Offsets give the order of the appends, so no search is needed. With, for the record at place j,
+  L_j = the invocation of its send,
+  U_j = the earliest completion which proves that it was there: its acknowledgement, or a poll
+        that returned any offset >= j,
+the log is linearizable if and only if max(L_0..L_j) <= U_j for all j: the moments can then be
+chosen in the order of the offsets, greedily. Otherwise some record was seen, or acknowledged,
+before a record below it was even sent. An indeterminate send that was seen counts from its
+invocation on. Offsets in dispute (two values, or a value elsewhere too) are left out: they are
+reported as such. Source: the log with offsets as a special case of Wing and Gong's problem.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quorumlog.chaos.checkers.entries import NEVER_NS, OK, POLL, SEND, Flags, Ints
+from quorumlog.chaos.checkers.verdict import CheckResult, Severity
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
+from quorumlog.chaos.checkers.witnesses import first_by_operation, witness
+
+
+@dataclass(slots=True, kw_only=True)
+class Bounds:
+    """Per place: `lower` and `upper` in ns, and the entries they come from (or ABSENT)."""
+
+    lower: Ints
+    upper: Ints
+    lower_entry: Ints
+    upper_entry: Ints
+
+
+def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
+    """Return `nonlinearizable-log`, if some record became visible too early.
+
+    Left to `nonmonotonic-send`, which always finds it: a process whose own later send went below
+    its own earlier one.
+    """
+    entries = order.entries
+    at, culprit = violations(bounds.lower, bounds.upper, order.key_start)
+    late, early = bounds.lower_entry[culprit], bounds.upper_entry[at]
+    own = (entries.process[late] == entries.process[early]) & (entries.kind[early] == SEND)
+    late, early = late[~own], early[~own]
+    if not len(late):
+        return []
+    note = "seen or acknowledged before a record below it was sent"
+    told = [
+        witness(entries, note, [("seen first", int(early[n])), ("sent later", int(late[n]))])
+        for n in first_by_operation(entries, early).tolist()
+    ]
+    return [
+        CheckResult(
+            name="nonlinearizable-log",
+            severity=Severity.INVALID,
+            count=len(late),
+            witnesses=told,
+        )
+    ]
+
+
+def violations(lower: Ints, upper: Ints, key_start: Ints) -> tuple[Ints, Ints]:
+    """Return the places j where max(L_0..L_j) > U_j, and for each the place of that maximum.
+
+    Places of one key lie together, from key_start[k] to key_start[k + 1], in offset order.
+    """
+    rank = np.empty(len(lower), np.int64)
+    rank[np.argsort(lower, kind="stable")] = np.arange(len(lower))
+    # A running maximum per key in one pass: each key's ranks are lifted above the last one's.
+    lift = np.repeat(np.arange(len(key_start) - 1), np.diff(key_start)) * len(lower)
+    highest = np.maximum.accumulate(rank + lift) - lift
+    holder = np.empty(len(lower), np.int64)
+    holder[rank] = np.arange(len(lower))
+    culprit = holder[highest]
+    at = np.flatnonzero(lower[culprit] > upper)
+    return at, culprit[at]
+
+
+def bounds_of(order: VersionOrder) -> Bounds:
+    """Return L and U of every place."""
+    entries, places = order.entries, len(order.place_key)
+    placed = order.place_of != ABSENT
+    sound = placed & ~order.values.disputed[order.value_of]
+    lower, upper = np.full(places, -NEVER_NS), np.full(places, NEVER_NS)
+    lower_entry, upper_entry = np.full(places, ABSENT), np.full(places, ABSENT)
+    # The send of a value that was only polled has no place of its own: it has its value's.
+    sends = np.flatnonzero(entries.kind == SEND)
+    values = order.value_of[sends]
+    sends = sends[(order.values.last[values] != ABSENT) & ~order.values.disputed[values]]
+    sends = sends[np.argsort(-entries.invoked_ns[sends], kind="stable")]  # the earliest stays
+    at = order.values.last[order.value_of[sends]]
+    lower[at], lower_entry[at] = entries.invoked_ns[sends], sends
+    seen = (placed & order.is_poll) | (sound & acknowledged(entries))
+    rows = np.flatnonzero(seen)
+    rows = rows[np.argsort(-entries.completed_ns[rows], kind="stable")]
+    upper[order.place_of[rows]] = entries.completed_ns[rows]
+    upper_entry[order.place_of[rows]] = rows
+    return Bounds(lower=lower, upper=upper, lower_entry=lower_entry, upper_entry=upper_entry)
+
+
+def known_from(order: VersionOrder, bounds: Bounds) -> Ints:
+    """Return for each place when it was first known that the log reaches it or beyond, in ns.
+
+    One value more than there are places: NEVER_NS, for what comes after the last.
+    """
+    upper = np.append(bounds.upper, NEVER_NS)
+    key = np.append(order.place_key, len(order.entries.keys))
+    # From the end, a running minimum per key: as in `violations`.
+    return _running_minimum(upper[::-1], key[::-1])[::-1]
+
+
+def _running_minimum(numbers: Ints, key: Ints) -> Ints:
+    """Return the minimum so far of each run of equal, descending keys."""
+    found = numbers.copy()
+    starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])).tolist()
+    for start, end in zip(starts, [*starts[1:], len(found)], strict=True):
+        np.minimum.accumulate(found[start:end], out=found[start:end])
+    return found
+
+
+def worst_lag(order: VersionOrder, bounds: Bounds) -> int:
+    """Return the worst realtime lag in ns: how stale the end of a poll was when it was invoked.
+
+    That is the time from when the next record was known to exist to the invocation of a poll
+    which did not return it. Final polls are left out: they start from the beginning.
+    Source: jepsen.tests.kafka, realtime-lag.
+    """
+    entries = order.entries
+    chosen: Flags = (entries.kind == POLL) & (entries.outcome == OK) & (order.place_of != ABSENT)
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.lexsort((entries.ordinal[rows], entries.key[rows], entries.op[rows]))]
+    last = np.ones(len(rows), np.bool_)  # of its key in its operation
+    last[:-1] = (entries.op[rows][1:] != entries.op[rows][:-1]) | (
+        entries.key[rows][1:] != entries.key[rows][:-1]
+    )
+    ends = rows[last]
+    following = order.place_of[ends] + 1
+    exists = following < order.key_start[entries.key[ends] + 1]
+    known = known_from(order, bounds)[following]
+    return int((entries.invoked_ns[ends] - known)[exists].max(initial=0))

@@ -1,0 +1,225 @@
+"""What is wrong with the log itself: which values it holds, where, and which it has lost.
+
+Definitions of jepsen.tests.kafka, and two of our own: `phantom` (Jepsen's checker throws) and
+`vanished-write` (Jepsen does not look again once a value was read).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from quorumlog.chaos.checkers.entries import FINAL_END, FINAL_POLL, OK, Flags, Ints
+from quorumlog.chaos.checkers.verdict import CheckResult, Severity
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, earliest
+from quorumlog.chaos.checkers.witnesses import (
+    NOBODY,
+    Witness,
+    first_by_operation,
+    first_entry,
+    witness,
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class FinalReads:
+    """How far the last phase got, by key: `end_entry` says that it reached the log's end."""
+
+    end_entry: Ints  # the `final_end` of the key, or ABSENT
+    last_place: Ints  # the last place a final poll returned, or ABSENT
+    complete: Flags  # it reached the end, or at least every offset that anybody ever saw
+
+
+def final_reads(order: VersionOrder) -> FinalReads:
+    """Find how far the final reads got."""
+    entries, keys = order.entries, len(order.entries.keys)
+    end_entry, last_place = np.full(keys, ABSENT), np.full(keys, ABSENT)
+    ends = np.flatnonzero((entries.kind == FINAL_END) & (entries.outcome == OK))
+    end_entry[entries.key[ends]] = ends
+    read = (entries.kind == FINAL_POLL) & (entries.outcome == OK)
+    np.maximum.at(last_place, entries.key[read], order.place_of[read])
+    complete = (end_entry != ABSENT) | (last_place == order.key_start[1:] - 1)
+    complete[order.key_start[1:] == order.key_start[:-1]] |= True  # nobody ever saw an offset
+    return FinalReads(end_entry=end_entry, last_place=last_place, complete=complete)
+
+
+def log_anomalies(
+    order: VersionOrder, finals: FinalReads, *, unseen: Severity
+) -> list[CheckResult]:
+    """Return the anomalies of the log. `unseen` is what an unread acknowledged value means."""
+    lost = _lost(order, finals)
+    results = [
+        _phantom(order),
+        _aborted_read(order),
+        _inconsistent(order),
+        _duplicate(order),
+        lost,
+        _vanished(order, finals),
+        _unseen(order, unseen, lost=lost.count),
+    ]
+    return [result for result in results if result.count]
+
+
+def _phantom(order: VersionOrder) -> CheckResult:
+    """Find polled values that nobody ever tried to send."""
+    values = order.values
+    found = np.flatnonzero(values.polled_at_all & (values.sends == 0))
+    primary = _earliest_of(order.value_of, found, order.is_poll)
+    chosen = primary[first_by_operation(order.entries, primary)]
+    note = "polled, but never sent"
+    told = [witness(order.entries, note, [("read", entry)]) for entry in chosen.tolist()]
+    return _result("phantom", len(found), told)
+
+
+def _aborted_read(order: VersionOrder) -> CheckResult:
+    """Find values in ok polls whose send is known to have failed."""
+    values = order.values
+    refused = values.refused & ~values.acknowledged & ~values.undecided
+    found = np.flatnonzero(values.polled & refused)
+    sends = values.send_entry[found]
+    chosen = found[first_by_operation(order.entries, sends)]
+    note = "the send failed for certain, yet its value was polled"
+    told = [
+        witness(
+            order.entries,
+            note,
+            [("failed send", int(values.send_entry[v])), ("read", _ok_poll_of(order, v))],
+        )
+        for v in chosen.tolist()
+    ]
+    return _result("G1a", len(found), told)
+
+
+def _inconsistent(order: VersionOrder) -> CheckResult:
+    """Find offsets at which more than one value was seen."""
+    entries = order.entries
+    found = np.flatnonzero(order.conflicting)
+    primary = _earliest_of(order.place_of, found, order.place_of != ABSENT)
+    told = []
+    for n in first_by_operation(entries, primary).tolist():
+        first, place = int(primary[n]), int(found[n])
+        others = (order.place_of == place) & (order.value_of != order.value_of[first])
+        note = f"two values at offset {int(order.place_offset[place])}"
+        told.append(witness(entries, note, [("one", first), ("other", first_entry(others))]))
+    return _result("inconsistent-offsets", len(found), told)
+
+
+def _duplicate(order: VersionOrder) -> CheckResult:
+    """Find values seen at more than one offset."""
+    entries, values = order.entries, order.values
+    found = np.flatnonzero(values.first != values.last)
+    primary = _earliest_of(order.value_of, found, order.place_of != ABSENT)
+    told = []
+    for n in first_by_operation(entries, primary).tolist():
+        value = int(found[n])
+        offsets = [int(order.place_offset[at[value]]) for at in (values.first, values.last)]
+        note = f"one value at offsets {offsets[0]} and {offsets[1]}"
+        first = int(primary[n])
+        others = (order.value_of == value) & (order.place_of != ABSENT)
+        other = first_entry(others & (order.place_of != order.place_of[first]))
+        told.append(witness(entries, note, [("one", first), ("other", other)]))
+    return _result("duplicate", len(found), told)
+
+
+def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
+    """Find acknowledged values that no ok poll returned, though readers got past them.
+
+    Past: a higher place was polled (by its value's first place, so that conflicting offsets hide
+    nothing), or the final reads reached the log's end.
+    """
+    entries, values = order.entries, order.values
+    reached = np.full(len(entries.keys), ABSENT)
+    np.maximum.at(reached, values.key[values.polled], values.first[values.polled])
+    passed = (values.last != ABSENT) & (values.last <= reached[values.key])
+    passed |= finals.end_entry[values.key] != ABSENT
+    found = np.flatnonzero(values.acknowledged & ~values.polled & passed)
+    sends = values.send_entry[found]
+    told = []
+    for v in found[first_by_operation(entries, sends)].tolist():
+        key, place = int(values.key[v]), int(values.last[v])
+        beyond = order.is_poll & (entries.outcome == OK) & (entries.key == key)
+        proof, note = first_entry(beyond & (order.place_of > max(place, 0))), "skipped"
+        if place == ABSENT or proof == NOBODY:
+            proof, note = int(finals.end_entry[key]), "not in the log when it was read to its end"
+        note = f"acknowledged, {note}: no poll ever returned it"
+        told.append(
+            witness(entries, note, [("lost send", int(values.send_entry[v])), ("read past", proof)])
+        )
+    return _result("lost-write", len(found), told)
+
+
+def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
+    """Find values that were polled once, and were gone when everything was read again at last."""
+    entries, values = order.entries, order.values
+    passed = (values.last <= finals.last_place[values.key]) | (
+        finals.end_entry[values.key] != ABSENT
+    )
+    committed = values.acknowledged | values.undecided
+    found = np.flatnonzero(committed & values.polled & ~values.final & passed)
+    sends = values.send_entry[found]
+    told = []
+    for v in found[first_by_operation(entries, sends)].tolist():
+        key = int(values.key[v])
+        finally_read = (entries.kind == FINAL_POLL) & (entries.key == key)
+        beyond = first_entry(finally_read & (order.place_of > int(values.last[v])))
+        proof = beyond if beyond != NOBODY else int(finals.end_entry[key])
+        told.append(
+            witness(
+                entries,
+                "polled once, absent from the final reads",
+                [
+                    ("vanished send", int(values.send_entry[v])),
+                    ("read before", _ok_poll_of(order, v)),
+                    ("read past", proof),
+                ],
+            )
+        )
+    return _result("vanished-write", len(found), told)
+
+
+def _unseen(order: VersionOrder, severity: Severity, *, lost: int) -> CheckResult:
+    """Find acknowledged values that no ok poll returned: lost, or the readers were too slow.
+
+    Each of the `lost` ones is among them.
+    """
+    values = order.values
+    found = np.flatnonzero(values.acknowledged & ~values.polled)
+    sends = values.send_entry[found]
+    chosen = sends[first_by_operation(order.entries, sends)]
+    note = "acknowledged, never polled"
+    told = [witness(order.entries, note, [("unseen send", entry)]) for entry in chosen.tolist()]
+    result = _result("unseen", len(found), told)
+    result.severity, result.explained = severity, lost
+    return result
+
+
+def _result(name: str, count: int, told: list[Witness]) -> CheckResult:
+    return CheckResult(name=name, severity=Severity.INVALID, count=count, witnesses=told)
+
+
+def _earliest_of(group_of: Ints, found: Ints, chosen: Flags) -> Ints:
+    """Return the first entry by operation of each group in `found`."""
+    wanted = chosen & np.isin(group_of, found)
+    return earliest(group_of, wanted, int(group_of.max(initial=0)) + 1)[found]
+
+
+def _ok_poll_of(order: VersionOrder, value: int) -> int:
+    chosen = order.is_poll & (order.value_of == value) & (order.entries.outcome == OK)
+    return first_entry(chosen)
+
+
+def gaps_of(order: VersionOrder, finals: FinalReads) -> Mapping[str, Iterable[str]]:
+    """Return what cannot be judged in these keys: reason -> examples, all of them."""
+    entries, values = order.entries, order.values
+    names = np.array([*entries.keys, ""], object)
+    resent = np.flatnonzero(values.sends > 1)
+    return {
+        "final reads did not reach the end of a key": names[:-1][~finals.complete].tolist(),
+        "a poll returned a message without an offset": names[
+            entries.key[order.is_poll & (entries.offset < 0)]
+        ].tolist(),
+        "a value was sent more than once": [
+            f"{names[key]}:{value}"
+            for key, value in zip(values.key[resent], values.value[resent], strict=True)
+        ],
+    }

@@ -1,0 +1,137 @@
+"""What is wrong with the order in which one process read or wrote.
+
+Values are compared by their last place in the version order, never by offset + 1: holes are legal.
+Sources: jepsen.tests.kafka, poll-skip+nonmonotonic-cases and nonmonotonic-send-cases (external:
+last of one operation against first of the next; `int-`: neighbours within one operation).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from quorumlog.chaos.checkers.entries import (
+    FAIL,
+    FINAL_POLL,
+    GROUP_FLAG,
+    OK,
+    REBALANCED_FLAG,
+    SEND,
+    Entries,
+    Flags,
+    Ints,
+)
+from quorumlog.chaos.checkers.verdict import CheckResult, Severity
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder
+from quorumlog.chaos.checkers.witnesses import NOBODY, first_by_operation, first_entry, witness
+
+INTERLEAVED_SENDS: Final = "interleaved_sends"  # Jepsen's int-send-skip: legal, so only a figure
+
+
+@dataclass(slots=True, kw_only=True)
+class Steps:
+    """From one entry to the next of the same process and key."""
+
+    before: Ints
+    after: Ints
+    delta: Ints  # in places: 1 is the next record
+    within: Flags  # both in one operation
+
+
+def order_anomalies(order: VersionOrder) -> tuple[list[CheckResult], dict[str, int]]:
+    """Return the anomalies, and counts of what is legal."""
+    entries = order.entries
+    polls = _steps(order, np.flatnonzero(order.is_poll & (entries.outcome == OK)))
+    sends = _steps(order, np.flatnonzero((entries.kind == SEND) & (entries.outcome != FAIL)))
+    still = (entries.flags[polls.after] & REBALANCED_FLAG) == 0
+    alone = (entries.flags[polls.after] & GROUP_FLAG) == 0
+    skips, backs, backs_sent = polls.delta > 1, polls.delta < 1, sends.delta < 1
+    across, invalid, allowed = ~polls.within, Severity.INVALID, Severity.ALLOWED
+    cases: list[tuple[str, Severity, Steps, Flags]] = [
+        ("int-poll-skip", invalid, polls, skips & polls.within & still),
+        ("int-nonmonotonic-poll", invalid, polls, backs & polls.within & still),
+        ("poll-skip", invalid, polls, skips & across & alone),
+        ("poll-skip", allowed, polls, skips & across & ~alone),
+        ("nonmonotonic-poll", invalid, polls, backs & across & alone),
+        ("nonmonotonic-poll", allowed, polls, backs & across & ~alone),
+        ("nonmonotonic-send", invalid, sends, backs_sent & ~sends.within),
+        ("int-nonmonotonic-send", invalid, sends, backs_sent & sends.within),
+    ]
+    results = [_result(order, *case) for case in cases if case[3].any()]
+    return results, {INTERLEAVED_SENDS: int(np.count_nonzero(sends.within & (sends.delta > 1)))}
+
+
+def _steps(order: VersionOrder, rows: Ints) -> Steps:
+    """Pair the entries at `rows` that follow each other, leaving out values of unknown place."""
+    entries, last = order.entries, order.values.last
+    rows = rows[last[order.value_of[rows]] != ABSENT]
+    rows = rows[
+        np.lexsort(
+            (entries.ordinal[rows], entries.op[rows], entries.key[rows], entries.process[rows])
+        )
+    ]
+    before, after = rows[:-1], rows[1:]
+    follows = _same(entries, before, after)
+    before, after = before[follows], after[follows]
+    return Steps(
+        before=before,
+        after=after,
+        delta=last[order.value_of[after]] - last[order.value_of[before]],
+        within=entries.op[before] == entries.op[after],
+    )
+
+
+def _same(entries: Entries, before: Ints, after: Ints) -> Flags:
+    """Tell where process and key stay, and nothing moved the position in between."""
+    final = entries.kind == FINAL_POLL
+    same: Flags = (
+        (entries.process[before] == entries.process[after])
+        & (entries.key[before] == entries.key[after])
+        & (entries.segment[before] == entries.segment[after])
+        & (final[before] == final[after])  # the last phase starts again from the beginning
+    )
+    return same
+
+
+def _result(
+    order: VersionOrder, name: str, severity: Severity, steps: Steps, found: Flags
+) -> CheckResult:
+    entries, is_skip = order.entries, name.endswith("skip")
+    before, after = steps.before[found], steps.after[found]
+    noun = "sent" if name.endswith("send") else "polled"
+    told = []
+    for n in first_by_operation(entries, before).tolist():
+        first, second = int(before[n]), int(after[n])
+        roles: Sequence[tuple[str, int]] = [(f"{noun} first", first), (f"{noun} next", second)]
+        note = f"{noun} in this order, but the first is not before the second in the log"
+        if is_skip:
+            skipped = _between(order, first, second)
+            hidden = int(steps.delta[found][n]) - 1
+            note = f"{hidden} record(s) between these two were not returned"
+            roles = [*roles, ("skipped", skipped)] if skipped != NOBODY else roles
+        told.append(witness(entries, note, roles))
+    return CheckResult(
+        name=name,
+        severity=severity,
+        count=len(before),
+        explained=int(np.count_nonzero(_explained(order, before, after, is_skip=is_skip))),
+        witnesses=told,
+    )
+
+
+def _between(order: VersionOrder, first: int, second: int) -> int:
+    """Return the first operation that showed a record between two polled ones."""
+    low, high = (int(order.values.last[order.value_of[row]]) for row in (first, second))
+    return first_entry((order.place_of > low) & (order.place_of < high))
+
+
+def _explained(order: VersionOrder, before: Ints, after: Ints, *, is_skip: bool) -> Flags:
+    """Tell which steps touch a disputed value, or skip only what nobody ever polled (lost)."""
+    disputed, last = order.values.disputed, order.values.last
+    explained: Flags = disputed[order.value_of[before]] | disputed[order.value_of[after]]
+    if is_skip:
+        polled = np.concatenate([[0], np.cumsum(order.polled_place)])
+        low, high = last[order.value_of[before]] + 1, last[order.value_of[after]]
+        explained = explained | (polled[high] == polled[low])
+    return explained

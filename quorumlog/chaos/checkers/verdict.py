@@ -1,0 +1,192 @@
+"""What a check says: a verdict of three values, anomalies with witnesses, and what is not known.
+
+The worst verdict wins: False, then "unknown", then True. Parts of a history are checked apart
+(by key) and merged here: counts add up, and of the witnesses the first by operation index stay, so
+that the same history gives the same verdict however it was cut.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, Final, Literal
+
+WITNESSES_MAX: Final = 32  # kept per anomaly: Jepsen's figure
+
+Valid = bool | Literal["unknown"]
+
+# Root causes first: an anomaly early in this list often brings those after it along.
+RANKING: Final = (
+    "phantom",
+    "G1a",
+    "inconsistent-offsets",
+    "duplicate",
+    "lost-write",
+    "vanished-write",
+    "nonlinearizable-log",
+    "nonmonotonic-send",
+    "int-nonmonotonic-send",
+    "int-poll-skip",
+    "int-nonmonotonic-poll",
+    "poll-skip",
+    "nonmonotonic-poll",
+    "unseen",
+)
+
+
+class Severity(IntEnum):
+    """What an anomaly makes of the verdict."""
+
+    ALLOWED = 0  # worth knowing, legal
+    UNKNOWN = 1
+    INVALID = 2
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckResult:
+    """One anomaly: how often, how bad, the first witnesses.
+
+    `explained` counts those that touch a value or an offset of an anomaly earlier in RANKING:
+    if all of them do, this one is most likely only a consequence.
+    """
+
+    name: str
+    severity: Severity
+    count: int
+    explained: int = 0
+    witnesses: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Gap:
+    """Something that keeps the verdict from being valid: how often, and the first examples."""
+
+    count: int
+    examples: list[str]
+
+
+@dataclass(slots=True)
+class Partial:
+    """What was found in a part of the history that holds every entry of its keys."""
+
+    results: list[CheckResult] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
+    gaps: dict[str, Gap] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values; `from_json` takes them back."""
+        return {
+            "results": [
+                [r.name, int(r.severity), r.count, r.explained, r.witnesses] for r in self.results
+            ],
+            "counts": self.counts,
+            "peaks": self.peaks,
+            "gaps": {reason: [gap.count, gap.examples] for reason, gap in self.gaps.items()},
+        }
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "Partial":
+        """Take back what `as_json` gave, on another machine perhaps."""
+        results = [
+            CheckResult(
+                name=name,
+                severity=Severity(severity),
+                count=count,
+                explained=explained,
+                witnesses=witnesses,
+            )
+            for name, severity, count, explained, witnesses in plain["results"]
+        ]
+        gaps = {reason: Gap(count, examples) for reason, (count, examples) in plain["gaps"].items()}
+        return cls(results, plain["counts"], plain["peaks"], gaps)
+
+
+@dataclass(slots=True, kw_only=True)
+class Verdict:
+    """The answer. `valid` is True only if everything that was asked could be answered."""
+
+    valid: Valid
+    operations: int
+    results: list[CheckResult]
+    unknown_because: list[str]
+    figures: dict[str, int]
+    engine: str = "local"
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object that `verify --json` prints; its keys are stable."""
+        return {
+            "valid": self.valid,
+            "operations": self.operations,
+            "engine": self.engine,
+            "seconds": round(self.seconds, 3),
+            "anomalies": {
+                result.name: {
+                    "count": result.count,
+                    "severity": result.severity.name.lower(),
+                    "explained": result.explained,
+                    "witnesses": result.witnesses,
+                }
+                for result in self.results
+            },
+            "unknown_because": self.unknown_because,
+            "figures": self.figures,
+        }
+
+
+def worst(verdicts: Iterable[Valid]) -> Valid:
+    """Return False if any is False, else "unknown" if any is, else True. Nothing is unknown."""
+    seen = list(verdicts)
+    if any(valid is False for valid in seen):
+        return False
+    return True if seen and all(valid is True for valid in seen) else "unknown"
+
+
+def first_examples(examples: Iterable[str]) -> list[str]:
+    """Return the first examples, the short ones before the long: so that 9 comes before 10."""
+    return sorted(examples, key=lambda text: (len(text), text))[:WITNESSES_MAX]
+
+
+def merge(partials: Sequence[Partial]) -> Partial:
+    """Put parts together: the result is the same for any cut between keys, in any order."""
+    merged = Partial()
+    for partial in partials:
+        for name, count in partial.counts.items():
+            merged.counts[name] = merged.counts.get(name, 0) + count
+        for name, peak in partial.peaks.items():
+            merged.peaks[name] = max(merged.peaks.get(name, 0), peak)
+        for reason, gap in partial.gaps.items():
+            known = merged.gaps.setdefault(reason, Gap(0, []))
+            known.count += gap.count
+            known.examples = first_examples([*known.examples, *gap.examples])
+    merged.results = _merge_results([result for part in partials for result in part.results])
+    return merged
+
+
+def _merge_results(results: Sequence[CheckResult]) -> list[CheckResult]:
+    """Merge by name; where some of a name count and others are allowed, only those that count."""
+    by_name: dict[str, CheckResult] = {}
+    for result in results:
+        known = by_name.get(result.name)
+        if known is None or result.severity > known.severity:
+            by_name[result.name] = CheckResult(
+                name=result.name,
+                severity=result.severity,
+                count=result.count,
+                explained=result.explained,
+                witnesses=list(result.witnesses),
+            )
+        elif result.severity == known.severity:
+            known.count += result.count
+            known.explained += result.explained
+            known.witnesses.extend(result.witnesses)
+    for result in by_name.values():
+        result.witnesses.sort(
+            key=_place
+        )  # stable: one key's witnesses come from one part, in order
+        del result.witnesses[WITNESSES_MAX:]
+    return sorted(by_name.values(), key=lambda result: RANKING.index(result.name))
+
+
+def _place(witness: dict[str, Any]) -> tuple[int, str]:
+    return witness["ops"][0]["index"], witness["key"]

@@ -1,0 +1,49 @@
+"""A finding's witness: the few operations that prove it, each with what a reader needs."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from quorumlog.chaos.checkers.entries import F_OF_KIND, NEVER_NS, OUTCOMES, Entries, Flags, Ints
+from quorumlog.chaos.checkers.verdict import WITNESSES_MAX
+
+Witness = dict[str, Any]
+NOBODY: Final = -1
+
+
+def first_by_operation(entries: Entries, primary: Ints) -> Ints:
+    """Return the places of the first findings, by the operation of each one's primary entry.
+
+    This order is the one `verdict.merge` goes by.
+    """
+    order = np.lexsort((entries.ordinal[primary], entries.key[primary], entries.op[primary]))
+    return order[:WITNESSES_MAX]
+
+
+def witness(entries: Entries, note: str, told: Sequence[tuple[str, int]]) -> Witness:
+    """Return a witness: (role, entry) for each operation; an entry of NOBODY is left out."""
+    ops = [_operation(entries, role, entry) for role, entry in told if entry != NOBODY]
+    return {"key": entries.keys[int(entries.key[told[0][1]])], "note": note, "ops": ops}
+
+
+def first_entry(chosen: Flags) -> int:
+    """Return the first entry of `chosen`, or NOBODY."""
+    place = int(chosen.argmax()) if len(chosen) else 0
+    return place if len(chosen) and chosen[place] else NOBODY
+
+
+def _operation(entries: Entries, role: str, entry: int) -> Witness:
+    completion, completed_ns = int(entries.completion[entry]), int(entries.completed_ns[entry])
+    return {
+        "role": role,
+        "index": int(entries.op[entry]),
+        "completion": None if completion < 0 else completion,
+        "process": int(entries.process[entry]),
+        "f": F_OF_KIND[int(entries.kind[entry])],
+        "type": OUTCOMES[int(entries.outcome[entry])],
+        "invoked_ns": int(entries.invoked_ns[entry]),
+        "completed_ns": None if completed_ns >= NEVER_NS else completed_ns,
+        "offset": int(entries.offset[entry]),
+        "value": int(entries.value[entry]),
+    }

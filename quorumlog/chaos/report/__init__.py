@@ -1,0 +1,27 @@
+"""One self-contained HTML file per run: verdict, witnesses, and plots with the faults in them.
+
+No script, no font and no image is fetched: the file can be mailed, and opened in ten years. Its
+size is bounded whatever the history's: plots show aggregates and samples, and say so.
+"""
+
+from pathlib import Path
+
+from quorumlog.chaos.checkers import Verdict
+from quorumlog.chaos.history import read_history, read_meta
+from quorumlog.chaos.report.page import render
+from quorumlog.chaos.report.series import run_series
+
+__all__ = ["write_report"]
+
+
+def write_report(history: str | Path, verdict: Verdict, target: str | Path) -> Path:
+    """Write the report of the history (a run's directory or a file) to `target`; return it.
+
+    Raises HistoryError if the history cannot be read.
+    """
+    target = Path(target)
+    page = render(
+        verdict, run_series(read_history(history)), read_meta(history), name=Path(history).name
+    )
+    target.write_text(page, encoding="utf-8")
+    return target

@@ -1,0 +1,166 @@
+"""The page: everything that comes from a history or from `meta.json` is escaped."""
+
+import json
+from collections.abc import Mapping
+from html import escape
+from typing import Any, Final
+
+from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
+from quorumlog.chaos.report.plots import latency_plot, offsets_plot, rate_plot, timeline_plot
+from quorumlog.chaos.report.series import RunSeries
+from quorumlog.chaos.report.style import STYLE
+
+_WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
+_BAD_KEYS_MAX: Final = 3
+
+_BANNERS: Final[Mapping[bool | str, tuple[str, str, str]]] = {
+    True: ("valid", "Valid", "Every acknowledged record survived, once, in order."),
+    False: ("invalid", "Invalid", "The cluster broke a promise; the witnesses are below."),
+    "unknown": ("unknown", "Unknown", "The history does not say enough for a verdict."),
+}
+
+MEANINGS: Final[Mapping[str, str]] = {
+    "phantom": "A value was polled that nobody ever sent.",
+    "G1a": "A value was polled whose send is known to have failed (aborted read).",
+    "inconsistent-offsets": "Two different values were seen at one offset.",
+    "duplicate": "One value was seen at more than one offset.",
+    "lost-write": "An acknowledged value is missing, though readers got past its place.",
+    "vanished-write": "A value was polled once, and was gone when all was read again at the end.",
+    "nonlinearizable-log": "A record was there before a record below it had even been sent.",
+    "nonmonotonic-send": "A process's later send went to a lower offset.",
+    "int-nonmonotonic-send": "Within one operation, a later message went to a lower offset.",
+    "int-poll-skip": "One poll left out records between two that it returned.",
+    "int-nonmonotonic-poll": "One poll returned a record before one that is below it in the log.",
+    "poll-skip": "A process's next poll left out records after its last one.",
+    "nonmonotonic-poll": "A process's next poll went back behind its last one.",
+    "unseen": "Acknowledged values were never polled: lost, or merely late.",
+}
+
+_FIGURES: Final = (
+    ("acknowledged", "records acknowledged"),
+    ("indeterminate", "sends of unknown outcome"),
+    ("refused", "sends that failed for certain"),
+    ("polled", "records polled"),
+    ("finally_polled", "of them in the final reads"),
+    ("keys", "topic-partitions"),
+    ("faults", "faults"),
+)
+
+
+def render(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any], *, name: str) -> str:
+    """Return the whole page as text."""
+    sections = [
+        _banner(verdict, name),
+        _section("What was seen", _figures(verdict, series) + _meta(meta)),
+        _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
+        *(
+            _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
+            for key, witnesses in _bad_keys(verdict).items()
+        ),
+        _section("Latency of sends", latency_plot(series)),
+        _section("Rates", rate_plot(series)),
+        _section("Processes", timeline_plot(series)),
+    ]
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(_BANNERS[verdict.valid][1])}: {escape(name)}</title>"
+        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>"
+
+
+def _banner(verdict: Verdict, name: str) -> str:
+    style, word, words = _BANNERS[verdict.valid]
+    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.unknown_because)
+    return (
+        f'<header class="{style}"><p class="run">{escape(name)}</p><h1>{word}</h1><p>{words}</p>'
+        f"{f'<ul>{reasons}</ul>' if reasons else ''}"
+        f'<p class="run">{verdict.operations:,} operations, checked in {verdict.seconds:.1f} s '
+        f"({escape(verdict.engine)})</p></header>"
+    )
+
+
+def _figures(verdict: Verdict, series: RunSeries) -> str:
+    shown = [(f"{verdict.figures.get(name, 0):,}", words) for name, words in _FIGURES]
+    shown.append((f"{series.duration_s:.1f} s", "duration"))
+    shown.append((f"{verdict.figures.get('worst_lag_ns', 0) / 1e6:,.0f} ms", "worst reader's lag"))
+    tiles = "".join(f"<div><b>{value}</b><span>{words}</span></div>" for value, words in shown)
+    return f'<div class="figures">{tiles}</div>'
+
+
+def _meta(meta: Mapping[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(str(name))}</th><td>{escape(_plain(value))}</td></tr>"
+        for name, value in meta.items()
+        if value not in (None, "", [], {})
+    )
+    return f"<table>{rows}</table>" if rows else ""
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
+        return ", ".join(str(item) for item in value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _anomalies(verdict: Verdict) -> str:
+    return "".join(
+        _anomaly(result, is_first=place == 0) for place, result in enumerate(verdict.results)
+    )
+
+
+def _anomaly(result: CheckResult, *, is_first: bool) -> str:
+    notes = []
+    if result.severity is Severity.ALLOWED:
+        notes.append("allowed here: a group's rebalances may move its readers")
+    if result.explained:
+        notes.append(f"{result.explained:,} of them follow from an anomaly above")
+    if len(result.witnesses) < result.count or len(result.witnesses) > _WITNESSES_SHOWN:
+        notes.append("the first ones are shown")
+    witnesses = "".join(_witness(witness) for witness in result.witnesses[:_WITNESSES_SHOWN])
+    style = result.severity.name.lower()
+    return (
+        f'<details class="{style}"{" open" if is_first else ""}><summary><b>{escape(result.name)}'
+        f"</b> <em>{result.count:,}</em> {escape(MEANINGS.get(result.name, ''))}</summary>"
+        f"<p>{escape('; '.join(notes))}</p>{witnesses}</details>"
+    )
+
+
+def _witness(witness: Mapping[str, Any]) -> str:
+    rows = "".join(_operation(op) for op in witness["ops"])
+    return (
+        f"<h3>{escape(witness['key'])}: {escape(witness['note'])}</h3><div class='wide'><table>"
+        "<tr><th></th><th>operation</th><th>value</th><th>offset</th><th>process</th>"
+        "<th>index</th><th>from</th><th>until</th><th>faults meanwhile</th></tr>"
+        f"{rows}</table></div>"
+    )
+
+
+def _operation(op: Mapping[str, Any]) -> str:
+    end_ns, offset = op["completed_ns"], op["offset"]
+    cells = [
+        op["role"],
+        f"{op['f']} {op['type']}",
+        op["value"],
+        "unknown" if offset < 0 else offset,
+        op["process"],
+        op["index"],
+        f"{op['invoked_ns'] / 1e9:.3f} s",
+        "never" if end_ns is None else f"{end_ns / 1e9:.3f} s",
+        ", ".join(op.get("faults", [])),
+    ]
+    return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"
+
+
+def _bad_keys(verdict: Verdict) -> dict[str, list[dict[str, Any]]]:
+    """Return the first keys with witnesses, worst anomalies first, and all their witnesses."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for result in verdict.results:
+        for witness in result.witnesses:
+            if witness["key"] in found or len(found) < _BAD_KEYS_MAX:
+                found.setdefault(witness["key"], []).append(witness)
+    return found

@@ -1,0 +1,175 @@
+"""The plots of a report."""
+
+from collections.abc import Sequence
+from html import escape
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from quorumlog.chaos.checkers.entries import OK, OUTCOMES
+from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
+from quorumlog.chaos.report.series import (
+    QUANTILES,
+    RunSeries,
+    band_seconds,
+    key_points,
+    quantiles_over_time,
+    rate_over_time,
+)
+
+_BINS: Final = 120
+_DOTS_MAX: Final = 4000  # per plot
+_LANES_MAX: Final = 40
+_LANE_BINS: Final = 400
+_LANE_PX: Final = 13
+
+
+def legend(*items: tuple[str, str]) -> str:
+    """Return a legend: (class, words) each."""
+    shown = "".join(
+        f'<span><i class="{style}"></i>{escape(words)}</span>' for style, words in items
+    )
+    return f'<p class="legend">{shown}</p>'
+
+
+def latency_plot(series: RunSeries) -> str:
+    """Draw the latency of sends: a sample by outcome, and quantiles of those that were ok."""
+    sends = np.flatnonzero(series.is_f("send"))
+    if not len(sends):
+        return "<p>No sends.</p>"
+    start_s, spent_ms = series.start_s[sends], (series.end_s - series.start_s)[sends] * 1000
+    spent_ms = np.maximum(spent_ms, 0.01)
+    chart = Chart(
+        duration_s=series.duration_s,
+        y_min=10.0 ** np.floor(np.log10(spent_ms.min())),
+        y_max=10.0 ** np.ceil(np.log10(spent_ms.max()) + 1e-9),
+        log=True,
+        y_label="latency, ms",
+        height=280,
+    )
+    chart.bands(band_seconds(series))
+    for code, style in enumerate(OUTCOMES):
+        mine = np.flatnonzero(series.outcome[sends] == code)
+        mine = mine[:: max(1, -(-len(mine) // _DOTS_MAX))]
+        points = zip(start_s[mine].tolist(), spent_ms[mine].tolist(), strict=True)
+        chart.dots(points, style, radius=1.2 if code == OK else 2.0)
+    ok = series.outcome[sends] == OK
+    found = quantiles_over_time(start_s[ok], spent_ms[ok], series.duration_s, _BINS)
+    for n, quantile in enumerate(QUANTILES):
+        name = f"p{quantile * 100:g}"
+        chart.line([(seconds, cuts[n]) for seconds, cuts in found], name, name)
+    dots = [(style, f"a send, {style}") for style in OUTCOMES]
+    lines = [(f"p{quantile * 100:g}", f"p{quantile * 100:g} of ok") for quantile in QUANTILES]
+    return chart.svg("Latency of sends over time") + legend(*dots, *lines, ("band", "fault"))
+
+
+def rate_plot(series: RunSeries) -> str:
+    """Draw sends per second by outcome, and records polled per second."""
+    sends, polls = series.is_f("send"), series.is_f("poll", "final_poll")
+    lines = []
+    for code, style in enumerate(OUTCOMES):
+        mine = sends & (series.outcome == code)
+        if mine.any():
+            rate = rate_over_time(series.end_s, mine, series.duration_s, _BINS)
+            lines.append((f"rate {style}", f"sends that ended {style}", rate))
+    if polls.any():
+        records = np.where(series.is_f("poll"), series.records, 0)
+        rate = rate_over_time(series.end_s, records, series.duration_s, _BINS)
+        lines.append(("rate polled", "records polled (final reads left out)", rate))
+    highest = max((value for _, _, rate in lines for _, value in rate), default=1.0)
+    chart = Chart(duration_s=series.duration_s, y_min=0, y_max=highest * 1.05, y_label="per second")
+    chart.bands(band_seconds(series))
+    for style, words, rate in lines:
+        chart.line(rate, style, words)
+    items = [(style, words) for style, words, _ in lines]
+    return chart.svg("Rates over time") + legend(*items, ("band", "fault"))
+
+
+def timeline_plot(series: RunSeries) -> str:
+    """Draw one lane per process: when it was busy, and the worst outcome of that moment."""
+    processes, counts = np.unique(series.process, return_counts=True)
+    shown = np.sort(processes[np.argsort(-counts, kind="stable")[:_LANES_MAX]])
+    height = TOP + BOTTOM + _LANE_PX * max(len(shown), 1)
+    parts = [_lane(series, int(process), n) for n, process in enumerate(shown)]
+    chart = Chart(duration_s=series.duration_s, y_min=0, y_max=1, height=height, y_ticks=False)
+    chart.bands(band_seconds(series))
+    svg = chart.svg("Operations of each process over time").removesuffix("</svg>")
+    left_out = len(processes) - len(shown)
+    note = f"<p>{left_out} processes with fewer operations are left out.</p>" if left_out else ""
+    items = [
+        ("cell send", "send"),
+        ("cell poll", "poll"),
+        ("cell other", "other"),
+        ("cell info", "info"),
+        ("cell fail", "fail"),
+        ("band", "fault"),
+    ]
+    return f"{svg}{''.join(parts)}</svg>{legend(*items)}{note}"
+
+
+def _lane(series: RunSeries, process: int, lane: int) -> str:
+    """Draw the runs of bins in which the process did the same kind of thing."""
+    y = TOP + lane * _LANE_PX
+    mine = np.flatnonzero(series.process == process)
+    scale = _LANE_BINS / series.duration_s
+    first = np.clip((series.start_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
+    last = np.clip((series.end_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
+    # What a bin shows: the highest of other 1, poll 2, send 3, info 4, fail 5 that touches it.
+    rank = np.where(series.is_f("send")[mine], 3, 1)
+    rank = np.where(series.is_f("poll", "final_poll")[mine], 2, rank)
+    rank = np.where(series.outcome[mine] != OK, 3 + series.outcome[mine], rank)
+    level = np.zeros(_LANE_BINS, np.int64)
+    for n in np.argsort(rank, kind="stable").tolist():
+        level[first[n] : last[n] + 1] = rank[n]
+    styles = ("", "other", "poll", "send", "info", "fail")
+    edges = [0, *(np.flatnonzero(np.diff(level)) + 1).tolist(), _LANE_BINS]
+    width = (WIDTH - LEFT - RIGHT) / _LANE_BINS
+    cells = [
+        f'<rect class="cell {styles[level[start]]}" x="{LEFT + start * width:.1f}" y="{y + 1}" '
+        f'width="{(end - start) * width:.1f}" height="{_LANE_PX - 2}"/>'
+        for start, end in pairwise(edges)
+        if level[start]
+    ]
+    label = f'<text class="tick" x="{LEFT - 8}" y="{y + 10}" text-anchor="end">{process}</text>'
+    return f"<g><title>process {process}: {len(mine)} operations</title>{label}{''.join(cells)}</g>"
+
+
+def offsets_plot(series: RunSeries, key: str, witnesses: Sequence[dict[str, Any]]) -> str:
+    """Draw the offsets of one key over time, and the operations of its witnesses among them."""
+    ops = [op for witness in witnesses if witness["key"] == key for op in witness["ops"]]
+    points = key_points(series, key, _DOTS_MAX, [op["offset"] for op in ops])
+    offsets = [*points.offsets.tolist(), *(op["offset"] for op in ops if op["offset"] >= 0)]
+    low, high = min(offsets, default=0), max(offsets, default=1)
+    chart = Chart(
+        duration_s=series.duration_s,
+        y_min=low - (high - low) * 0.03,
+        y_max=high + (high - low) * 0.03 + 0.5,
+        y_label="offset",
+        height=280,
+    )
+    chart.bands(band_seconds(series))
+    kinds = np.array(points.kinds, object)
+    for name, style in (("finally polled", "final"), ("polled", "poll"), ("sent", "send")):
+        mine = kinds == name
+        chart.dots(
+            zip(points.seconds[mine].tolist(), points.offsets[mine].tolist(), strict=True), style
+        )
+    for op in ops:
+        if op["offset"] >= 0:
+            moment_ns = op["invoked_ns"] if op["completed_ns"] is None else op["completed_ns"]
+            words = f"{op['role']}: value {op['value']} at offset {op['offset']}"
+            chart.mark(moment_ns / 1e9, op["offset"], "fail", f"{words}, index {op['index']}")
+    shown = len(points.kinds)
+    note = f"<p>{shown} of {points.total} points are shown.</p>" if shown < points.total else ""
+    return (
+        chart.svg(f"Offsets of {key} over time")
+        + legend(
+            ("send", "acknowledged"),
+            ("poll", "polled"),
+            ("final", "polled at last"),
+            ("fail", "part of a witness"),
+            ("band", "fault"),
+        )
+        + note
+    )

@@ -1,0 +1,143 @@
+"""What the plots are drawn from: operations as columns, in seconds, and aggregates over time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from quorumlog.chaos.checkers.entries import (
+    FINAL_POLL,
+    NEVER_NS,
+    OK,
+    POLL,
+    SEND,
+    Codes,
+    Entries,
+    Flags,
+    Ints,
+)
+from quorumlog.chaos.checkers.explode import explode, outcomes_of, pair_rows, rows_of
+from quorumlog.chaos.checkers.fault_bands import Band, fault_bands
+
+Floats = npt.NDArray[np.float64]
+QUANTILES: Final = (0.5, 0.95, 0.99)
+_S: Final = 1e9
+
+
+@dataclass(slots=True, kw_only=True)
+class RunSeries:
+    """One row per operation, in seconds since the start; what never ended, ends with the run."""
+
+    duration_s: float
+    bands: list[Band]
+    process: Ints
+    fs: tuple[str, ...]
+    f: Codes
+    outcome: Codes
+    start_s: Floats
+    end_s: Floats
+    records: Ints
+    entries: Entries
+
+    def is_f(self, *names: str) -> Flags:
+        """Tell which operations have one of these `f`."""
+        found: Flags = np.isin(self.f, [self.fs.index(name) for name in names if name in self.fs])
+        return found
+
+
+def run_series(table: pa.Table) -> RunSeries:
+    """Take the columns from a history's table."""
+    rows = rows_of(table)
+    pairs, _ = pair_rows(rows)
+    last_ns = int(rows.time_ns.max(initial=0))
+    ended = pairs.completion >= 0
+    end_ns = np.where(ended, rows.time_ns[pairs.completion], last_ns)
+    counts = np.where(ended, rows.lengths(pairs.completion), 0)
+    bands = fault_bands(table)
+    return RunSeries(
+        duration_s=max(last_ns / _S, 1e-3),
+        bands=bands,
+        process=rows.process[pairs.invocation],
+        fs=rows.fs,
+        f=rows.f[pairs.invocation],
+        outcome=outcomes_of(rows, pairs),
+        start_s=rows.time_ns[pairs.invocation] / _S,
+        end_s=end_ns / _S,
+        records=counts,
+        entries=explode(table),
+    )
+
+
+def band_seconds(series: RunSeries) -> list[tuple[str, float, float]]:
+    """Return (label, start, end) of each fault, cut to the run."""
+    return [
+        (str(band), band.start_ns / _S, min(band.end_ns / _S, series.duration_s))
+        for band in series.bands
+    ]
+
+
+def quantiles_over_time(
+    time_s: Floats, values: Floats, duration_s: float, bins: int
+) -> list[tuple[float, tuple[float, ...]]]:
+    """Return (middle of the bin, QUANTILES of the values in it) for each bin that has any."""
+    place = np.minimum((time_s / duration_s * bins).astype(np.int64), bins - 1)
+    order = np.argsort(place, kind="stable")
+    edges = np.searchsorted(place[order], np.arange(bins + 1))
+    found = []
+    for n in range(bins):
+        inside = values[order[edges[n] : edges[n + 1]]]
+        if len(inside):
+            cuts = tuple(float(cut) for cut in np.quantile(inside, QUANTILES))
+            found.append(((n + 0.5) * duration_s / bins, cuts))
+    return found
+
+
+def rate_over_time(
+    time_s: Floats, weights: Ints | Flags, duration_s: float, bins: int
+) -> list[tuple[float, float]]:
+    """Return (middle of the bin, weight per second) for each bin."""
+    place = np.minimum((time_s / duration_s * bins).astype(np.int64), bins - 1)
+    sums = np.bincount(place, weights=weights, minlength=bins)
+    width = duration_s / bins
+    return [((n + 0.5) * width, float(total) / width) for n, total in enumerate(sums)]
+
+
+@dataclass(slots=True, kw_only=True)
+class KeyPoints:
+    """Offsets of one key over time: seconds, offsets, what each is, and values for a tooltip."""
+
+    key: str
+    kinds: list[str]  # "sent", "polled", "finally polled"
+    seconds: Floats
+    offsets: Ints
+    values: Ints
+    total: int  # points before sampling
+
+
+def key_points(series: RunSeries, key: str, most: int, keep: Sequence[int]) -> KeyPoints:
+    """Return at most about `most` points of `key`; those at the offsets `keep` are always there."""
+    entries = series.entries
+    code = entries.keys.index(key) if key in entries.keys else -1
+    polled = (entries.kind == POLL) | (entries.kind == FINAL_POLL)
+    shown = (entries.key == code) & (polled | (entries.kind == SEND)) & (entries.offset >= 0)
+    shown &= (entries.outcome == OK) | polled
+    rows = np.flatnonzero(shown)
+    total = len(rows)
+    if total > most:
+        wanted = np.isin(entries.offset[rows], keep)
+        wanted[:: -(-total // most)] = True
+        rows = rows[wanted][: 2 * most]
+    names = {SEND: "sent", POLL: "polled", FINAL_POLL: "finally polled"}
+    done_ns = entries.completed_ns[rows]
+    done_ns = np.where(done_ns >= NEVER_NS, entries.invoked_ns[rows], done_ns)
+    return KeyPoints(
+        key=key,
+        kinds=[names[kind] for kind in entries.kind[rows].tolist()],
+        seconds=done_ns / _S,
+        offsets=entries.offset[rows],
+        values=entries.value[rows],
+        total=total,
+    )

@@ -1,0 +1,165 @@
+"""What must hold in every run, seen from outside all nodes, at every event that could break it.
+
+Sources: Raft figure 3 (election safety, log matching, leader completeness, state machine safety);
+KAFKA-10527, KAFKA-12460, KAFKA-12619.
+"""
+
+from typing import Final, NamedTuple
+
+
+class Violation(Exception):
+    """A rule of the whole does not hold. The first word names the rule."""
+
+
+class Entry(NamedTuple):
+    """One record, in outline: `content` is its batch without offset and epoch, which others set."""
+
+    epoch: int
+    content: bytes
+    position: int  # in its batch
+
+
+def check(holds: bool, rule: str) -> None:
+    """Raise Violation unless it holds."""
+    if not holds:
+        raise Violation(rule)
+
+
+class Oracle:
+    """Remembers, over all nodes and crashes, what may never change.
+
+    - the one leader of each epoch, from roles and from messages (election safety);
+    - the one vote of each (node, epoch), from disks and from messages;
+    - for each (offset, epoch) one content and one epoch before it (log matching, by induction);
+    - what is committed, for ever: (offset -> entry); what was acknowledged is part of it;
+    - per node: the highest epoch that it showed, the end of its log that it made durable.
+    """
+
+    def __init__(self, node_ids: tuple[int, ...], voters: tuple[int, ...]) -> None:
+        self.committed: list[Entry] = []
+        self.acknowledged: dict[int, Entry] = {}
+        self.logs: Final[dict[int, list[Entry]]] = {node_id: [] for node_id in node_ids}
+        self.durable_ends: Final = dict.fromkeys(node_ids, 0)
+        self.shown_epochs: Final = dict.fromkeys(node_ids, 0)
+        self.leaders: Final[dict[int, int]] = {}
+        self._compared = dict.fromkeys(node_ids, 0)  # up to where a log was as committed
+        self._voters = voters
+        self._majority = len(voters) // 2 + 1
+        self._votes: dict[tuple[int, int], int] = {}
+        self._contents: dict[tuple[int, int], tuple[Entry, int]] = {}
+        self._committed_in: dict[int, int] = {}  # epoch of the leader -> end
+
+    # --- elections ---
+
+    def saw_leader(self, node_id: int, epoch: int) -> None:
+        """Note that a node leads, or says so."""
+        other = self.leaders.setdefault(epoch, node_id)
+        check(other == node_id, f"one-leader: {other} and {node_id} lead epoch {epoch}")
+
+    def became_leader(self, node_id: int, epoch: int) -> None:
+        """Note an election: the winner holds all that leaders of older epochs committed."""
+        self.saw_leader(node_id, epoch)
+        ends = [end for older, end in self._committed_in.items() if older < epoch]
+        end = max(ends, default=0)
+        holds = self.logs[node_id][:end] == self.committed[:end]
+        check(
+            holds, f"leader-completeness: {node_id} leads epoch {epoch} without what is below {end}"
+        )
+
+    def saw_vote(self, node_id: int, epoch: int, candidate_id: int) -> None:
+        """Note a vote on a disk or in a message."""
+        other = self._votes.setdefault((node_id, epoch), candidate_id)
+        rule = f"one-vote: {node_id} votes for {other} and {candidate_id} in epoch {epoch}"
+        check(other == candidate_id, rule)
+
+    def showed_epoch(self, node_id: int, epoch: int) -> None:
+        """Note the epoch of a message."""
+        shown = self.shown_epochs[node_id]
+        check(epoch >= shown, f"epoch-monotone: {node_id} went back from {shown} to {epoch}")
+        self.shown_epochs[node_id] = epoch
+
+    # --- logs ---
+
+    def appended(self, node_id: int, entries: list[Entry]) -> None:
+        """Note new entries at the end of a node's log."""
+        log = self.logs[node_id]
+        for entry in entries:
+            before = log[-1].epoch if log else 0
+            known = self._contents.setdefault((len(log), entry.epoch), (entry, before))
+            check(
+                known == (entry, before),
+                f"log-matching: {node_id} has another record at {len(log)} of epoch {entry.epoch}",
+            )
+            log.append(entry)
+
+    def truncates(self, node_id: int, end: int) -> None:
+        """Note the beginning of a truncation: nothing that is committed may go."""
+        log = self.logs[node_id]
+        below = min(len(self.committed), len(log))
+        goes = log[end:below] == self.committed[end:below] and end < below
+        check(not goes, f"no-truncation-below-commit: {node_id} cuts at {end} of {below}")
+        self.durable_ends[node_id] = min(self.durable_ends[node_id], end)
+        self._compared[node_id] = min(self._compared[node_id], end)
+
+    def truncated(self, node_id: int, end: int) -> None:
+        """Note the end of a truncation."""
+        del self.logs[node_id][end:]
+
+    def flushed(self, node_id: int, end: int) -> None:
+        """Note what a node's disk will have after a power loss."""
+        self.durable_ends[node_id] = max(self.durable_ends[node_id], end)
+
+    def recovered(self, node_id: int, entries: list[Entry], epoch: int) -> None:
+        """Compare what a node finds on its disk with what it had made durable."""
+        before, durable = self.logs[node_id], self.durable_ends[node_id]
+        check(entries[:durable] == before[:durable], f"durability: {node_id} lost a flushed record")
+        is_prefix = entries == before[: len(entries)]
+        check(is_prefix, f"recovery: {node_id} found what it had not written")
+        shown = self.shown_epochs[node_id]
+        check(epoch >= shown, f"epoch-durable: {node_id} showed epoch {shown}, recovered {epoch}")
+        self.logs[node_id] = entries
+        self.durable_ends[node_id] = len(entries)
+        self._compared[node_id] = 0
+
+    # --- commits ---
+
+    def advanced(self, node_id: int, end: int, *, leads_epoch: int | None) -> None:
+        """Note a node's new high watermark; `leads_epoch` if it is a leader."""
+        log = self.logs[node_id]
+        check(end <= len(log), f"commit-held: {node_id} has {len(log)} of {end}")
+        if leads_epoch is not None:
+            self._led_commit(node_id, end, leads_epoch)
+        start, agreed = self._compared[node_id], min(end, len(self.committed))
+        is_agreed = log[start:agreed] == self.committed[start:agreed]
+        check(is_agreed, f"commit-agreed: {node_id} below {agreed}")
+        self._compared[node_id] = agreed
+        is_new = end > len(self.committed)
+        check(leads_epoch is not None or not is_new, f"commit-led: {node_id} knows of {end} first")
+        self.committed += log[agreed:end]
+
+    def _led_commit(self, node_id: int, end: int, epoch: int) -> None:
+        log = self.logs[node_id]
+        last = log[end - 1]
+        check(last.epoch == epoch, f"commit-own-epoch: {node_id} commits {last.epoch} in {epoch}")
+        holders = [
+            voter
+            for voter in self._voters
+            if self.durable_ends[voter] >= end and self.logs[voter][end - 1] == last
+        ]
+        rule = f"commit-durable: {end} of epoch {epoch} is durable on {holders} alone"
+        check(len(holders) >= self._majority, rule)
+        self._committed_in[epoch] = max(end, self._committed_in.get(epoch, 0))
+
+    def acknowledge(self, offset: int, entry: Entry) -> None:
+        """Note that a client was told that its record is committed."""
+        is_held = offset < len(self.committed) and self.committed[offset] == entry
+        check(is_held, f"acked-committed: {offset} was acknowledged")
+        self.acknowledged[offset] = entry
+
+    def finish(self, node_id: int, entries: list[Entry]) -> None:
+        """Compare a node's disk, at the end, with what it said, and with what was acknowledged."""
+        check(entries == self.logs[node_id], f"log-file: {node_id} holds what it had not appended")
+        end = len(self.committed)
+        check(entries[:end] == self.committed, f"converged: {node_id} has all that is committed")
+        for offset, entry in self.acknowledged.items():
+            check(entries[offset] == entry, f"acked-lost: {node_id} at {offset}")

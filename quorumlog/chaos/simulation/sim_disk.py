@@ -1,0 +1,318 @@
+"""A disk in memory that loses what was not fsynced.
+
+A file has what was written (seen by reads) and what is durable (seen after a power loss); so has
+the list of names of a directory. `crash` keeps, of each, the durable state and a random beginning
+of the changes since. `kill` is a process's death: the system still writes everything.
+
+The model, on the harsh side of POSIX:
+  - An fsync of a file makes its content and size durable, not its name: `fsync_dir` does.
+  - Unsynced changes of one file, and of the names of one directory, reach the disk in order;
+    different files and directories are independent. The last append may be torn, with garbage.
+  - A failed fsync drops the unsynced pages: reads still see them, the disk never will (zeros),
+    and a later fsync succeeds without them ("fsyncgate").
+Directories themselves are durable when made.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.message import Buffer
+
+ROOT: Final = "/"
+Change = bytes | int  # appended bytes, or the size the file was cut to
+NameChange = tuple[str, "SimContent | None"]  # a name, and what it stands for from then on
+OnOperation = Callable[[str, str], None]  # (operation, path); raises what the disk shall answer
+
+
+class SimContent:
+    """What a file holds: an inode. `changes` lead from `durable` to `written`."""
+
+    def __init__(self) -> None:
+        self.durable = bytearray()
+        self.written = bytearray()
+        self.changes: list[Change] = []
+
+    def append(self, data: bytes) -> None:
+        """Write at the end."""
+        self.written += data
+        self.changes.append(data)
+
+    def truncate(self, size: int) -> None:
+        """Cut, or fill up with zeros."""
+        _cut(self.written, size)
+        self.changes.append(size)
+
+    def fsync(self) -> None:
+        """Make all changes durable."""
+        for change in self.changes:
+            _apply(self.durable, change)
+        self.changes.clear()
+
+    def lose_pages(self) -> None:
+        """Forget what was to be written, not that it was written: an fsync has failed."""
+        self.changes = [
+            bytes(len(change)) if isinstance(change, bytes) else change for change in self.changes
+        ]
+
+    def crash(self, rng: Random) -> None:
+        """Keep a random beginning of the changes; perhaps tear the next one."""
+        kept = rng.randint(0, len(self.changes))
+        for change in self.changes[:kept]:
+            _apply(self.durable, change)
+        if kept < len(self.changes):
+            torn = self.changes[kept]
+            if isinstance(torn, bytes) and torn and rng.random() < 0.5:
+                self.durable += _torn(torn, rng)
+        self.written = bytearray(self.durable)
+        self.changes.clear()
+
+
+def _apply(content: bytearray, change: Change) -> None:
+    if isinstance(change, int):
+        _cut(content, change)
+    else:
+        content += change
+
+
+def _cut(content: bytearray, size: int) -> None:
+    if size <= len(content):
+        del content[size:]
+    else:
+        content += bytes(size - len(content))
+
+
+def _torn(data: bytes, rng: Random) -> bytes:
+    """Return a part of an append; perhaps its size was recorded, and not all of its bytes."""
+    cut = rng.randrange(len(data))
+    match rng.randrange(3):
+        case 0:
+            return data[:cut]
+        case 1:
+            return data[:cut] + bytes(len(data) - cut)
+        case _:
+            return data[:cut] + rng.randbytes(len(data) - cut)
+
+
+class SimFile:
+    """A handle. It is dead after the crash or the death of its process."""
+
+    def __init__(self, disk: "SimDisk", path: str, content: SimContent) -> None:
+        self._disk = disk
+        self._path = path
+        self._content = content
+        self._generation: int | None = disk.generation
+
+    def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - see DiskFile
+        self._begin("append")
+        data = b"".join(chunks)
+        room = self._disk.bytes_free()
+        if len(data) > room:
+            self._content.append(data[:room])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._path)
+        self._content.append(data)
+
+    def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see DiskFile
+        self._begin("pread")
+        return bytes(self._content.written[position : position + size])
+
+    def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
+        self._begin("truncate")
+        self._content.truncate(size)
+
+    def fsync(self) -> None:  # noqa: D102 - see DiskFile
+        try:
+            self._begin("fsync")
+        except OSError:
+            self._content.lose_pages()
+            raise
+        self._content.fsync()
+
+    def size(self) -> int:  # noqa: D102 - see DiskFile
+        self._begin("size")
+        return len(self._content.written)
+
+    def close(self) -> None:  # noqa: D102 - see DiskFile
+        self._generation = None
+
+    def _begin(self, operation: str) -> None:
+        if self._generation != self._disk.generation:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
+        self._disk.begin(operation, self._path)
+
+
+class SimLock:
+    """A lock that a crash or a death releases."""
+
+    def __init__(self, held: set[str], path: str) -> None:
+        self._held = held
+        self._path = path
+
+    def release(self) -> None:  # noqa: D102 - see DiskLock
+        self._held.discard(self._path)
+
+
+class SimDisk:
+    """Implements `Disk`. `on_operation` sees every operation first and may raise OSError.
+
+    Invariant: for every directory, replaying its name changes on its durable names gives the
+    names that are seen.
+    """
+
+    def __init__(
+        self, *, capacity_bytes: int | None = None, on_operation: OnOperation | None = None
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.on_operation = on_operation
+        self.generation = 0
+        self._names: dict[str, dict[str, SimContent]] = {"/": {}}
+        self._durable_names: dict[str, dict[str, SimContent]] = {"/": {}}
+        self._name_changes: dict[str, list[tuple[NameChange, ...]]] = {"/": []}
+        self._locks: set[str] = set()
+
+    def begin(self, operation: str, path: str) -> None:
+        """Let the faults have their say."""
+        if self.on_operation is not None:
+            self.on_operation(operation, path)
+
+    def bytes_free(self) -> int:
+        """Count what still fits on the disk."""
+        if self.capacity_bytes is None:
+            return 1 << 62
+        return max(0, self.capacity_bytes - self.bytes_used())
+
+    def bytes_used(self) -> int:
+        """Count what all files hold."""
+        return sum(
+            len(content.written) for names in self._names.values() for content in names.values()
+        )
+
+    # --- Disk ---
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:  # noqa: D102 - see Disk
+        self.begin("open", path)
+        directory, name = _split(path)
+        names = self._directory(directory)
+        if name not in names:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            self._change_names(directory, (name, SimContent()))
+        return SimFile(self, path, names[name])
+
+    def exists(self, path: str) -> bool:  # noqa: D102 - see Disk
+        directory, name = _split(path)
+        return path in self._names or name in self._names.get(directory, {})
+
+    def size(self, path: str) -> int:  # noqa: D102 - see Disk
+        return len(self._content(path).written)
+
+    def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
+        self.begin("listdir", path)
+        names = [*self._directory(path)]
+        names += [name for parent, name in map(_split, self._names) if name and parent == path]
+        return sorted(names)
+
+    def mkdir(self, path: str) -> None:  # noqa: D102 - see Disk
+        self.begin("mkdir", path)
+        while path not in self._names:
+            self._names[path], self._durable_names[path], self._name_changes[path] = {}, {}, []
+            path = _split(path)[0]
+
+    def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
+        self.begin("rename", source)
+        (directory, old), (target_directory, new) = _split(source), _split(target)
+        if directory != target_directory:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), target)
+        self._change_names(directory, (new, self._content(source)), (old, None))
+
+    def unlink(self, path: str) -> None:  # noqa: D102 - see Disk
+        self.begin("unlink", path)
+        self._content(path)
+        directory, name = _split(path)
+        self._change_names(directory, (name, None))
+
+    def rmdir(self, path: str) -> None:  # noqa: D102 - see Disk
+        self.begin("rmdir", path)
+        if self.listdir(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        del self._names[path], self._durable_names[path], self._name_changes[path]
+
+    def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
+        self.begin("fsync_dir", path)
+        self._durable_names[path] = dict(self._directory(path))
+        self._name_changes[path].clear()
+
+    def lock(self, path: str) -> SimLock:  # noqa: D102 - see Disk
+        if path in self._locks:
+            raise StorageError(f"{path} is locked: another process uses this directory")
+        self._locks.add(path)
+        return SimLock(self._locks, path)
+
+    # --- faults ---
+
+    def kill(self) -> None:
+        """Let the process die: its handles and locks are gone, what it wrote is not."""
+        self.generation += 1
+        self._locks.clear()
+
+    def crash(self, rng: Random) -> None:
+        """Lose power: keep what is durable, and of the rest what `rng` says."""
+        self.kill()
+        for directory in sorted(self._names):
+            names = self._durable_names[directory]
+            changes = self._name_changes[directory]
+            for change in changes[: rng.randint(0, len(changes))]:
+                _rename(names, change)
+            changes.clear()
+            self._names[directory] = dict(names)
+            for name in sorted(names):
+                names[name].crash(rng)
+
+    def flip_bit(self, path: str, rng: Random) -> int:
+        """Bit rot: change one bit of a file that is not empty; return the byte's position."""
+        content = self._content(path)
+        position, bit = rng.randrange(len(content.written)), 1 << rng.randrange(8)
+        content.fsync()
+        content.written[position] ^= bit
+        content.durable[position] ^= bit
+        return position
+
+    def durable_bytes(self, path: str) -> bytes | None:
+        """Return what a power loss could not take; None if the name itself is not durable."""
+        directory, name = _split(path)
+        content = self._durable_names.get(directory, {}).get(name)
+        return None if content is None else bytes(content.durable)
+
+    # --- names ---
+
+    def _directory(self, path: str) -> dict[str, SimContent]:
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._names[path]
+
+    def _content(self, path: str) -> SimContent:
+        directory, name = _split(path)
+        content = self._directory(directory).get(name)
+        if content is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return content
+
+    def _change_names(self, directory: str, *change: NameChange) -> None:
+        self._name_changes[directory].append(change)
+        _rename(self._directory(directory), change)
+
+
+def _rename(names: dict[str, SimContent], change: Sequence[NameChange]) -> None:
+    for name, content in change:
+        if content is None:
+            names.pop(name, None)
+        else:
+            names[name] = content
+
+
+def _split(path: str) -> tuple[str, str]:
+    directory, _, name = path.rpartition("/")
+    return directory or ROOT, name

@@ -1,0 +1,132 @@
+"""The check of a history on Spark: cut by process, taken apart, cut by key, checked, merged.
+
+Both steps run the pure functions of `chaos.checkers` on whole partitions, as Arrow: there is no
+second implementation that could disagree with the local one. A key is checked by one task.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from quorumlog.chaos.checkers.entries import ENTRY_SCHEMA, Entries
+from quorumlog.chaos.checkers.explode import explode
+from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.kafka_log import check_keys, conclude
+from quorumlog.chaos.checkers.verdict import Partial, Verdict
+from quorumlog.chaos.history.files import check_order, check_rows, locate_history, read_history
+from quorumlog.chaos.history.model import NEMESIS, HistoryError
+from quorumlog.chaos.history.schema import CUT_OFF, FINAL_READS, SCHEMA
+from quorumlog.chaos.spark.session import cores, spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_READ: Final = ("index", "time_ns", "process", "type", "f", "messages", "details")
+_MESSAGES_DDL: Final = "array<struct<key: string, offset: bigint, value: bigint>>"
+_TYPES: Final = {pa.int64(): "bigint", pa.int32(): "int", pa.int8(): "tinyint"}
+_ROWS_PER_TASK: Final = 250_000  # fewer are not worth another task
+
+
+def check_on_spark(
+    path: str | Path,
+    *,
+    master: str | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Verdict:
+    """Check the history at `path`; the verdict is that of `checkers.check_history`.
+
+    A Parquet file is read by Spark, where it lies: with a remote master the executors must see it.
+    Raises HistoryError and session.SparkUnavailable.
+    """
+    file = locate_history(path)
+    if file.suffix == ".parquet":
+        table, (metadata, rows) = None, _look_at(file)
+    else:
+        table = read_history(file)
+        metadata, rows = table.schema.metadata or {}, table.num_rows
+    marked = metadata.get(FINAL_READS, b"marked") == b"marked"
+    progress("starting Spark")
+    with spark_session(master) as session:
+        progress("reading the history")
+        history = _read(session, file) if table is None else session.createDataFrame(table)
+        nemesis = history.filter(history.process == NEMESIS).select(*SCHEMA.names).toArrow()
+        progress("checking")
+        clients = history.filter(history.process != NEMESIS)
+        partials = _check(clients, marked=marked, tasks=_tasks(cores(session), rows))
+    return conclude(
+        partials, fault_bands(nemesis), final_reads_marked=marked, cut_off=CUT_OFF in metadata
+    )
+
+
+def _look_at(file: Path) -> tuple[dict[bytes, bytes], int]:
+    """Return the metadata of a Parquet file and its number of rows; refuse what is no history."""
+    try:
+        footer = pq.read_metadata(file)
+        schema = footer.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        raise HistoryError(f"{file}: not a history: {error}") from error
+    missing = [name for name in SCHEMA.names if name not in schema.names]
+    if missing:
+        raise HistoryError(f"{file}: not a history: it has no column {', '.join(missing)}")
+    try:
+        check_order(pq.read_table(file, columns=["index"]).column("index"))
+    except HistoryError as error:
+        raise HistoryError(f"{file}: {error}") from error
+    return schema.metadata or {}, footer.num_rows
+
+
+def _tasks(cores: int, rows: int) -> int:
+    """Return into how many parts to cut: one per core, more if they would be large."""
+    return max(cores, min(4 * cores, rows // _ROWS_PER_TASK))
+
+
+def _read(session: "SparkSession", file: Path) -> "DataFrame":
+    return session.read.schema(_ddl(SCHEMA)).parquet(str(file))
+
+
+def _check(clients: "DataFrame", *, marked: bool, tasks: int) -> list[Partial]:
+    from pyspark.errors import PythonException
+
+    def explode_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if table := _table_of(batches):
+            yield from explode(check_rows(table)).to_arrow().to_batches()
+
+    def check_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if table := _table_of(batches):
+            found = check_keys(Entries.from_arrow(table), final_reads_marked=marked)
+            yield pa.RecordBatch.from_pydict({"partial": [json.dumps(found.as_json())]})
+
+    entries = (
+        clients.select(*_READ)
+        .repartition(tasks, "process")
+        .mapInArrow(explode_part, _ddl(ENTRY_SCHEMA))
+    )
+    partials = entries.repartition(tasks, "key").mapInArrow(check_part, "partial string")
+    try:
+        rows = partials.collect()
+    except PythonException as error:
+        if "HistoryError" in str(error):
+            said = str(error).rpartition("HistoryError: ")[2].splitlines()[0]
+            raise HistoryError(said) from error
+        raise
+    # Of no entries at all, too: the figures are there even if the history is empty.
+    nothing = check_keys(explode(SCHEMA.empty_table()), final_reads_marked=marked)
+    return [nothing, *(Partial.from_json(json.loads(row.partial)) for row in rows)]
+
+
+def _table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
+    held = [batch for batch in batches if batch.num_rows]
+    return pa.Table.from_batches(held) if held else None
+
+
+def _ddl(schema: pa.Schema) -> str:
+    return ", ".join(
+        f"`{field.name}` {_TYPES.get(field.type, 'string')}"
+        if not pa.types.is_list(field.type)
+        else f"`{field.name}` {_MESSAGES_DDL}"
+        for field in schema
+    )

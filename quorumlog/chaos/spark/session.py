@@ -1,0 +1,139 @@
+"""A Spark session for one check: small, quiet, on this machine unless a master is named."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from quorumlog.chaos.spark.java import JavaNotFound, find_java, make_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_GIB: Final = 1 << 30
+_QUIET: Final = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d %p %c: %m%n%ex
+"""
+
+
+class SparkUnavailable(Exception):
+    """Spark cannot be started here; the message says why, and what to do."""
+
+
+@contextmanager
+def spark_session(master: str | None = None) -> Iterator["SparkSession"]:
+    """Yield the session that is active already (spark-submit, a notebook), or one of our own.
+
+    `master` is any Spark master; all cores of this machine without one. Our own session ends with
+    the block. Raises SparkUnavailable.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkUnavailable("PySpark is missing: pip install 'quorumlog[spark]'") from error
+    if active := SparkSession.getActiveSession():
+        yield active
+        return
+    workspace = Path(tempfile.mkdtemp(prefix="quorumlog-spark-"))
+    try:
+        session = _start(workspace, master or "local[*]")
+        try:
+            yield session
+        finally:
+            _stop(session)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def cores(session: "SparkSession") -> int:
+    """Return how many tasks run at once."""
+    return max(1, int(session.sparkContext.defaultParallelism))
+
+
+def _start(workspace: Path, master: str) -> "SparkSession":
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    log = workspace / "jvm.log"
+    log.touch()
+    (workspace / "log4j2.properties").write_text(_QUIET, encoding="utf-8")
+    builder = SparkSession.builder.appName("quorumlog verify").master(master)
+    for name, value in _settings(workspace).items():
+        builder = builder.config(name, value)
+    try:
+        java_home = make_java_home(workspace / "java", find_java(), log)
+        with _environment(JAVA_HOME=str(java_home), PYSPARK_PYTHON=sys.executable):
+            session: SparkSession = builder.getOrCreate()
+    except JavaNotFound as error:
+        raise SparkUnavailable(str(error)) from error
+    except (PySparkRuntimeError, OSError) as error:
+        said = log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
+        raise SparkUnavailable(f"Spark did not start: {error}\n{said}") from error
+    if not master.startswith("local"):
+        # The executors run the same functions; numpy and pyarrow they must have themselves.
+        package = Path(__file__).parents[2]
+        archive = shutil.make_archive(
+            str(workspace / "quorumlog"), "zip", package.parent, package.name
+        )
+        session.sparkContext.addPyFile(archive)
+    return session
+
+
+def _settings(workspace: Path) -> dict[str, str]:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    gigabytes = min(8, max(1, int(memory_bytes * 0.3 / _GIB)))
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",  # it would garble stdout
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": f"{gigabytes}g",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{workspace}/"
+        "log4j2.properties",
+        "spark.local.dir": str(workspace / "local"),
+        "spark.sql.warehouse.dir": str(workspace / "warehouse"),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "ERROR",
+    }
+
+
+def _stop(session: "SparkSession") -> None:
+    """Stop Spark and its JVM: the next session may want other settings, which a JVM keeps."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end its JVM
+    session.stop()
+    if gateway is None:
+        return
+    gateway.shutdown()
+    process = getattr(gateway, "proc", None)
+    if process is not None:
+        process.stdin.close()  # the JVM ends with its standard input
+        process.wait()
+    SparkContext._gateway = None  # noqa: SLF001 - as above
+    SparkContext._jvm = None  # noqa: SLF001 - as above
+
+
+@contextmanager
+def _environment(**names: str) -> Iterator[None]:
+    """Set variables of the environment while the JVM is started, which inherits them."""
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(names)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

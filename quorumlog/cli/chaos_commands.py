@@ -1,0 +1,167 @@
+"""`quorumlog chaos run | list`: break a cluster, save what was seen, judge it, report."""
+
+import shutil
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.chaos.faults import FAULTS, ROLES, Schedule
+from quorumlog.chaos.history import HistoryError
+from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
+from quorumlog.chaos.workloads import WORKLOADS
+from quorumlog.cli.output import EXIT_USAGE, data, document, fail, one_line_errors, parse_settings
+from quorumlog.cli.simulate_command import parse_duration_ms
+from quorumlog.cli.verify import EXIT_STATUS, judge, print_verdict
+from quorumlog.cluster import ClusterError
+
+app = typer.Typer(help="Break a cluster on purpose and prove what survived.", no_args_is_help=True)
+
+NO_FAULTS: Final = "none"
+
+
+@app.command(name="run")
+def run_command(
+    workload: Annotated[str, typer.Option(help=f"One of: {', '.join(WORKLOADS)}.")] = "append_read",
+    fault: Annotated[
+        str, typer.Option(help=f"Comma-separated, of: {', '.join(FAULTS)}; or {NO_FAULTS}.")
+    ] = "kill",
+    duration: Annotated[str, typer.Option(help="Of the fault phase: 60s, 2m.")] = "60s",
+    seed: Annotated[int, typer.Option(help="Decides the schedule and the workload.")] = 0,
+    nodes: Annotated[int, typer.Option(help="Of the cluster that is started.", min=1)] = 3,
+    driver: Annotated[str, typer.Option(help=f"Client library: {', '.join(DRIVERS)}.")] = "client",
+    bootstrap: Annotated[
+        str | None, typer.Option(help="Run against this cluster instead of starting one.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Directory for history, verdict and report.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Who checks: spark or local.")] = "spark",
+    master: Annotated[str | None, typer.Option(help="A Spark master (local cores).")] = None,
+    rate: Annotated[float, typer.Option(help="Sends a second, of all producers.")] = 600.0,
+    partitions: Annotated[int, typer.Option(help="Of the topic.", min=1)] = 3,
+    replication: Annotated[int, typer.Option(help="Replicas of each partition.", min=1)] = 3,
+    schedule: Annotated[
+        Path | None, typer.Option(help="Take the faults from this file, not from the seed.")
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", help="name=value for the nodes; repeat.")
+    ] = None,
+    node_module: Annotated[
+        str, typer.Option(help="Python module to run as a node: one with a planted bug, say.")
+    ] = "quorumlog.node",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Run a workload under faults, save its history, check it and write a report.
+
+    Exit status 0: every acknowledged record survived, in order, once. 1: it did not. 2: unknown.
+    """
+    faults = () if fault == NO_FAULTS else tuple(name.strip() for name in fault.split(","))
+    out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
+    with one_line_errors(ValueError, DriverUnavailable, status=EXIT_USAGE):
+        settings = RunSettings(
+            out=_fresh(out),
+            workload=workload,
+            faults=faults,
+            duration_s=parse_duration_ms(duration) / 1000,
+            seed=seed,
+            nodes=nodes,
+            driver=driver,
+            bootstrap=bootstrap,
+            schedule=None if schedule is None else Schedule.load(schedule),
+            config=parse_settings(config or []),
+            node_module=node_module,
+            partitions=partitions,
+            replication_factor=min(replication, nodes) if bootstrap is None else replication,
+            rate_per_s=rate,
+        )
+        with one_line_errors(ClusterError, RunError, HistoryError, OSError):
+            summary = _run_with_progress(settings)
+            verdict, report = judge(settings.out, engine=engine, master=master, report=True)
+    if json:
+        document({**verdict.as_json(), "out": str(out), "report": str(report)})
+    else:
+        _print_summary(summary)
+        print_verdict(verdict)
+        data(f"history  {out}")
+        data(f"report   {report}")
+    raise typer.Exit(EXIT_STATUS[verdict.valid])
+
+
+def _fresh(out: Path) -> Path:
+    """Clear away what an earlier run left in `out`; refuse a directory that is not a run's."""
+    if out.exists() and any(out.iterdir()):
+        if not (out / "meta.json").exists():
+            fail(f"{out} holds something that is not a run; choose another --out", EXIT_USAGE)
+        shutil.rmtree(out)
+    return out
+
+
+class _Bars:
+    """One progress bar per phase, on stderr."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress: Final = progress
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, phase: str, fraction: float, figures: str) -> None:
+        """Move the bar of a phase."""
+        if phase not in self._tasks:
+            self._tasks[phase] = self._progress.add_task(phase, total=1.0, figures="")
+        self._progress.update(self._tasks[phase], completed=fraction, figures=figures)
+
+
+def _run_with_progress(settings: RunSettings) -> RunSummary:
+    columns = (
+        TextColumn("{task.description:12}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[figures]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        return run(settings, _Bars(progress).update)
+
+
+def _print_summary(summary: RunSummary) -> None:
+    data(
+        f"{summary.sends_ok} sends acknowledged, {summary.sends_info} unknown, "
+        f"{summary.sends_fail} failed; {summary.records_read} records read; "
+        f"{summary.faults} faults in {summary.seconds:.0f} s"
+    )
+
+
+@app.command(name="list")
+def list_command(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """List workloads, faults, the roles they hit, and the drivers that this machine has."""
+    described: dict[str, Any] = {
+        "workloads": dict(WORKLOADS),
+        "faults": dict(FAULTS),
+        "roles": list(ROLES),
+        "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
+        "back_ends": {"signals": "SIGKILL, SIGSTOP, SIGCONT to nodes of this machine"},
+    }
+    if json:
+        document(described)
+        return
+    for group in ("workloads", "faults", "back_ends"):
+        data(group.replace("_", " "))
+        for name, text in described[group].items():
+            data(f"  {name:12} {text}")
+    data("drivers")
+    for name, driver in described["drivers"].items():
+        data(f"  {name:12} {driver['what']}{'' if driver['here'] else '  (not installed)'}")
+    data(f"roles\n  {', '.join(ROLES)}")
+
+
+def _is_here(name: str) -> bool:
+    try:
+        load_driver(name)
+    except DriverUnavailable:
+        return False
+    return True

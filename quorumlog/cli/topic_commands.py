@@ -1,0 +1,109 @@
+"""`quorumlog topics`: create, list, describe, delete."""
+
+from typing import Annotated, Any
+
+import typer
+
+from quorumlog.cli.cluster_commands import DEFAULT_DIR, Json
+from quorumlog.cli.connect import Bootstrap, Dir, resolve, run
+from quorumlog.cli.output import data, document, parse_settings
+from quorumlog.client import Admin, NewTopic
+
+app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+
+
+@app.command()
+def create(
+    name: Name,
+    partitions: Annotated[int, typer.Option(help="How many; -1: the brokers' default.")] = -1,
+    replication: Annotated[int, typer.Option(help="Replicas; -1: the brokers' default.")] = -1,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", help="name=value, by Kafka's names; repeat.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+) -> None:
+    """Create a topic."""
+    configs = parse_settings(config or [])
+
+    async def work() -> None:
+        async with Admin(resolve(bootstrap, directory)) as admin:
+            await admin.create_topics(
+                [
+                    NewTopic(
+                        name=name,
+                        num_partitions=partitions,
+                        replication_factor=replication,
+                        configs=configs,
+                    )
+                ]
+            )
+
+    run(work())
+    data(f"created {name}")
+
+
+@app.command(name="list")
+def list_topics(
+    bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
+) -> None:
+    """List the topics, without the internal ones."""
+
+    async def work() -> list[str]:
+        async with Admin(resolve(bootstrap, directory)) as admin:
+            return await admin.list_topics()
+
+    names = run(work())
+    if json:
+        document({"topics": names})
+        return
+    for name in names:
+        data(name)
+
+
+@app.command()
+def describe(
+    name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
+) -> None:
+    """Show who leads each partition of a topic, and who is in sync."""
+
+    async def work() -> dict[str, Any]:
+        async with Admin(resolve(bootstrap, directory)) as admin:
+            topic = (await admin.describe_topics([name]))[name]
+        return {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition": index,
+                    "leader": view.leader_id,
+                    "leader_epoch": view.leader_epoch,
+                    "replicas": list(view.replicas),
+                    "isr": list(view.isr),
+                }
+                for index, view in sorted(topic.partitions.items())
+            ],
+        }
+
+    described = run(work())
+    if json:
+        document(described)
+        return
+    for row in described["partitions"]:
+        data(
+            f"{row['partition']:>4}  leader {row['leader']}  epoch {row['leader_epoch']}"
+            f"  isr {row['isr']}  replicas {row['replicas']}"
+        )
+
+
+@app.command()
+def delete(name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR) -> None:
+    """Delete a topic and its records."""
+
+    async def work() -> None:
+        async with Admin(resolve(bootstrap, directory)) as admin:
+            await admin.delete_topics([name])
+
+    run(work())
+    data(f"deleted {name}")

@@ -1,0 +1,430 @@
+"""The asynchronous consumer."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from quorumlog.client.core import membership_events as facts
+from quorumlog.client.core.positions import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    Positions,
+    PositionState,
+)
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.coordinator import Coordinator
+from quorumlog.client.io.fetcher import Fetcher
+from quorumlog.client.io.group_session import GroupSession
+from quorumlog.client.io.offsets import list_offsets
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from quorumlog.client.settings import (
+    BootstrapServers,
+    ConsumerOptions,
+    ConsumerSettings,
+    build,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+log = logging.getLogger(__name__)
+
+ITERATION_POLL_MS: Final = 1_000
+COMMIT_AT_CLOSE_MS: Final = 5_000
+
+Records = dict[TopicPartition, list[ConsumerRecord]]
+
+
+class RebalanceListener:
+    """What a group does to its member's partitions. Override what you need; each is awaited."""
+
+    async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """These were added: nothing of them was read yet, and `seek` works."""
+
+    async def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """These go to another member: the last moment to commit."""
+
+    async def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """These were taken away before we knew: others may read them already."""
+
+
+class Consumer:
+    """Reads records, alone (`assign`) or as a member of a group (`subscribe`).
+
+    `async with Consumer("host:port", group_id="g") as consumer: ... await consumer.poll(1000)`.
+    The keyword arguments are those of ConsumerSettings. Use it in one task of one event loop.
+    """
+
+    def __init__(
+        self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
+    ) -> None:
+        self.settings: Final = build(ConsumerSettings, bootstrap_servers, options)
+        self._positions: Final = Positions(self.settings)
+        self._listener = RebalanceListener()
+        self._failures: Final[list[KafkaError]] = []
+        self._topics: tuple[str, ...] = ()
+        self._news: asyncio.Event | None = None
+        self._cluster: Cluster | None = None
+        self._fetcher: Fetcher | None = None
+        self._coordinator: Coordinator | None = None
+        self._session: GroupSession | None = None
+        self._commit_at_ms = 0.0
+        self._commits: Final[set[asyncio.Task[None]]] = set()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the cluster. Raises KafkaError (definite) if no broker answers."""
+        settings = self.settings
+        cluster = Cluster(settings, auto_create_topics=settings.allow_auto_create_topics)
+        await cluster.start()
+        self._cluster, self._news = cluster, asyncio.Event()
+        if settings.group_id is not None:
+            self._coordinator = Coordinator(
+                cluster,
+                settings.group_id,
+                instance_id=settings.group_instance_id,
+                require_stable=settings.isolation_level == "read_committed",
+            )
+        self._commit_at_ms = cluster.now_ms() + settings.auto_commit_interval_ms
+        self._fetcher = Fetcher(
+            cluster,
+            settings,
+            self._positions,
+            look_up_committed=self._look_up_committed if self._coordinator else None,
+            on_news=self._news.set,
+        )
+
+    async def stop(self) -> None:
+        """Commit (with enable_auto_commit), leave the group, close."""
+        cluster, fetcher = self._cluster, self._fetcher
+        if cluster is None or fetcher is None:
+            return
+        try:
+            self._positions.mark_consumed()
+            await self._commit_consumed(COMMIT_AT_CLOSE_MS)
+        finally:
+            self._cluster = self._fetcher = None
+            for task in self._commits:
+                task.cancel()
+            await asyncio.gather(*self._commits, return_exceptions=True)
+            if self._session is not None:
+                await self._session.close()
+                self._session = None
+            await fetcher.close()
+            await cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def _running(self) -> tuple[Cluster, Fetcher]:
+        if self._cluster is None or self._fetcher is None:
+            raise RuntimeError("the consumer is not running: use `async with`, or start()")
+        return self._cluster, self._fetcher
+
+    # --- what to read ----------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
+        """Read these topics as a member of `group_id`; the group decides which partitions."""
+        cluster, _ = self._running()
+        if self._coordinator is None:
+            raise ValueError("subscribe needs a group_id; without one, use assign")
+        if self._session is None and self._positions.by_partition:
+            raise ValueError("the consumer has partitions from assign; unsubscribe first")
+        self._topics = tuple(sorted({*topics}))
+        self._listener = listener or RebalanceListener()
+        cluster.want(self._topics)
+        if self._session is None:
+            self._session = GroupSession(cluster, self.settings, self._coordinator, self)
+        self._session.post(facts.Subscribed(topics=self._topics))
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, or drop what was assigned."""
+        self._running()
+        if self._session is not None:
+            self._positions.mark_consumed()
+            await self._commit_consumed(COMMIT_AT_CLOSE_MS)
+            session, self._session = self._session, None
+            await session.close()
+        self._topics = ()
+        self._positions.assign(())
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without a group's help."""
+        cluster, fetcher = self._running()
+        if self._session is not None:
+            raise ValueError("the consumer is subscribed; unsubscribe first")
+        wanted = list(dict.fromkeys(partitions))
+        cluster.want({partition.topic for partition in wanted})
+        self._positions.assign(wanted)
+        fetcher.wake()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the partitions that are read now."""
+        return frozenset(self._positions.by_partition)
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics of `subscribe`."""
+        return frozenset(self._topics)
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return no records of these from `poll` until `resume`. Raises KeyError if not assigned."""
+        for partition in partitions:
+            self._positions.by_partition[partition].paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`. Raises KeyError if a partition is not assigned."""
+        _, fetcher = self._running()
+        for partition in partitions:
+            self._positions.by_partition[partition].paused = False
+        fetcher.wake()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
+        """Return records as soon as there are any, at most `max_records` (default max_poll_records).
+
+        {} after `timeout_ms` without any. What earlier polls returned counts as processed from
+        now on. Raises KafkaError; what was not returned is returned by a later call.
+        """
+        cluster, fetcher = self._running()
+        limit = self.settings.max_poll_records if max_records is None else max_records
+        self._positions.mark_consumed()
+        self._maybe_commit(cluster.now_ms())
+        if self._session is not None:
+            self._session.post(facts.PollBegan())
+        try:
+            records = self._take(fetcher, limit)
+            if records or timeout_ms <= 0:
+                await asyncio.sleep(0)  # a caller in a loop must not keep others from working
+                return records or self._take(fetcher, limit)
+            return await self._wait_for_records(fetcher, limit, timeout_ms)
+        finally:
+            if self._session is not None:
+                self._session.post(facts.PollEnded())
+
+    async def _wait_for_records(self, fetcher: Fetcher, limit: int, timeout_ms: float) -> Records:
+        news = self._news
+        if news is None:
+            return {}
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    news.clear()
+                    records = self._take(fetcher, limit)
+                    if records:
+                        return records
+                    await news.wait()
+        except TimeoutError:
+            return {}
+
+    def _take(self, fetcher: Fetcher, limit: int) -> Records:
+        if self._failures:
+            raise self._failures.pop(0)
+        records = self._positions.take(limit)
+        if records or self._positions.errors:
+            fetcher.wake()  # there is room again
+        if not records and self._positions.errors:
+            raise self._positions.errors.popleft()
+        return records
+
+    async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
+        """Yield record after record, for ever."""
+        while True:
+            for records in (await self.poll(ITERATION_POLL_MS)).values():
+                for record in records:
+                    yield record
+
+    # --- places ----------------------------------------------------------------------------------
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Read on from `offset`. Raises KeyError if the partition is not assigned."""
+        _, fetcher = self._running()
+        self._positions.seek(partition, offset)
+        fetcher.wake()
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Read on from the first record there is; all partitions if none is named."""
+        self._seek_by_time(partitions, EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Read on from the next record to be written; all partitions if none is named."""
+        self._seek_by_time(partitions, LATEST_TIMESTAMP)
+
+    def _seek_by_time(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> None:
+        _, fetcher = self._running()
+        for partition in partitions or self.assignment():
+            self._positions.seek_by_time(partition, timestamp)
+        fetcher.wake()
+
+    async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
+        """Return the offset that is read next, when it is known. Raises KafkaError, KeyError."""
+        self._running()
+        place, news = self._positions.by_partition[partition], self._news
+        limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                while place.state is not PositionState.FETCHING and news is not None:
+                    if self._positions.errors:
+                        raise self._positions.errors.popleft()
+                    news.clear()
+                    await news.wait()
+        except TimeoutError:
+            message = f"no position of {partition} within {limit_ms:g} ms"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
+        return place.offset
+
+    def highwater(self, partition: TopicPartition) -> int:
+        """Return the partition's high watermark as of the last fetch; -1 before."""
+        return self._positions.by_partition[partition].high_watermark
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition. Raises KafkaError."""
+        return await self._offsets_at(partitions, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the next record to become visible, each. Raises KafkaError."""
+        return await self._offsets_at(partitions, LATEST_TIMESTAMP)
+
+    async def _offsets_at(
+        self, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        found = await self._list_offsets(dict.fromkeys(partitions, timestamp))
+        return {partition: place.offset for partition, place in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after each time (ms); None if there is none that young."""
+        found = await self._list_offsets(timestamps)
+        return {name: place if place.offset >= 0 else None for name, place in found.items()}
+
+    async def _list_offsets(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        cluster, _ = self._running()
+        timeout_ms = self.settings.default_api_timeout_ms
+        return await list_offsets(cluster, timestamps, self.settings.isolation_level, timeout_ms)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Return the topic's partitions. Raises KafkaError if they cannot be known."""
+        cluster, _ = self._running()
+        return [*(await cluster.topic(topic, self.settings.default_api_timeout_ms)).partitions]
+
+    # --- commits ---------------------------------------------------------------------------------
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+    ) -> None:
+        """Commit `offsets` (of the next record to read), or the place of every partition.
+
+        Raises KafkaError: e.g. ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS if the group moved on.
+        """
+        self._running()
+        if offsets is None:
+            self._positions.mark_consumed()
+            places = self._consumed()
+        else:
+            places = {
+                name: OffsetAndMetadata(place) if isinstance(place, int) else place
+                for name, place in offsets.items()
+            }
+        await self._commit(places, self.settings.default_api_timeout_ms)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what the group has committed; partitions without an entry are left out."""
+        wanted = list(partitions)
+        timeout_ms = self.settings.default_api_timeout_ms
+        return await self._known_coordinator().committed(wanted, timeout_ms)
+
+    def _known_coordinator(self) -> Coordinator:
+        if self._coordinator is None:
+            raise ValueError("committing needs a group_id")
+        return self._coordinator
+
+    def _consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {one.topic_partition: one.consumed for one in self._positions if one.consumed}
+
+    async def _commit(self, places: Mapping[TopicPartition, OffsetAndMetadata], ms: float) -> None:
+        if not places:
+            return
+        member_id, generation_id = "", -1
+        if self._session is not None:
+            membership = self._session.membership
+            member_id, generation_id = membership.member_id, membership.generation_id
+        await self._known_coordinator().commit(places, member_id, generation_id, ms)
+
+    async def _commit_consumed(self, timeout_ms: float) -> None:
+        """Commit what is processed, if that is our job; a failure is logged."""
+        if not self.settings.enable_auto_commit or self._coordinator is None:
+            return
+        try:
+            await self._commit(self._consumed(), timeout_ms)
+        except KafkaError as error:
+            log.warning("auto commit: %s", error)
+
+    def _maybe_commit(self, now_ms: float) -> None:
+        if now_ms < self._commit_at_ms or self._commits:
+            return
+        self._commit_at_ms = now_ms + self.settings.auto_commit_interval_ms
+        work = self._commit_consumed(self.settings.auto_commit_interval_ms)
+        task = asyncio.get_running_loop().create_task(work)
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+
+    async def _look_up_committed(
+        self, partitions: Iterable[TopicPartition]
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        timeout_ms = self.settings.default_api_timeout_ms
+        return await self._known_coordinator().committed([*partitions], timeout_ms)
+
+    # --- what the group does to us (the Reader protocol) -------------------------------------------
+
+    async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
+        """Stop reading `partitions`; unless `lost`, commit first. Tell the listener."""
+        if not lost:
+            await self._commit_consumed(COMMIT_AT_CLOSE_MS)
+        gone = frozenset(partitions)
+        tell = self._listener.on_partitions_lost if lost else self._listener.on_partitions_revoked
+        await self._tell(tell, gone)
+        self._positions.assign([one for one in self._positions.by_partition if one not in gone])
+
+    async def accept(
+        self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
+    ) -> None:
+        """Read exactly `partitions`. Tell the listener of those that were added."""
+        self._positions.assign(partitions)
+        await self._tell(self._listener.on_partitions_assigned, frozenset(added))
+        if self._fetcher is not None:
+            self._fetcher.wake()
+
+    async def _tell(
+        self,
+        listener: Callable[[frozenset[TopicPartition]], Coroutine[None, None, None]],
+        partitions: frozenset[TopicPartition],
+    ) -> None:
+        try:
+            await listener(partitions)
+        except Exception:  # noqa: BLE001 -- it is the user's code: the group must go on without it
+            log.exception("a rebalance listener failed")
+
+    def fail(self, error: KafkaError) -> None:
+        """Raise `error` from the next poll."""
+        self._failures.append(error)
+        if self._news is not None:
+            self._news.set()

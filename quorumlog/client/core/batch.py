@@ -1,0 +1,129 @@
+"""One batch of a producer: the records that live, travel, are retried and fail together.
+
+It keeps its records until it is done, because a new producer epoch means encoding them again.
+"""
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import Final, NamedTuple
+
+from quorumlog.client.errors import KafkaError
+from quorumlog.invariants import require
+from quorumlog.wire.codec.compression import Compression
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
+
+BATCH_OVERHEAD_BYTES: Final = 61
+RECORD_OVERHEAD_BYTES: Final = 21  # the most that lengths, deltas and attributes take
+HEADER_OVERHEAD_BYTES: Final = 10
+
+
+class BatchState(Enum):
+    """WAITING (may still grow), SENT, RETRYING (sent before, in line again), DONE."""
+
+    WAITING = auto()
+    SENT = auto()
+    RETRYING = auto()
+    DONE = auto()
+
+
+TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
+    BatchState.WAITING: frozenset({BatchState.SENT, BatchState.DONE}),
+    BatchState.SENT: frozenset({BatchState.RETRYING, BatchState.DONE}),
+    BatchState.RETRYING: frozenset({BatchState.SENT, BatchState.DONE}),
+    BatchState.DONE: frozenset(),
+}
+
+
+class ProducerIdentity(NamedTuple):
+    """Who numbers the records: given by InitProducerId; the epoch grows on our side (KIP-360)."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Batch:
+    """Records for one partition.
+
+    `size_in_bytes` is an upper bound for the uncompressed batch. `indefinite`: some attempt may
+    have been written; it never becomes False again. `base_sequence` is -1 until it is first sent.
+    """
+
+    __slots__ = (
+        "_encoded",
+        "attempts",
+        "base_offset",
+        "base_sequence",
+        "created_ms",
+        "error",
+        "identity",
+        "indefinite",
+        "leader_epoch",
+        "log_append_time_ms",
+        "on_done",
+        "records",
+        "retry_at_ms",
+        "size_in_bytes",
+        "state",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, created_ms: float) -> None:
+        self.topic_partition: Final = topic_partition
+        self.created_ms: Final = created_ms
+        self.records: list[Record] = []
+        self.size_in_bytes = BATCH_OVERHEAD_BYTES
+        self.state = BatchState.WAITING
+        self.attempts = 0
+        self.retry_at_ms = created_ms
+        self.leader_epoch = -1  # of the leader that the last attempt went to
+        self.indefinite = False
+        self.identity: ProducerIdentity | None = None
+        self.base_sequence = -1
+        self._encoded: bytes | None = None
+        self.base_offset = -1
+        self.log_append_time_ms = -1
+        self.error: KafkaError | None = None
+        self.on_done: list[Callable[[], None]] = []
+
+    def become(self, state: BatchState) -> None:
+        """Change state. Raises InvariantViolation if that is not a legal change."""
+        require(state in TRANSITIONS[self.state], f"a batch may go {self.state} -> {state}")
+        self.state = state
+
+    def number(self, identity: ProducerIdentity, base_sequence: int) -> None:
+        """Give it a place in the producer's sequence; what was encoded before is void."""
+        self.identity, self.base_sequence, self._encoded = identity, base_sequence, None
+
+    def encode(self, compression: Compression) -> bytes:
+        """Return the bytes to send; made once for each numbering."""
+        if self._encoded is None:
+            producer_id, producer_epoch = self.identity or (-1, -1)
+            self._encoded = encode_batch(
+                self.records,
+                compression=compression,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=self.base_sequence,
+            )
+        return self._encoded
+
+
+def checked_record_size(
+    key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
+) -> int:
+    """Return the most bytes that a record takes in a batch. Raises TypeError if it cannot be one."""
+    size = RECORD_OVERHEAD_BYTES
+    if value is not None:
+        if not isinstance(value, bytes):
+            raise TypeError(f"a record's value is bytes or None, not {type(value).__name__}")
+        size += len(value)
+    if key is not None:
+        if not isinstance(key, bytes):
+            raise TypeError(f"a record's key is bytes or None, not {type(key).__name__}")
+        size += len(key)
+    for name, content in headers:
+        if not isinstance(name, str) or not isinstance(content, bytes | None):
+            raise TypeError("a record's headers are pairs of str and (bytes or None)")
+        size += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b"")
+    return size

@@ -1,0 +1,408 @@
+"""What a producer sends next: batches, their order, their numbers, their retries and their end.
+
+Order. One list per partition. Batches leave in it, and a batch is retried only when it is the
+oldest that is not done, so that the log has them in the order of `send`.
+
+Numbers (KIP-98). An idempotent producer numbers a partition's records from 0; a broker remembers the
+last five batches and refuses any other than the next. A retry keeps its numbers, which makes it harmless.
+Numbers change in one case: the OLDEST batch in flight is answered OUT_OF_ORDER_SEQUENCE_NUMBER or
+UNKNOWN_PRODUCER_ID. That proves that neither it nor any later one is in the log, so all of
+them are numbered anew from 0 in the next producer epoch, raised on our side (KIP-360), after every answer
+still under way has arrived. The epoch is counted per partition: brokers compare it per partition.
+
+The first batch in a new epoch travels alone: a broker accepts any number from a producer that
+it does not know, so a second batch that overtook a refused first one would stay in front of it.
+
+INVALID_PRODUCER_EPOCH means that somebody else raised our epoch. What is in flight cannot be told
+from a duplicate any more, so it fails; what was never sent goes out under a new producer id.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple, Protocol
+
+from quorumlog.client.core.backoff import Backoff
+from quorumlog.client.core.batch import (
+    Batch,
+    BatchState,
+    ProducerIdentity,
+)
+from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.records import Headers
+from quorumlog.client.settings import ProducerSettings
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.records import Record
+
+EPOCH_MAX: Final = 32_767
+SEQUENCE_MASK: Final = 0x7FFFFFFF  # 2**31 - 1 is followed by 0
+NEVER_MS: Final = float("inf")
+
+_GAP: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+_MISROUTED: Final = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Answers of a broker that does not lead the partition, or does not know yet that it does."""
+_FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+
+
+class Answer(NamedTuple):
+    """What a broker said about one batch."""
+
+    error_code: int = 0
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    message: str = ""
+
+
+class Leader(NamedTuple):
+    """Where a partition's batches go."""
+
+    broker_id: int
+    leader_epoch: int
+
+
+class Leaders(Protocol):
+    """What is known of the cluster while batches are drained."""
+
+    def leader(self, topic_partition: TopicPartition) -> Leader | None:
+        """Return the leader, or None while it is unknown or unreachable."""
+
+    def has_room(self, broker_id: int) -> bool:
+        """May one more request be sent to this broker now?"""
+
+
+class Drained(NamedTuple):
+    """What to do now: `by_broker` to send, each list in one request; `leaderless` to look up.
+
+    `wake_at_ms`: when time alone changes the answer; `inf` if nothing but an event can.
+    """
+
+    by_broker: dict[int, list[Batch]]
+    leaderless: list[TopicPartition]
+    wake_at_ms: float
+
+
+class PartitionQueue:
+    """One partition's batches: `in_flight` (sent at least once), then `waiting`; oldest first."""
+
+    __slots__ = ("in_flight", "pipelined", "renumber", "sequence", "topic_partition", "waiting")
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition: Final = topic_partition
+        self.in_flight: list[Batch] = []
+        self.waiting: deque[Batch] = deque()
+        self.sequence: tuple[ProducerIdentity, int] | None = None  # of the next new batch
+        self.pipelined = False  # a batch of this identity was acknowledged
+        self.renumber = False
+
+    def batches(self) -> Iterator[Batch]:
+        """All that are not done, oldest first."""
+        yield from self.in_flight
+        yield from self.waiting
+
+
+class Accumulator:
+    """All batches of one producer that are not done.
+
+    Invariants (`check_invariants`; tests call it after every step):
+      1. `buffered_bytes` is the sum of the sizes of the batches that are not done.
+      2. At most `max_in_flight` batches of a partition are in flight; 1 until one is acknowledged.
+      3. Numbers in flight ascend and do not overlap, within one identity.
+      4. A batch is SENT or RETRYING exactly while it is in flight.
+    """
+
+    def __init__(self, settings: ProducerSettings) -> None:
+        self.settings: Final = settings
+        self.idempotent: Final = settings.idempotent
+        self._batch_size: Final = settings.batch_size
+        self._retry: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self._reroute: Final = Backoff(
+            settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
+        )
+        self.queues: dict[TopicPartition, PartitionQueue] = {}
+        self._active: dict[TopicPartition, PartitionQueue] = {}  # those that hold batches
+        self.identity: ProducerIdentity | None = None
+        self.buffered_bytes = 0
+        self.flushing = False
+        self._next_expiry_ms = NEVER_MS
+
+    # --- records come in ---------------------------------------------------------------------
+
+    def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """Return the partition's queue: callers keep it, to spare the search for every record."""
+        if topic_partition not in self.queues:
+            self.queues[topic_partition] = PartitionQueue(topic_partition)
+        return self.queues[topic_partition]
+
+    def append(
+        self,
+        now_ms: float,
+        queue: PartitionQueue,
+        record: tuple[int, bytes | None, bytes | None, Headers],
+        size: int,
+    ) -> tuple[Batch, bool]:
+        """Add (timestamp_ms, key, value, headers) of `size` bytes, counted by `checked_record_size`.
+
+        Returns its batch, in which it is the last record, and whether `drain` has something new
+        to look at: a batch has begun or is full.
+        """
+        waiting = queue.waiting
+        batch = waiting[-1] if waiting else None
+        is_news = False
+        if batch is None or batch.size_in_bytes + size > self._batch_size:
+            is_news = True
+            batch = Batch(queue.topic_partition, now_ms)
+            waiting.append(batch)
+            self._active[queue.topic_partition] = queue
+            self.buffered_bytes += batch.size_in_bytes
+            expiry_ms = now_ms + self.settings.delivery_timeout_ms
+            self._next_expiry_ms = min(self._next_expiry_ms, expiry_ms)
+        batch.records.append(Record._make((len(batch.records), *record)))
+        batch.size_in_bytes += size
+        self.buffered_bytes += size
+        return batch, is_news or batch.size_in_bytes >= self._batch_size
+
+    # --- batches go out ----------------------------------------------------------------------
+
+    @property
+    def wants_identity(self) -> bool:
+        """Must InitProducerId be asked before a new batch can be numbered?"""
+        return self.idempotent and self.identity is None and bool(self._active)
+
+    def identify(self, identity: ProducerIdentity) -> None:
+        """Number new batches under `identity`, from InitProducerId."""
+        self.identity = identity
+
+    def drain(self, now_ms: float, leaders: Leaders) -> Drained:
+        """Take what may be sent now; the caller sends it, and reports every batch's end."""
+        by_broker: dict[int, list[Batch]] = {}
+        sizes: dict[int, int] = {}
+        drained = Drained(by_broker, [], NEVER_MS)
+        wake_at_ms = self._next_expiry_ms
+        for topic_partition, queue in self._active.items():
+            ready_at_ms = self._ready_at_ms(queue)
+            if ready_at_ms == NEVER_MS:
+                continue
+            leader = leaders.leader(topic_partition)
+            if leader is None:
+                if ready_at_ms <= now_ms or queue.in_flight:
+                    drained.leaderless.append(topic_partition)  # new metadata wakes us
+                else:
+                    wake_at_ms = min(wake_at_ms, ready_at_ms)
+                continue
+            is_retry = self._retries(queue)
+            batch = queue.in_flight[0] if is_retry else queue.waiting[0]
+            if is_retry and leader.leader_epoch > batch.leader_epoch:
+                ready_at_ms = now_ms  # a new leader is not the one that we must spare
+            if ready_at_ms > now_ms:
+                wake_at_ms = min(wake_at_ms, ready_at_ms)
+                continue
+            if not leaders.has_room(leader.broker_id):
+                continue  # the answer of a request wakes us
+            size = sizes.get(leader.broker_id, 0) + batch.size_in_bytes
+            if size > self.settings.max_request_size and leader.broker_id in by_broker:
+                wake_at_ms = now_ms
+                continue
+            self._send(queue, batch, leader)
+            by_broker.setdefault(leader.broker_id, []).append(batch)
+            sizes[leader.broker_id] = size
+            wake_at_ms = min(wake_at_ms, self._ready_at_ms(queue))
+        return drained._replace(wake_at_ms=wake_at_ms)
+
+    def _retries(self, queue: PartitionQueue) -> bool:
+        return any(batch.state is BatchState.RETRYING for batch in queue.in_flight)
+
+    def _ready_at_ms(self, queue: PartitionQueue) -> float:
+        """When may the queue's next batch be sent, if there is a leader? `inf`: not by time alone."""
+        if self._retries(queue):
+            if queue.renumber and not self._renumber(queue):
+                return NEVER_MS
+            head = queue.in_flight[0]
+            return head.retry_at_ms if head.state is BatchState.RETRYING else NEVER_MS
+        if not queue.waiting or len(queue.in_flight) >= self._in_flight_max(queue):
+            return NEVER_MS
+        if self.idempotent and not self._may_number(queue):
+            return NEVER_MS
+        first = queue.waiting[0]
+        is_full = len(queue.waiting) > 1 or first.size_in_bytes >= self._batch_size
+        if is_full or self.flushing or self.buffered_bytes >= self.settings.buffer_memory:
+            return first.created_ms
+        return first.created_ms + self.settings.linger_ms
+
+    def _in_flight_max(self, queue: PartitionQueue) -> int:
+        return self.settings.max_in_flight if queue.pipelined or not self.idempotent else 1
+
+    def _may_number(self, queue: PartitionQueue) -> bool:
+        if queue.sequence is None and self.identity is not None and not queue.in_flight:
+            queue.sequence, queue.pipelined = (self.identity, 0), False
+        return queue.sequence is not None
+
+    def _send(self, queue: PartitionQueue, batch: Batch, leader: Leader) -> None:
+        if batch.state is BatchState.WAITING:
+            queue.in_flight.append(queue.waiting.popleft())
+            if queue.sequence is not None:
+                self._number(queue, batch, *queue.sequence)
+        batch.become(BatchState.SENT)
+        batch.attempts += 1
+        batch.leader_epoch = leader.leader_epoch
+
+    def _number(
+        self, queue: PartitionQueue, batch: Batch, identity: ProducerIdentity, sequence: int
+    ) -> None:
+        batch.number(identity, sequence)
+        queue.sequence = identity, (sequence + len(batch.records)) & SEQUENCE_MASK
+
+    def _renumber(self, queue: PartitionQueue) -> bool:
+        """Number all in flight anew in the next epoch; False while an answer is under way."""
+        if any(batch.state is BatchState.SENT for batch in queue.in_flight):
+            return False
+        identity = queue.in_flight[0].identity
+        require(identity is not None, "only numbered batches are numbered anew")
+        if identity is not None and identity.producer_epoch < EPOCH_MAX:
+            identity = ProducerIdentity(identity.producer_id, identity.producer_epoch + 1)
+        else:
+            self._forget(identity)
+            identity = self.identity
+        if identity is None:
+            return False
+        queue.sequence, queue.pipelined, queue.renumber = (identity, 0), False, False
+        for batch in queue.in_flight:
+            self._number(queue, batch, *queue.sequence)
+        return True
+
+    def _forget(self, identity: ProducerIdentity | None) -> None:
+        if identity and self.identity and self.identity.producer_id == identity.producer_id:
+            self.identity = None
+
+    # --- answers come in ---------------------------------------------------------------------
+
+    def handle_answer(self, now_ms: float, batch: Batch, answer: Answer, chance: float) -> bool:
+        """Take in a broker's answer to the last attempt. True if the batch is now done.
+
+        `chance` in [0, 1) spreads the retry.
+        """
+        if batch.state is BatchState.DONE:
+            return False  # it ran out of time before
+        queue = self.queues[batch.topic_partition]
+        code = known(answer.error_code)
+        if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
+            batch.base_offset = answer.base_offset
+            batch.log_append_time_ms = answer.log_append_time_ms
+            queue.pipelined = queue.pipelined or self._is_current(queue, batch)
+            self._finish(queue, batch)
+            return True
+        if code not in DEFINITE:
+            batch.indefinite = True
+        if self.idempotent and code in _GAP:
+            queue.renumber = queue.renumber or batch is queue.in_flight[0]
+            return self._retry_or_fail(queue, batch, now_ms, answer, now_ms)
+        if code in RETRIABLE:
+            backoff = self._reroute if code in _MISROUTED else self._retry
+            retry_at_ms = now_ms + backoff.delay_ms(batch.attempts, chance)
+            return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
+        if code in _FENCED:
+            self._forget(batch.identity)
+            queue.sequence = None  # given again when nothing is in flight under the old one
+        self._fail(queue, batch, answer)
+        return True
+
+    def handle_lost(
+        self, now_ms: float, batch: Batch, *, written: bool, message: str, chance: float
+    ) -> bool:
+        """No answer will come. `written`: a byte of it may have left. True if it is now done."""
+        if batch.state is BatchState.DONE:
+            return False
+        batch.indefinite = batch.indefinite or written
+        answer = Answer(error_code=ErrorCode.NETWORK_EXCEPTION, message=message)
+        retry_at_ms = now_ms + self._reroute.delay_ms(batch.attempts, chance)
+        queue = self.queues[batch.topic_partition]
+        return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
+
+    def _retry_or_fail(
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        retry_at_ms: float,
+        answer: Answer,
+        now_ms: float,
+    ) -> bool:
+        is_late = now_ms >= batch.created_ms + self.settings.delivery_timeout_ms
+        if is_late or batch.attempts > self.settings.retries:
+            self._fail(queue, batch, answer)
+            return True
+        batch.become(BatchState.RETRYING)
+        batch.retry_at_ms = retry_at_ms
+        return False
+
+    @staticmethod
+    def _is_current(queue: PartitionQueue, batch: Batch) -> bool:
+        return queue.sequence is not None and batch.identity == queue.sequence[0]
+
+    # --- batches end -------------------------------------------------------------------------
+
+    def expire(self, now_ms: float) -> list[Batch]:
+        """End what is older than delivery_timeout_ms, even while an answer is under way."""
+        if now_ms < self._next_expiry_ms:
+            return []
+        deadline_ms = now_ms - self.settings.delivery_timeout_ms
+        expired = []
+        for queue in list(self._active.values()):
+            for batch in [batch for batch in queue.batches() if batch.created_ms <= deadline_ms]:
+                batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
+                timed_out = f"not acknowledged within {self.settings.delivery_timeout_ms} ms"
+                self._fail(queue, batch, Answer(ErrorCode.REQUEST_TIMED_OUT, message=timed_out))
+                expired.append(batch)
+        oldest = [batch.created_ms for queue in self._active.values() for batch in queue.batches()]
+        self._next_expiry_ms = min(oldest, default=NEVER_MS) + self.settings.delivery_timeout_ms
+        return expired
+
+    def fail_all(self, error: KafkaError) -> list[Batch]:
+        """End every batch with `error`: the producer is closed, or of no further use."""
+        failed = self.incomplete()
+        for batch in failed:
+            batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
+            answer = Answer(error.code, message=str(error))
+            self._fail(self.queues[batch.topic_partition], batch, answer)
+        return failed
+
+    def incomplete(self) -> list[Batch]:
+        """All batches that are not done."""
+        return [batch for queue in self._active.values() for batch in queue.batches()]
+
+    def _fail(self, queue: PartitionQueue, batch: Batch, answer: Answer) -> None:
+        where = f"{batch.topic_partition}: {answer.message}".removesuffix(": ")
+        batch.error = KafkaError(answer.error_code, where, definite=not batch.indefinite)
+        self._finish(queue, batch)
+
+    def _finish(self, queue: PartitionQueue, batch: Batch) -> None:
+        if batch.state is BatchState.WAITING:
+            queue.waiting.remove(batch)
+        else:
+            queue.in_flight.remove(batch)
+        queue.renumber = queue.renumber and bool(queue.in_flight)
+        batch.become(BatchState.DONE)
+        self.buffered_bytes -= batch.size_in_bytes
+        if not queue.in_flight and not queue.waiting:
+            del self._active[queue.topic_partition]
+
+    def check_invariants(self) -> None:
+        """Raise InvariantViolation with the number of the rule that does not hold."""
+        held = sum(batch.size_in_bytes for batch in self.incomplete())
+        require(held == self.buffered_bytes, "1: buffered_bytes is the sum of the sizes")
+        for queue in self._active.values():
+            flying = queue.in_flight
+            require(len(flying) <= self.settings.max_in_flight, "2: max_in_flight")
+            for earlier, later in zip(flying, flying[1:], strict=False):
+                gap = later.base_sequence - earlier.base_sequence - len(earlier.records)
+                ascends = gap & SEQUENCE_MASK < SEQUENCE_MASK // 2
+                same = earlier.identity == later.identity
+                require(not self.idempotent or (same and ascends), "3: numbers ascend")
+            sent = {BatchState.SENT, BatchState.RETRYING}
+            require({batch.state for batch in flying} <= sent, "4: in flight means sent")

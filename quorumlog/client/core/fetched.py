@@ -1,0 +1,122 @@
+"""Fetched bytes, and the records in them that the user may see.
+
+Batches are checked and decoded one at a time, when `poll` wants them. Control batches are skipped, and
+with read_committed the batches of aborted transactions too: the broker lists them (KIP-98, Fetch v4).
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from quorumlog.client.records import ConsumerRecord
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import (
+    BatchHeader,
+    decode_batch,
+    iterate_headers,
+)
+
+_ABORT_KEY: Final = b"\0\0\0\0"  # int16 version, int16 type: 0 is ABORT, 1 is COMMIT
+
+
+class Aborted(NamedTuple):
+    """A transaction that was aborted: its producer, and the first of its offsets in the chunk."""
+
+    first_offset: int
+    producer_id: int
+
+
+class Chunk:
+    """The answer to one fetch of one partition, read from the front.
+
+    `next_offset` is the offset after the last one that was read or skipped; `leader_epoch` is that
+    of the batch it lay in.
+    """
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        records: Buffer,
+        *,
+        start_offset: int,
+        aborted: Iterable[Aborted] = (),
+        read_committed: bool = False,
+    ) -> None:
+        self.size_in_bytes: Final = len(records)
+        self.next_offset = start_offset
+        self.leader_epoch = -1
+        headers = list(iterate_headers(records))
+        self.end_offset: Final = headers[-1][1].next_offset if headers else start_offset
+        self.end_epoch: Final = headers[-1][1].leader_epoch if headers else -1
+        self._topic_partition: Final = topic_partition
+        self._records: Final = records
+        self._batches: Final = deque(headers)
+        self._read_committed: Final = read_committed
+        self._aborted: Final = deque(sorted(aborted))
+        self._aborting: Final[set[int]] = set()
+        self._decoded: list[ConsumerRecord] = []
+        self._given = 0
+        self._end_of_decoded = start_offset
+
+    @property
+    def is_empty(self) -> bool:
+        """True once everything was read."""
+        return not self._batches and self._given >= len(self._decoded)
+
+    def read(self, max_records: int) -> list[ConsumerRecord]:
+        """Return up to `max_records` of the next batch that has any; [] at the end.
+
+        Raises CorruptBatch; what comes before the corrupt batch was returned by earlier calls.
+        """
+        while self._given >= len(self._decoded):
+            if not self._batches:
+                return []
+            position, header = self._batches[0]
+            self._decode(position, header)
+            self._batches.popleft()
+        end = self._given + max_records
+        records = self._decoded[self._given : end]
+        self._given += len(records)
+        if self._given < len(self._decoded):
+            self.next_offset = records[-1].offset + 1
+        else:
+            self.next_offset = max(self.next_offset, self._end_of_decoded)
+        return records
+
+    def _decode(self, position: int, header: BatchHeader) -> None:
+        self._decoded, self._given = [], 0
+        self._end_of_decoded = header.next_offset
+        self.leader_epoch = header.leader_epoch
+        if header.next_offset <= self.next_offset:
+            return
+        if header.is_control:
+            self._handle_control(position, header)
+        elif not self._is_aborted(header):
+            self._decoded = self._visible(position, header)
+        if not self._decoded:
+            self.next_offset = header.next_offset
+
+    def _visible(self, position: int, header: BatchHeader) -> list[ConsumerRecord]:
+        topic, partition = self._topic_partition
+        epoch, make = header.leader_epoch, ConsumerRecord._make
+        records = decode_batch(self._records, position)
+        if header.base_offset < self.next_offset:
+            records = [record for record in records if record[0] >= self.next_offset]
+        return [
+            make((topic, partition, offset, timestamp_ms, key, value, headers, epoch))
+            for offset, timestamp_ms, key, value, headers in records
+        ]
+
+    def _handle_control(self, position: int, header: BatchHeader) -> None:
+        if self._read_committed:
+            records = decode_batch(self._records, position)
+            if records and records[0].key == _ABORT_KEY:
+                self._aborting.discard(header.producer_id)
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        if not self._read_committed:
+            return False
+        while self._aborted and self._aborted[0].first_offset <= header.last_offset:
+            self._aborting.add(self._aborted.popleft().producer_id)
+        return header.is_transactional and header.producer_id in self._aborting

@@ -1,0 +1,99 @@
+"""The bytes that members of a classic group tell each other through the coordinator: "consumer".
+
+The coordinator does not read them; the group's leader does. Each starts with a version; what a newer
+version appends is skipped. Source: KIP-54's ConsumerProtocol, version 1 (with owned partitions, KIP-429),
+and the generation of version 2 (KIP-792).
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from quorumlog.client.core.assignors import Subscription
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.messages import (
+    consumer_protocol_assignment,
+    consumer_protocol_subscription,
+)
+from quorumlog.wire.codec.messages.consumer_protocol_assignment import ConsumerProtocolAssignment
+from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from quorumlog.wire.codec.schemas import decode_message, encode_message
+
+PROTOCOL_TYPE: Final = "consumer"
+SUBSCRIPTION_VERSION: Final = 2
+ASSIGNMENT_VERSION: Final = 0
+VERSION_BYTES: Final = 2
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """What a member sends with JoinGroup."""
+    owned = [
+        consumer_protocol_subscription.TopicPartition(topic=topic, partitions=partitions)
+        for topic, partitions in by_topic(subscription.owned).items()
+    ]
+    message = ConsumerProtocolSubscription(
+        topics=sorted(subscription.topics),
+        owned_partitions=owned,
+        generation_id=subscription.generation_id,
+    )
+    return _versioned(SUBSCRIPTION_VERSION, encode_message(message, SUBSCRIPTION_VERSION))
+
+
+def decode_subscription(data: bytes, instance_id: str | None) -> Subscription:
+    """What a member sent with JoinGroup. Raises MalformedFrame."""
+    version = min(_version(data), max(ConsumerProtocolSubscription.VERSIONS))
+    message = decode_message(ConsumerProtocolSubscription, version, data[VERSION_BYTES:])
+    owned = [
+        TopicPartition(topic.topic, partition)
+        for topic in message.owned_partitions
+        for partition in topic.partitions
+    ]
+    return Subscription(
+        topics=tuple(message.topics),
+        instance_id=instance_id,
+        owned=tuple(owned),
+        generation_id=message.generation_id,
+    )
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """What the leader gives one member with SyncGroup."""
+    assigned = [
+        consumer_protocol_assignment.TopicPartition(topic=topic, partitions=indexes)
+        for topic, indexes in by_topic(partitions).items()
+    ]
+    message = ConsumerProtocolAssignment(assigned_partitions=assigned)
+    return _versioned(ASSIGNMENT_VERSION, encode_message(message, ASSIGNMENT_VERSION))
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """What SyncGroup answered, sorted; nothing at all means no partitions. Raises MalformedFrame."""
+    if not data:
+        return ()
+    version = min(_version(data), max(ConsumerProtocolAssignment.VERSIONS))
+    message = decode_message(ConsumerProtocolAssignment, version, data[VERSION_BYTES:])
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic, partition)
+            for topic in message.assigned_partitions
+            for partition in topic.partitions
+        )
+    )
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, both in order."""
+    grouped: dict[str, list[int]] = {}
+    for topic, partition in sorted(partitions):
+        grouped.setdefault(topic, []).append(partition)
+    return grouped
+
+
+def _version(data: bytes) -> int:
+    return int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+
+
+def _versioned(version: int, body: list[Buffer]) -> bytes:
+    return version.to_bytes(VERSION_BYTES, "big") + b"".join(body)

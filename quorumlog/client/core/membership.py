@@ -1,0 +1,349 @@
+"""A member of a classic consumer group: when it joins, what it gives up, what it is given.
+
+Partitions are revoked only while the user is in `poll`, hence never while it processes records:
+heartbeats notice a rebalance, `poll` lets it happen. What comes after runs in the background.
+Eager protocols give up everything before joining (KIP-54); cooperative ones keep what they have,
+give up what the answer takes away, and join once more (KIP-429).
+It refuses answers of another generation. Left out: KIP-848's protocol.
+Sources: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-62 (max.poll.interval.ms), KIP-345
+(static members), KIP-394 (MEMBER_ID_REQUIRED).
+"""
+
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Final, assert_never
+
+from quorumlog.client.core import group_protocol
+from quorumlog.client.core import membership_events as facts
+from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription
+from quorumlog.client.core.backoff import Backoff
+from quorumlog.client.core.membership_events import Effect, Event
+from quorumlog.client.settings import ConsumerSettings
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+
+class State(Enum):
+    """UNJOINED; REVOKING (before a join); JOINING; LEADING (looks topics up); SYNCING; STABLE.
+
+    YIELDING: a cooperative member gives up what the new assignment takes away.
+    """
+
+    UNJOINED = auto()
+    REVOKING = auto()
+    JOINING = auto()
+    LEADING = auto()
+    SYNCING = auto()
+    YIELDING = auto()
+    STABLE = auto()
+
+
+S = State
+TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+    S.UNJOINED: frozenset({S.REVOKING, S.JOINING, S.UNJOINED}),
+    S.REVOKING: frozenset({S.JOINING, S.UNJOINED}),
+    S.JOINING: frozenset({S.LEADING, S.SYNCING, S.UNJOINED}),
+    S.LEADING: frozenset({S.SYNCING, S.UNJOINED}),
+    S.SYNCING: frozenset({S.YIELDING, S.STABLE, S.UNJOINED}),
+    S.YIELDING: frozenset({S.STABLE, S.UNJOINED}),
+    S.STABLE: frozenset({S.REVOKING, S.JOINING, S.UNJOINED}),
+}
+
+_COORDINATOR_LOST: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+_EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_TRY_AGAIN: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS}
+)
+
+
+class Membership:
+    """One member of one group.
+
+    Invariants (`check_invariants`, after every step):
+      1. Before SYNCING no generation; from SYNCING on a member id and a generation.
+      2. An eager member that joins owns nothing.
+    """
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self.settings: Final = settings
+        self.state = State.UNJOINED
+        self.member_id, self.generation_id, self.protocol = "", -1, ""
+        self.is_leader = False
+        self.topics: tuple[str, ...] = ()
+        self.owned: tuple[TopicPartition, ...] = ()
+        self.coordinator_known = self.is_finding = False
+        self.rejoin_wanted = False
+        self.in_poll = False
+        self._polled_ms = self._heartbeat_ms = self._heard_ms = self._retry_ms = 0.0
+        self._heartbeat_pending = False
+        self._failures = 0
+        self._backoff: Final = Backoff(
+            settings.metadata_retry_backoff_ms, settings.retry_backoff_max_ms
+        )
+        self._asked_topics: tuple[str, ...] = ()
+        self._assigned: tuple[TopicPartition, ...] = ()
+        self._members: dict[str, Subscription] = {}
+        self.counts: Mapping[str, int] = {}
+        names = settings.partition_assignment_strategy
+        self.is_cooperative: Final = all(name in COOPERATIVE for name in names)
+
+    def step(self, now_ms: float, event: Event) -> list[Effect]:
+        """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug."""
+        effects = self._handle(now_ms, event)
+        effects += self._advance(now_ms)
+        self.check_invariants()
+        return effects
+
+    def next_tick_ms(self, now_ms: float) -> float:
+        """When `Ticked` is due next; `inf` if only an event can change anything."""
+        if not self.coordinator_known or not self.topics:
+            return float("inf")
+        if self.state is State.STABLE:
+            session_end_ms = self._heard_ms + self.settings.session_timeout_ms
+            due_ms = session_end_ms if self._heartbeat_pending else self._heartbeat_ms
+            return min(due_ms, session_end_ms, self._poll_deadline_ms())
+        if self.state is State.UNJOINED and self._retry_ms > now_ms:
+            return self._retry_ms
+        return float("inf")
+
+    def _poll_deadline_ms(self) -> float:
+        if self.in_poll:
+            return float("inf")
+        return self._polled_ms + self.settings.max_poll_interval_ms
+
+    def _become(self, state: State) -> None:
+        require(state in TRANSITIONS[self.state], f"a member may go {self.state} -> {state}")
+        self.state = state
+
+    # --- facts ---------------------------------------------------------------------------------
+
+    def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0912 -- one flat case per kind of fact
+        match event:
+            case facts.Subscribed(topics=topics):
+                return self._handle_subscribed(now_ms, topics)
+            case facts.PollBegan():
+                self.in_poll, self._polled_ms = True, now_ms
+            case facts.PollEnded():
+                self.in_poll, self._polled_ms = False, now_ms
+            case facts.CountsChanged(counts=counts):
+                old = self.counts
+                changed = any(counts[topic] != old[topic] for topic in old if topic in counts)
+                self.rejoin_wanted = self.rejoin_wanted or (self.is_leader and changed)
+            case facts.CoordinatorFound():
+                self.coordinator_known, self.is_finding = True, False
+                self._heard_ms = now_ms
+            case facts.CoordinatorLost():
+                self.coordinator_known = self._heartbeat_pending = False
+            case facts.JoinAnswered():
+                return self._handle_join_answered(now_ms, event)
+            case facts.TopicsLookedUp(counts=counts):
+                return self._lead(counts)
+            case facts.SyncAnswered():
+                return self._handle_sync_answered(now_ms, event)
+            case facts.HeartbeatAnswered():
+                return self._handle_heartbeat_answered(now_ms, event)
+            case facts.RevocationDone():
+                return self._handle_revocation_done(now_ms)
+            case facts.Ticked():
+                pass
+            case _:
+                assert_never(event)
+        return []
+
+    def _handle_subscribed(self, now_ms: float, topics: tuple[str, ...]) -> list[Effect]:
+        self.topics, self._polled_ms = topics, now_ms
+        self.rejoin_wanted = True
+        return [] if topics else self._leave("the consumer unsubscribed")
+
+    def _leave(self, reason: str) -> list[Effect]:
+        effects: list[Effect] = []
+        # A static member stays until its session ends: it may come back (KIP-345).
+        if self.member_id and self.settings.group_instance_id is None:
+            effects.append(facts.SendLeave(member_id=self.member_id, reason=reason))
+            self.member_id = ""
+        return effects + self._forget_generation()
+
+    def _forget_generation(self) -> list[Effect]:
+        owned, self.owned = self.owned, ()
+        self.generation_id, self.is_leader, self.rejoin_wanted = -1, False, True
+        self._heartbeat_pending = False
+        self._become(State.UNJOINED)
+        return [facts.Revoke(partitions=owned, lost=True)] if owned else []
+
+    def _handle_join_answered(self, now_ms: float, event: facts.JoinAnswered) -> list[Effect]:
+        if self.state is not State.JOINING:
+            return []
+        if event.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+            self.member_id = event.member_id
+            self._become(State.UNJOINED)
+            return []
+        if event.error_code != ErrorCode.NONE:
+            return self._handle_refused(now_ms, event.error_code)
+        if event.protocol not in ASSIGNORS:
+            return self._handle_refused(now_ms, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        self.member_id, self.generation_id = event.member_id, event.generation_id
+        self.protocol, self.is_leader = event.protocol, event.leader_id == event.member_id
+        self._heard_ms, self.rejoin_wanted = now_ms, self.topics != self._asked_topics
+        if not self.is_leader:
+            self._become(State.SYNCING)
+            return [self._sync()]
+        self._become(State.LEADING)
+        self._members = {
+            member.member_id: group_protocol.decode_subscription(
+                member.metadata, member.instance_id
+            )
+            for member in event.members
+        }
+        wanted = {topic for member in self._members.values() for topic in member.topics}
+        return [facts.LookUpTopics(topics=tuple(sorted(wanted)))]
+
+    def _lead(self, counts: Mapping[str, int]) -> list[Effect]:
+        if self.state is not State.LEADING:
+            return []
+        wanted = {topic for member in self._members.values() for topic in member.topics}
+        self.counts = {topic: counts.get(topic, 0) for topic in sorted(wanted)}
+        assignment = ASSIGNORS[self.protocol](self._members, counts)
+        encoded = tuple(
+            (member, group_protocol.encode_assignment(partitions))
+            for member, partitions in sorted(assignment.items())
+        )
+        self._become(State.SYNCING)
+        return [self._sync(encoded)]
+
+    def _sync(self, assignments: tuple[tuple[str, bytes], ...] = ()) -> Effect:
+        return facts.SendSync(
+            member_id=self.member_id,
+            generation_id=self.generation_id,
+            protocol=self.protocol,
+            assignments=assignments,
+        )
+
+    def _handle_sync_answered(self, now_ms: float, event: facts.SyncAnswered) -> list[Effect]:
+        if self.state is not State.SYNCING:
+            return []
+        if event.error_code != ErrorCode.NONE:
+            return self._handle_refused(now_ms, event.error_code)
+        self._heard_ms, self._heartbeat_ms = now_ms, now_ms + self.settings.heartbeat_interval_ms
+        self._failures = 0
+        self._assigned = group_protocol.decode_assignment(event.assignment)
+        taken = tuple(sorted({*self.owned} - {*self._assigned}))
+        if taken:
+            self._become(State.YIELDING)
+            self.rejoin_wanted = True
+            return [facts.Revoke(partitions=taken, lost=False)]
+        return self._settle()
+
+    def _settle(self) -> list[Effect]:
+        added = tuple(sorted({*self._assigned} - {*self.owned}))
+        self.owned = self._assigned
+        self._become(State.STABLE)
+        return [facts.Assign(partitions=self.owned, added=added)]
+
+    def _handle_revocation_done(self, now_ms: float) -> list[Effect]:
+        if self.state is State.YIELDING:
+            return self._settle()
+        if self.state is State.REVOKING:
+            self.owned = ()
+            return self._join(now_ms)
+        return []
+
+    def _handle_heartbeat_answered(
+        self, now_ms: float, event: facts.HeartbeatAnswered
+    ) -> list[Effect]:
+        self._heartbeat_pending = False
+        if self.state is not State.STABLE or event.generation_id != self.generation_id:
+            return []
+        if event.error_code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
+            self._heard_ms = now_ms
+            is_rebalance = event.error_code == ErrorCode.REBALANCE_IN_PROGRESS
+            self.rejoin_wanted = self.rejoin_wanted or is_rebalance
+            return []
+        if event.error_code in _COORDINATOR_LOST:
+            self.coordinator_known = False
+            return []
+        return self._handle_refused(now_ms, event.error_code)
+
+    def _handle_refused(self, now_ms: float, error_code: int) -> list[Effect]:
+        """A join or sync failed, or a heartbeat says that we are out."""
+        self.rejoin_wanted = True
+        self._failures += 1
+        self._retry_ms = now_ms + self._backoff.delay_ms(self._failures, 0.5)
+        if error_code in _EXPELLED:
+            if error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+                self.member_id = ""
+            return self._forget_generation()
+        self._become(State.UNJOINED)
+        if error_code in _COORDINATOR_LOST:
+            self.coordinator_known = False
+            return []
+        if error_code in _TRY_AGAIN:
+            return []
+        self.topics = ()  # until the user subscribes again
+        return [facts.Fail(error_code=error_code)]
+
+    # --- what time and circumstances allow ---------------------------------------------------
+
+    def _advance(self, now_ms: float) -> list[Effect]:
+        if not self.topics:
+            return []
+        if self.state is State.STABLE and now_ms >= self._poll_deadline_ms():
+            return self._leave("max.poll.interval.ms passed without a poll")
+        if not self.coordinator_known:
+            if self.is_finding:
+                return []
+            self.is_finding = True
+            return [facts.FindCoordinator()]
+        if self.state in {State.UNJOINED, State.STABLE} and self.rejoin_wanted and self.in_poll:
+            return self._prepare_join(now_ms)
+        if self.state is State.STABLE:
+            return self._maybe_heartbeat(now_ms)
+        return []
+
+    def _prepare_join(self, now_ms: float) -> list[Effect]:
+        if self.state is State.UNJOINED and now_ms < self._retry_ms:
+            return []
+        if self.owned and not self.is_cooperative:
+            self._become(State.REVOKING)
+            return [facts.Revoke(partitions=self.owned, lost=False)]
+        return self._join(now_ms)
+
+    def _join(self, now_ms: float) -> list[Effect]:
+        if not self.topics:
+            self._become(State.UNJOINED)
+            return []
+        self._become(State.JOINING)
+        self._asked_topics = self.topics
+        subscription = Subscription(
+            topics=self.topics, owned=self.owned, generation_id=self.generation_id
+        )
+        metadata = group_protocol.encode_subscription(subscription)
+        names = self.settings.partition_assignment_strategy
+        protocols = tuple((name, metadata) for name in names)
+        return [facts.SendJoin(member_id=self.member_id, protocols=protocols)]
+
+    def _maybe_heartbeat(self, now_ms: float) -> list[Effect]:
+        if now_ms - self._heard_ms >= self.settings.session_timeout_ms:
+            self.coordinator_known, self.is_finding = False, True
+            self._heartbeat_pending = False
+            return [facts.FindCoordinator()]
+        if self._heartbeat_pending or now_ms < self._heartbeat_ms:
+            return []
+        self._heartbeat_ms = now_ms + self.settings.heartbeat_interval_ms
+        self._heartbeat_pending = True
+        return [facts.SendHeartbeat(member_id=self.member_id, generation_id=self.generation_id)]
+
+    def check_invariants(self) -> None:
+        """Raise InvariantViolation with the number of the rule that does not hold."""
+        if self.state in {State.LEADING, State.SYNCING, State.YIELDING, State.STABLE}:
+            has_generation = bool(self.member_id) and self.generation_id >= 0
+            require(has_generation, "1: from SYNCING on a member id and a generation")
+        if self.state is State.JOINING and not self.is_cooperative:
+            require(not self.owned, "2: an eager member that joins owns nothing")

@@ -1,0 +1,195 @@
+"""What a group member learns, and what it wants done: facts in the past tense, effects as orders."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedMember:
+    """One member as the coordinator lists it to the leader; `metadata` is its subscription, raw."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscribed:
+    """The user wants these topics from now on; none: leave the group."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollBegan:
+    """The user is in `poll`: what earlier polls returned is processed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollEnded:
+    """The user has left `poll`, with records or without."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountsChanged:
+    """How many partitions the subscribed topics have now."""
+
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorFound:
+    """The group's coordinator is known and can be reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorLost:
+    """Its connection broke."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinAnswered:
+    """JoinGroup's answer. `members` is empty unless we lead."""
+
+    error_code: int
+    generation_id: int = -1
+    member_id: str = ""
+    leader_id: str = ""
+    protocol: str = ""
+    members: tuple[JoinedMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsLookedUp:
+    """The partition counts that LookUpTopics asked for."""
+
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncAnswered:
+    """SyncGroup's answer; `assignment` is raw."""
+
+    error_code: int
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswered:
+    """Heartbeat's answer, to the one of `generation_id`."""
+
+    generation_id: int
+    error_code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationDone:
+    """Offsets are committed and the user's listener has returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Time has passed."""
+
+
+Event = (
+    Subscribed
+    | PollBegan
+    | PollEnded
+    | CountsChanged
+    | CoordinatorFound
+    | CoordinatorLost
+    | JoinAnswered
+    | TopicsLookedUp
+    | SyncAnswered
+    | HeartbeatAnswered
+    | RevocationDone
+    | Ticked
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindCoordinator:
+    """Find it, for as long as it takes; then CoordinatorFound."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendJoin:
+    """Ask to join; `protocols` are (assignor's name, our subscription, raw)."""
+
+    member_id: str
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpTopics:
+    """We lead: find out how many partitions these topics have; then TopicsLookedUp."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSync:
+    """Ask for our share; `assignments` are (member id, raw), empty unless we lead."""
+
+    member_id: str
+    generation_id: int
+    protocol: str
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendHeartbeat:
+    """Tell the coordinator that we live."""
+
+    member_id: str
+    generation_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendLeave:
+    """Tell the coordinator that we go. No answer is awaited."""
+
+    member_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revoke:
+    """Stop reading `partitions`. Unless they are `lost` (others may read them already), commit first.
+
+    Then tell the listener; then RevocationDone.
+    """
+
+    partitions: tuple[TopicPartition, ...]
+    lost: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Read `partitions`, of which `added` are new; tell the listener."""
+
+    partitions: tuple[TopicPartition, ...]
+    added: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fail:
+    """Raise this from the user's next `poll`: trying again cannot help."""
+
+    error_code: int
+
+
+Effect = (
+    FindCoordinator
+    | SendJoin
+    | LookUpTopics
+    | SendSync
+    | SendHeartbeat
+    | SendLeave
+    | Revoke
+    | Assign
+    | Fail
+)

@@ -1,0 +1,309 @@
+"""Where a consumer reads: which offset comes next in each partition, and how that was decided.
+
+A partition without a position looks for the committed offset, then asks the broker by
+`auto_offset_reset`. Data is fetched ahead of the user: `fetch` is where the next request starts, `offset`
+what `poll` returns next; between them lie the chunks. Answers to requests that a `seek` has overtaken are
+dropped. A log that was truncated below what we read is noticed by the leader (KIP-320, by Fetch v12).
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import Enum, auto
+from typing import Final
+
+from quorumlog.client.core.backoff import Backoff
+from quorumlog.client.core.fetched import Aborted, Chunk
+from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
+from quorumlog.client.settings import ConsumerSettings
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.fetch import PartitionData
+
+EARLIEST_TIMESTAMP: Final = -2
+LATEST_TIMESTAMP: Final = -1
+_RESETS: Final = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+
+class PositionState(Enum):
+    """LOOKING (for the committed offset), RESETTING (asks for an offset by time), FETCHING."""
+
+    LOOKING = auto()
+    RESETTING = auto()
+    FETCHING = auto()
+
+
+class Position:
+    """One partition's place. `consumed_offset`: what earlier polls returned, so what may be committed."""
+
+    __slots__ = (
+        "buffered_bytes",
+        "chunks",
+        "consumed",
+        "epoch",
+        "failures",
+        "fetch_epoch",
+        "fetch_offset",
+        "high_watermark",
+        "is_asked",
+        "log_start_offset",
+        "offset",
+        "paused",
+        "preferred_replica",
+        "reset_timestamp",
+        "retry_at_ms",
+        "state",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition) -> None:
+        self.topic_partition: Final = topic_partition
+        self.state = PositionState.LOOKING
+        self.offset = self.fetch_offset = -1
+        self.epoch = self.fetch_epoch = -1
+        self.consumed: OffsetAndMetadata | None = None
+        self.reset_timestamp = LATEST_TIMESTAMP
+        self.chunks: deque[Chunk] = deque()
+        self.buffered_bytes = 0
+        self.is_asked = False  # a request for it is under way
+        self.paused = False
+        self.preferred_replica = -1
+        self.failures = 0
+        self.retry_at_ms = 0.0
+        self.high_watermark = self.log_start_offset = -1
+
+    def place(self, offset: int, epoch: int) -> None:
+        """Read on from `offset`; what was fetched for another place is dropped."""
+        self.state = PositionState.FETCHING
+        self.offset = self.fetch_offset = offset
+        self.epoch = self.fetch_epoch = epoch
+        self.drop_chunks()
+
+    def drop_chunks(self) -> None:
+        """Forget what was fetched and not read."""
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        self.fetch_offset, self.fetch_epoch = self.offset, self.epoch
+
+
+class Positions:
+    """All partitions that one consumer reads.
+
+    Invariants (checked by tests):
+      1. `poll` returns each offset of a partition at most once between two seeks, in order.
+      2. At most one request per partition is under way; `buffered_bytes` is bounded by one answer
+         more than `max_partition_fetch_bytes`.
+    """
+
+    def __init__(self, settings: ConsumerSettings) -> None:
+        self.settings: Final = settings
+        self.by_partition: dict[TopicPartition, Position] = {}
+        self.errors: deque[KafkaError] = deque()
+        self._ready: dict[TopicPartition, Position] = {}  # with chunks, in order of arrival
+        self._backoff: Final = Backoff(
+            settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
+        )
+
+    def __iter__(self) -> Iterator[Position]:
+        """Walk through the partitions in order of assignment."""
+        return iter(self.by_partition.values())
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these from now on; those that were read before keep their place."""
+        old = self.by_partition
+        self.by_partition = {one: old.get(one) or Position(one) for one in partitions}
+        ready = self._ready.items()
+        self._ready = {name: one for name, one in ready if self.is_current(one)}
+
+    def is_current(self, position: Position) -> bool:
+        """Tell whether the partition is (still, in this incarnation) read."""
+        return self.by_partition.get(position.topic_partition) is position
+
+    def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = -1) -> None:
+        """Read on from `offset`. Raises KeyError if the partition is not assigned."""
+        position = self.by_partition[topic_partition]
+        position.place(offset, epoch)
+        position.consumed = OffsetAndMetadata(offset, epoch)
+
+    def seek_by_time(self, topic_partition: TopicPartition, timestamp: int) -> None:
+        """Ask the broker where to read on: EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
+        position = self.by_partition[topic_partition]
+        position.drop_chunks()
+        self._reset(position, timestamp)
+
+    def _reset(self, position: Position, timestamp: int) -> None:
+        position.state, position.reset_timestamp = PositionState.RESETTING, timestamp
+
+    def _reset_by_policy(self, position: Position, code: ErrorCode, why: str) -> None:
+        timestamp = _RESETS.get(self.settings.auto_offset_reset)
+        if timestamp is None:
+            position.retry_at_ms = float("inf")  # until the user seeks
+            message = f"{position.topic_partition}: {why}, and auto_offset_reset is none"
+            self.errors.append(KafkaError(code, message, definite=True))
+        else:
+            self._reset(position, timestamp)
+
+    # --- what to ask brokers ---------------------------------------------------------------------
+
+    def waiting(self, now_ms: float, state: PositionState) -> list[Position]:
+        """List those in LOOKING or RESETTING that may be asked for now."""
+        return [
+            one
+            for one in self
+            if one.state is state
+            and not one.is_asked
+            and not one.chunks
+            and one.retry_at_ms <= now_ms
+        ]
+
+    def fetchable(self, now_ms: float) -> list[Position]:
+        """List those that the next fetch should ask for, longest unserved first."""
+        limit = self.settings.max_partition_fetch_bytes
+        if sum(one.buffered_bytes for one in self) >= self.settings.fetch_max_bytes:
+            return []
+        return [
+            one
+            for one in self
+            if one.state is PositionState.FETCHING
+            and not one.is_asked
+            and not one.paused
+            and one.buffered_bytes < limit
+            and one.retry_at_ms <= now_ms
+        ]
+
+    def wake_at_ms(self, now_ms: float) -> float:
+        """When time alone lets another partition be asked for."""
+        later = [one.retry_at_ms for one in self if not one.is_asked and one.retry_at_ms > now_ms]
+        return min(later, default=float("inf"))
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def handle_committed(self, position: Position, committed: OffsetAndMetadata | None) -> None:
+        """Take in the group's committed offset, None if there is none."""
+        if position.state is not PositionState.LOOKING:
+            return
+        if committed is None or committed.offset < 0:
+            no_offset = "nothing is committed"
+            self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, no_offset)
+        else:
+            position.place(committed.offset, committed.leader_epoch)
+            position.consumed = committed
+
+    def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
+        """Take in the answer to a RESETTING partition's question."""
+        if position.state is PositionState.RESETTING:
+            position.failures = 0
+            position.place(offset, epoch)
+            position.consumed = OffsetAndMetadata(offset, epoch)
+
+    def handle_failure(self, now_ms: float, position: Position, chance: float) -> None:
+        """Ask again later: no answer came, or an error that passes."""
+        position.failures += 1
+        position.preferred_replica = -1
+        position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, chance)
+
+    def handle_fetched(
+        self,
+        now_ms: float,
+        position: Position,
+        fetch_offset: int,
+        answer: PartitionData,
+        chance: float,
+    ) -> bool:
+        """Take in the answer to a fetch at `fetch_offset`. True if metadata must be refreshed."""
+        is_stale = position.fetch_offset != fetch_offset
+        if is_stale or position.state is not PositionState.FETCHING:
+            return False
+        code = known(answer.error_code)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE and position.preferred_replica < 0:
+            out = f"offset {fetch_offset} is out of range"
+            self._reset_by_policy(position, code, out)
+            return False
+        if code != ErrorCode.NONE:
+            if code not in RETRIABLE and code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                self.errors.append(answered(code, str(position.topic_partition)))
+            self.handle_failure(now_ms, position, chance)
+            return True
+        position.failures = 0
+        position.high_watermark = answer.high_watermark
+        position.log_start_offset = answer.log_start_offset
+        if answer.diverging_epoch is not None and answer.diverging_epoch.end_offset >= 0:
+            self._handle_truncated(position, answer.diverging_epoch.end_offset)
+        elif answer.preferred_read_replica >= 0:
+            position.preferred_replica = answer.preferred_read_replica
+        elif answer.records:
+            self._keep(position, answer)
+        return False
+
+    def _handle_truncated(self, position: Position, end_offset: int) -> None:
+        if position.chunks:
+            position.drop_chunks()  # what the user has seen may still be there: look again from it
+        elif self.settings.auto_offset_reset == "none":
+            lost = f"the log was truncated to {end_offset}"
+            self._reset_by_policy(position, ErrorCode.OFFSET_OUT_OF_RANGE, lost)
+        else:
+            position.place(min(end_offset, position.offset), -1)
+
+    def _keep(self, position: Position, answer: PartitionData) -> None:
+        records = answer.records
+        if not isinstance(records, bytes | bytearray | memoryview):
+            return
+        aborted = answer.aborted_transactions or ()
+        chunk = Chunk(
+            position.topic_partition,
+            bytes(records),
+            start_offset=position.fetch_offset,
+            aborted=[Aborted(one.first_offset, one.producer_id) for one in aborted],
+            read_committed=self.settings.isolation_level == "read_committed",
+        )
+        if chunk.end_offset <= position.fetch_offset:
+            return  # not one whole batch
+        self._ready.setdefault(position.topic_partition, position)
+        position.chunks.append(chunk)
+        position.buffered_bytes += chunk.size_in_bytes
+        position.fetch_offset, position.fetch_epoch = chunk.end_offset, chunk.end_epoch
+
+    # --- records for the user --------------------------------------------------------------------
+
+    @property
+    def has_records(self) -> bool:
+        """True if `take` may return something."""
+        return any(position.chunks and not position.paused for position in self._ready.values())
+
+    def mark_consumed(self) -> None:
+        """Note that what earlier polls returned is processed: it may be committed now."""
+        for position in self:
+            if position.state is PositionState.FETCHING:
+                position.consumed = OffsetAndMetadata(position.offset, position.epoch)
+
+    def take(self, max_records: int) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Hand out up to `max_records`, partition by partition in order of arrival."""
+        taken: dict[TopicPartition, list[ConsumerRecord]] = {}
+        left = max_records
+        for position in list(self._ready.values()):
+            while left and position.chunks and not position.paused:
+                records = self._read(position, left)
+                if records:
+                    taken.setdefault(position.topic_partition, []).extend(records)
+                    left -= len(records)
+            if not position.chunks:
+                del self._ready[position.topic_partition]
+            if not left:
+                break
+        return taken
+
+    def _read(self, position: Position, max_records: int) -> list[ConsumerRecord]:
+        chunk = position.chunks[0]
+        try:
+            records = chunk.read(max_records)
+        except CorruptBatch as error:
+            position.drop_chunks()  # fetched again: the damage may have happened on the way
+            message = f"{position.topic_partition} at offset {position.offset}: {error}"
+            self.errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, message, definite=True))
+            return []
+        position.offset, position.epoch = chunk.next_offset, chunk.leader_epoch
+        if chunk.is_empty:
+            position.chunks.popleft()
+            position.buffered_bytes -= chunk.size_in_bytes
+        return records

@@ -1,0 +1,1 @@
+"""Sockets, clocks and tasks of the client: what drives the cores."""

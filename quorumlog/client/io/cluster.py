@@ -1,0 +1,258 @@
+"""What the clients know of the cluster, kept up to date, and how they reach its brokers.
+
+While somebody misses a leader, metadata is asked for again and again, from whichever broker
+answers: after `metadata_retry_backoff_ms` at first, so that a new leader is found within about
+100 ms of its election.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import Final
+
+from quorumlog.client.core.backoff import Backoff
+from quorumlog.client.core.batches import Leader
+from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
+from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.io.links import Links
+from quorumlog.client.io.metadata_source import MetadataSource
+from quorumlog.client.settings import Address, CommonSettings, addresses
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Request, ResponseT
+from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+log = logging.getLogger(__name__)
+
+QUIET_MS: Final = 1_000  # after that long without a wish for metadata, the next is met at once
+
+
+class Purpose(Enum):
+    """What a connection is for: none may wait behind another's long request.
+
+    DATA: Produce or Fetch. GROUP: the coordinator, where a join may take minutes. CONTROL: the rest.
+    """
+
+    DATA = auto()
+    GROUP = auto()
+    CONTROL = auto()
+
+
+class Cluster:
+    """Brokers, topics and leaders. Start it, share it, close it; one event loop.
+
+    The callbacks in `on_change` run after every change of metadata or connections.
+    """
+
+    def __init__(self, settings: CommonSettings, *, auto_create_topics: bool = False) -> None:
+        self.settings: Final = settings
+        self.metadata: Final = MetadataCache()
+        self.on_change: Final[list[Callable[[], None]]] = []
+        self._wanted: set[str] = set()
+        self._auto_create: Final = auto_create_topics
+        self._loop: Final = asyncio.get_running_loop()
+        self._links: Final = {purpose: Links(settings, self._changed) for purpose in Purpose}
+        self._source: Final = MetadataSource(settings, self._nodes)
+        self._backoff: Final = Backoff(
+            settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
+        )
+        self._wish: Final = asyncio.Event()
+        self._updated: asyncio.Future[None] = self._loop.create_future()
+        self._fruitless = 0  # updates in a row that brought no new leader
+        self._updates: asyncio.Task[None] | None = None
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the cluster. Raises KafkaError (definite) if no broker answers in time."""
+        self._updates = self._loop.create_task(self._keep_updated())
+        try:
+            async with asyncio.timeout(self.settings.socket_connection_setup_timeout_ms / 1000):
+                while not self.metadata.nodes:
+                    await self.next_update()
+        except TimeoutError:
+            await self.close()
+            where = ", ".join(
+                f"{host}:{port}" for host, port in addresses(self.settings.bootstrap_servers)
+            )
+            message = f"no broker answers at {where}"
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True) from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """End all connections and tasks."""
+        if self._updates is not None:
+            self._updates.cancel()
+            await asyncio.gather(self._updates, return_exceptions=True)
+        await self._source.close()
+        for links in self._links.values():
+            await links.close()
+
+    def now_ms(self) -> float:
+        """Return milliseconds of the event loop's clock."""
+        return self._loop.time() * 1000
+
+    def _changed(self) -> None:
+        for callback in list(self.on_change):
+            callback()
+
+    # --- leaders and connections -----------------------------------------------------------------
+
+    def connected(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> KafkaConnection | None:
+        """Return the live connection to a broker, or None, and then see to it that it comes."""
+        node = self.metadata.nodes.get(broker_id)
+        return self._links[purpose].connected(node) if node is not None else None
+
+    def is_failing(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> bool:
+        """Tell whether the broker is unknown, or could not be reached when last tried."""
+        node = self.metadata.nodes.get(broker_id)
+        return node is None or self._links[purpose].is_failing(node)
+
+    def leader(self, topic_partition: TopicPartition) -> Leader | None:
+        """Return the leader if it is known and connected; otherwise look for it."""
+        leader = self.metadata.leader(topic_partition)
+        if leader is not None and self.connected(leader.broker_id) is not None:
+            return leader
+        if leader is None or self.is_failing(leader.broker_id, Purpose.DATA):
+            self.request_update()
+        return None
+
+    async def send(
+        self,
+        broker_id: int,
+        request: Request[ResponseT],
+        *,
+        purpose: Purpose = Purpose.CONTROL,
+        version_max: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> ResponseT:
+        """Ask one broker, once. Raises KafkaError; it is definite if nothing was sent."""
+        connection = await self.connect(broker_id, purpose)
+        try:
+            version = connection.version_for(request)
+            if version_max is not None:
+                version = min(version, version_max)
+            return await connection.send(request, version=version, timeout_ms=timeout_ms)
+        except UnsupportedVersion as error:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error), definite=True) from error
+        except (ConnectionLost, RequestTimedOut) as error:
+            self.request_update()
+            is_timeout = isinstance(error, RequestTimedOut)
+            code = ErrorCode.REQUEST_TIMED_OUT if is_timeout else ErrorCode.NETWORK_EXCEPTION
+            raise KafkaError(code, f"broker {broker_id}: {error}", definite=False) from error
+
+    async def connect(self, broker_id: int, purpose: Purpose) -> KafkaConnection:
+        """Return the connection to a broker when it is made. Raises KafkaError (definite)."""
+        node = self.metadata.nodes.get(broker_id)
+        connection = await self._links[purpose].connect(node) if node is not None else None
+        if connection is None:
+            self.request_update()
+            message = f"broker {broker_id} cannot be reached"
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True)
+        return connection
+
+    async def any_broker(self) -> int:
+        """Return a broker that can be reached. Raises KafkaError (definite) if there is none."""
+        brokers = list(self.metadata.nodes)
+        random.shuffle(brokers)
+        for broker_id in sorted(brokers, key=lambda one: self.is_failing(one, Purpose.CONTROL)):
+            try:
+                await self.connect(broker_id, Purpose.CONTROL)
+            except KafkaError:
+                continue
+            return broker_id
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers", definite=True)
+
+    # --- metadata --------------------------------------------------------------------------------
+
+    def _nodes(self) -> list[tuple[Address, bool]]:
+        nodes = self.metadata.nodes.values()
+        data = self._links[Purpose.DATA]
+        return [(node.address, data.is_failing(node)) for node in nodes]
+
+    def request_update(self) -> None:
+        """Ask for metadata soon; many calls make one request."""
+        self._wish.set()
+
+    async def next_update(self) -> None:
+        """Wait for the next answer, good or bad, to a request that starts from now on."""
+        self.request_update()
+        await asyncio.shield(self._updated)
+
+    def want(self, topics: Iterable[str]) -> None:
+        """Keep metadata of these topics too."""
+        missing = {*topics} - self._wanted
+        if missing:
+            self._wanted |= missing
+            self.request_update()
+
+    async def topic(self, name: str, timeout_ms: float) -> TopicView:
+        """Return the topic, with partitions. Raises KafkaError (definite: nothing was sent)."""
+        self.want([name])
+        code = ErrorCode.REQUEST_TIMED_OUT
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while True:
+                    view = self.metadata.topics.get(name)
+                    if view is not None and view.partitions:
+                        return view
+                    if view is not None and view.error_code != ErrorCode.NONE:
+                        code = known(view.error_code)
+                        if code not in RETRIABLE:
+                            raise KafkaError(code, f"topic {name!r}", definite=True)
+                    await self.next_update()
+        except TimeoutError:
+            message = f"no metadata of topic {name!r} within {timeout_ms:g} ms"
+            raise KafkaError(code, message, definite=True) from None
+
+    async def _keep_updated(self) -> None:
+        try:
+            while True:
+                await self._until_wished()
+                await self._update()
+        except Exception:
+            log.exception("the metadata task ended: a bug")
+
+    async def _until_wished(self) -> None:
+        idle_since_ms = self.now_ms()
+        try:
+            async with asyncio.timeout(self.settings.metadata_max_age_ms / 1000):
+                await self._wish.wait()
+        except TimeoutError:
+            return
+        if self.now_ms() - idle_since_ms > QUIET_MS:
+            self._fruitless = 0
+        if self._fruitless:
+            # Not for cryptography: it spreads the requests of many clients.
+            delay_ms = self._backoff.delay_ms(self._fruitless, random.random())  # noqa: S311
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def _update(self) -> None:
+        self._wish.clear()
+        waiting, self._updated = self._updated, self._loop.create_future()
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
+        response = await self._source.ask(request)
+        changed = False
+        if response is not None:
+            changed = self.metadata.update(self.now_ms(), response)
+        self._fruitless = 0 if changed else self._fruitless + 1
+        if not waiting.done():
+            waiting.set_result(None)
+        self._changed()
+
+
+def check(code: int, message: str = "") -> None:
+    """Raise KafkaError unless `code` is NONE."""
+    if code != ErrorCode.NONE:
+        raise answered(code, message)

@@ -1,0 +1,250 @@
+"""A group's coordinator: where it is, and the offsets that it keeps."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from quorumlog.client.core.backoff import Backoff
+from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.io.cluster import Cluster, Purpose, check
+from quorumlog.client.records import OffsetAndMetadata
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Request, ResponseT
+from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
+from quorumlog.wire.codec.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from quorumlog.wire.codec.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+log = logging.getLogger(__name__)
+
+NAMED_TOPICS_MAX: Final = (
+    9  # OffsetCommit and OffsetFetch name topics by id only from version 10 on
+)
+GROUP_KEY: Final = 0
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Coordinator:
+    """The coordinator of one group, found again whenever it moves."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group_id: str,
+        *,
+        instance_id: str | None = None,
+        require_stable: bool = False,
+    ) -> None:
+        """`require_stable`: wait for open transactions before telling committed offsets."""
+        self.group_id: Final = group_id
+        self._cluster: Final = cluster
+        self._instance_id: Final = instance_id
+        self._require_stable: Final = require_stable
+        settings = cluster.settings
+        self._backoff: Final = Backoff(
+            settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
+        )
+        self.broker_id: int | None = None
+
+    # --- finding it ------------------------------------------------------------------------------
+
+    async def find(self) -> None:
+        """Find it and connect, for as long as it takes. Raises KafkaError if it is not to be had."""
+        failures = 0
+        while True:
+            try:
+                self.broker_id = await self._ask_where()
+                return
+            except KafkaError as error:
+                if not error.retriable and error.code != ErrorCode.BROKER_NOT_AVAILABLE:
+                    raise
+                log.debug("coordinator of %s: %s", self.group_id, error)
+            failures += 1
+            # Not for cryptography: it spreads retries.
+            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def _ask_where(self) -> int:
+        request = FindCoordinatorRequest(
+            key=self.group_id, key_type=GROUP_KEY, coordinator_keys=[self.group_id]
+        )
+        response = await self._cluster.send(await self._cluster.any_broker(), request)
+        if response.coordinators:
+            found = response.coordinators[0]
+            check(found.error_code, found.error_message or "")
+            node = Node(found.node_id, found.host, found.port)
+        else:
+            check(response.error_code, response.error_message or "")
+            node = Node(response.node_id, response.host, response.port)
+        self._cluster.metadata.nodes.setdefault(node.broker_id, node)
+        await self._cluster.connect(node.broker_id, Purpose.GROUP)
+        return node.broker_id
+
+    def forget(self) -> None:
+        """Find it again before the next request."""
+        self.broker_id = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if the connection to the coordinator that we knew is gone."""
+        return self.broker_id is not None and self._cluster.is_failing(
+            self.broker_id, Purpose.GROUP
+        )
+
+    async def send(
+        self,
+        request: Request[ResponseT],
+        *,
+        version_max: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> ResponseT:
+        """Ask it once; find it before if need be. Raises KafkaError."""
+        if self.broker_id is None:
+            await self.find()
+        broker_id = self.broker_id
+        if broker_id is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, self.group_id, definite=True)
+        return await self._cluster.send(
+            broker_id,
+            request,
+            purpose=Purpose.GROUP,
+            version_max=version_max,
+            timeout_ms=timeout_ms,
+        )
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    async def commit(
+        self, offsets: Offsets, member_id: str, generation_id: int, timeout_ms: float
+    ) -> None:
+        """Commit, trying again for `timeout_ms`. Raises KafkaError; definite if no attempt may stand."""
+        topics = []
+        for topic, partitions in by_topic(offsets).items():
+            entries = [_entry(index, offsets[TopicPartition(topic, index)]) for index in partitions]
+            topics.append(OffsetCommitRequestTopic(name=topic, partitions=entries))
+        request = OffsetCommitRequest(
+            group_id=self.group_id,
+            generation_id_or_member_epoch=generation_id,
+            member_id=member_id,
+            group_instance_id=self._instance_id if member_id else None,
+            topics=topics,
+        )
+        deadline_ms = self._cluster.now_ms() + timeout_ms
+        was_definite, failures = True, 0
+        while True:
+            error = await self._commit_once(request)
+            if error is None:
+                return
+            was_definite = was_definite and error.definite
+            failures += 1
+            # Not for cryptography: it spreads retries.
+            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
+            if is_late or not (error.retriable or error.code in _MOVED):
+                raise KafkaError(error.code, error.message, definite=was_definite)
+            if error.code in _MOVED:
+                self.forget()
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def _commit_once(self, request: OffsetCommitRequest) -> KafkaError | None:
+        try:
+            response = await self.send(request, version_max=NAMED_TOPICS_MAX)
+        except KafkaError as error:
+            return error
+        codes = {known(one.error_code) for topic in response.topics for one in topic.partitions}
+        codes.discard(ErrorCode.NONE)
+        if not codes:
+            return None
+        worst = min(codes, key=lambda code: code in RETRIABLE)  # one that stays comes first
+        return KafkaError(worst, f"group {self.group_id}", definite=codes <= DEFINITE)
+
+    async def committed(
+        self, partitions: Collection[TopicPartition] | None, timeout_ms: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets, None: all; partitions without one are left out.
+
+        Raises KafkaError.
+        """
+        failures = 0
+        deadline_ms = self._cluster.now_ms() + timeout_ms
+        while True:
+            try:
+                return await self._committed_once(partitions)
+            except KafkaError as error:
+                failures += 1
+                # Not for cryptography: it spreads retries.
+                delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+                is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
+                if is_late or not (error.retriable or error.code in _MOVED):
+                    raise
+                if error.code in _MOVED:
+                    self.forget()
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def _committed_once(
+        self, partitions: Collection[TopicPartition] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        old: list[OffsetFetchRequestTopic] | None = None
+        new: list[OffsetFetchRequestTopics] | None = None
+        if partitions is not None:
+            named = by_topic(partitions)
+            old = [OffsetFetchRequestTopic(name=t, partition_indexes=p) for t, p in named.items()]
+            new = [OffsetFetchRequestTopics(name=t, partition_indexes=p) for t, p in named.items()]
+        request = OffsetFetchRequest(
+            group_id=self.group_id,
+            topics=old,
+            groups=[OffsetFetchRequestGroup(group_id=self.group_id, topics=new)],
+            require_stable=self._require_stable,
+        )
+        return read_committed_offsets(await self.send(request, version_max=NAMED_TOPICS_MAX))
+
+
+def read_committed_offsets(
+    response: OffsetFetchResponse,
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return what OffsetFetch answered for one group. Raises KafkaError."""
+    group = response.groups[0] if response.groups else response
+    check(group.error_code)
+    found = {}
+    for topic in group.topics:
+        for one in topic.partitions:
+            check(one.error_code, topic.name)
+            if one.committed_offset >= 0:
+                place = OffsetAndMetadata(
+                    one.committed_offset, one.committed_leader_epoch, one.metadata or ""
+                )
+                found[TopicPartition(topic.name, one.partition_index)] = place
+    return found
+
+
+def _entry(index: int, place: OffsetAndMetadata) -> OffsetCommitRequestPartition:
+    return OffsetCommitRequestPartition(
+        partition_index=index,
+        committed_offset=place.offset,
+        committed_leader_epoch=place.leader_epoch,
+        committed_metadata=place.metadata,
+    )

@@ -1,0 +1,281 @@
+"""The consumer's reading: keeps every partition's place known, and data ahead of the user.
+
+No decisions: they are `core.positions`. One request per broker is under way, a long poll, over all of
+its partitions that have room for more.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+from quorumlog.client.core.batches import Leader
+from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.core.positions import Position, Positions, PositionState
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.offsets import ISOLATION_LEVELS, ask_offsets
+from quorumlog.client.records import OffsetAndMetadata
+from quorumlog.client.settings import ConsumerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+log = logging.getLogger(__name__)
+
+NAMED_TOPICS_MAX: Final = 12  # from the next version on, Fetch names topics by id only
+NO_SESSION: Final = -1  # every request lists all partitions (KIP-227)
+SHORT_WAIT_MS: Final = 10  # of a poll that leaves out partitions whose buffer is full
+
+LookUpCommitted = Callable[
+    [Collection[TopicPartition]], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]
+]
+
+
+class _Ask(NamedTuple):
+    position: Position
+    offset: int
+    leader: Leader
+
+
+def _chance() -> float:
+    # Not for cryptography: it spreads retries.
+    return random.random()  # noqa: S311
+
+
+class Fetcher:
+    """One consumer's traffic with the leaders. `on_news` is called when `poll` may have something."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        positions: Positions,
+        *,
+        look_up_committed: LookUpCommitted | None,
+        on_news: Callable[[], None],
+    ) -> None:
+        self._cluster: Final = cluster
+        self._settings: Final = settings
+        self._positions: Final = positions
+        self._look_up_committed: Final = look_up_committed
+        self._on_news: Final = on_news
+        self._loop: Final = asyncio.get_running_loop()
+        self._busy: Final[set[int]] = set()  # brokers that a fetch is under way to
+        self._tasks: Final[set[asyncio.Task[None]]] = set()
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        cluster.on_change.append(self.wake)
+
+    def wake(self) -> None:
+        """Look soon at what may be asked for; many calls make one look."""
+        if self._soon is None and not self._is_closed:
+            self._soon = self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._soon = None
+        if self._is_closed:
+            return
+        now_ms = self._cluster.now_ms()
+        looking = self._positions.waiting(now_ms, PositionState.LOOKING)
+        if looking:
+            self._start(looking, self._find_committed(looking))
+        resetting = self._positions.waiting(now_ms, PositionState.RESETTING)
+        if resetting:
+            self._start(resetting, self._find_offsets(resetting))
+        for broker_id, asks in self._by_broker(now_ms).items():
+            connection = self._cluster.connected(broker_id)
+            if connection is not None:
+                self._busy.add(broker_id)
+                positions = [ask.position for ask in asks]
+                self._start(positions, self._fetch(connection, broker_id, asks))
+        self._set_timer(now_ms)
+
+    def _by_broker(self, now_ms: float) -> dict[int, list[_Ask]]:
+        asks: dict[int, list[_Ask]] = {}
+        for position in self._positions.fetchable(now_ms):
+            leader = self._cluster.leader(position.topic_partition)
+            if leader is None:
+                continue
+            broker_id = leader.broker_id
+            if position.preferred_replica in self._cluster.metadata.nodes:
+                broker_id = position.preferred_replica
+            if broker_id not in self._busy:
+                ask = _Ask(position, position.fetch_offset, leader)
+                asks.setdefault(broker_id, []).append(ask)
+        return asks
+
+    def _set_timer(self, now_ms: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_at_ms = self._positions.wake_at_ms(now_ms)
+        if wake_at_ms != float("inf"):
+            self._timer = self._loop.call_later((wake_at_ms - now_ms) / 1000, self.wake)
+
+    def _start(self, positions: list[Position], work: "asyncio._CoroutineLike[None]") -> None:
+        for position in positions:
+            position.is_asked = True
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            for position in positions:
+                position.is_asked = False
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("a consumer's request ended: a bug", exc_info=error)
+            self._on_news()
+            self.wake()
+
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(ended)
+
+    def _failed(self, positions: list[Position]) -> None:
+        now_ms = self._cluster.now_ms()
+        for position in positions:
+            self._positions.handle_failure(now_ms, position, _chance())
+
+    # --- places ----------------------------------------------------------------------------------
+
+    async def _find_committed(self, positions: list[Position]) -> None:
+        found: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        if self._look_up_committed is not None:
+            try:
+                found = await self._look_up_committed([one.topic_partition for one in positions])
+            except KafkaError as error:
+                self._report(error, positions)
+                return
+        for position in positions:
+            self._positions.handle_committed(position, found.get(position.topic_partition))
+
+    async def _find_offsets(self, positions: list[Position]) -> None:
+        self._cluster.want({position.topic_partition.topic for position in positions})
+        timestamps = {one.topic_partition: one.reset_timestamp for one in positions}
+        isolation = self._settings.isolation_level
+        try:
+            found = await ask_offsets(self._cluster, timestamps, isolation)
+        except KafkaError as error:
+            self._report(error, positions)
+            return
+        for position in positions:
+            answer = found.get(position.topic_partition)
+            is_current = position.reset_timestamp == timestamps[position.topic_partition]
+            if answer is not None and is_current:
+                self._positions.handle_offset(position, answer.offset, answer.leader_epoch)
+        self._failed([one for one in positions if one.topic_partition not in found])
+
+    def _report(self, error: KafkaError, positions: list[Position]) -> None:
+        """Try again later, and tell the user of an error that stays."""
+        self._failed(positions)
+        if not error.retriable:
+            self._positions.errors.append(error)
+
+    # --- data ------------------------------------------------------------------------------------
+
+    async def _fetch(self, connection: KafkaConnection, broker_id: int, asks: list[_Ask]) -> None:
+        request, has_ids = self._request(broker_id, asks)
+        try:
+            version = connection.version_for(request)
+            if not has_ids:
+                version = min(version, NAMED_TOPICS_MAX)
+            response = await connection.send(request, version=version)
+        except (ConnectionLost, RequestTimedOut) as error:
+            log.debug("fetch from broker %d: %r", broker_id, error)
+            self._cluster.request_update()
+            self._failed([ask.position for ask in asks])
+        except UnsupportedVersion as error:
+            stays = KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error), definite=True)
+            self._report(stays, [ask.position for ask in asks])
+        else:
+            self._handle(response, asks)
+        finally:
+            self._busy.discard(broker_id)
+
+    def _request(self, broker_id: int, asks: list[_Ask]) -> tuple[FetchRequest, bool]:
+        """Make the request; tell whether it names every topic by id."""
+        metadata, has_ids = self._cluster.metadata, True
+        by_topic: dict[str, list[FetchPartition]] = {}
+        for position, offset, leader in asks:
+            topic, partition = position.topic_partition
+            wanted = FetchPartition(
+                partition=partition,
+                current_leader_epoch=leader.leader_epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=position.fetch_epoch,
+                partition_max_bytes=self._settings.max_partition_fetch_bytes,
+            )
+            by_topic.setdefault(topic, []).append(wanted)
+        topics = []
+        for topic, partitions in by_topic.items():
+            topic_id = metadata.topic_id(topic)
+            has_ids = has_ids and topic_id != ZERO_TOPIC_ID
+            topics.append(FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions))
+        max_wait_ms = self._settings.fetch_max_wait_ms
+        if self._leaves_out_full(broker_id):
+            max_wait_ms = min(max_wait_ms, SHORT_WAIT_MS)
+        request = FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=self._settings.fetch_min_bytes,
+            max_bytes=self._settings.fetch_max_bytes,
+            isolation_level=ISOLATION_LEVELS[self._settings.isolation_level],
+            session_epoch=NO_SESSION,
+            topics=topics,
+            rack_id=self._settings.client_rack,
+        )
+        return request, has_ids
+
+    def _leaves_out_full(self, broker_id: int) -> bool:
+        """Tell whether the user may soon make room in a partition that this broker leads."""
+        for position in self._positions:
+            if position.buffered_bytes and not position.is_asked and not position.paused:
+                leader = self._cluster.metadata.leader(position.topic_partition)
+                if leader is not None and leader.broker_id == broker_id:
+                    return True
+        return False
+
+    def _handle(self, response: FetchResponse, asks: list[_Ask]) -> None:
+        metadata, now_ms = self._cluster.metadata, self._cluster.now_ms()
+        if response.error_code != ErrorCode.NONE:
+            log.debug("fetch: error %d", response.error_code)
+            self._failed([ask.position for ask in asks])
+            return
+        nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints]
+        answers: dict[TopicPartition, PartitionData] = {}
+        for topic in response.responses:
+            name = topic.topic or metadata.names.get(topic.topic_id, "")
+            for partition in topic.partitions:
+                answers[TopicPartition(name, partition.partition_index)] = partition
+        for position, offset, _ in asks:
+            answer = answers.get(position.topic_partition)
+            if answer is None or not self._positions.is_current(position):
+                continue
+            if answer.current_leader is not None:
+                hint = Leader(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
+                metadata.hint(position.topic_partition, hint, nodes)
+            if self._positions.handle_fetched(now_ms, position, offset, answer, _chance()):
+                self._cluster.request_update()
+
+    async def close(self) -> None:
+        """Stop all requests."""
+        self._is_closed = True
+        self._cluster.on_change.remove(self.wake)
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

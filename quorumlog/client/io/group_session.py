@@ -1,0 +1,272 @@
+"""Drives one group member: feeds facts into `core.membership`, performs its effects in order.
+
+A fact is taken in at once; one task performs the effects, one after the other, so that a join never
+overtakes the revocation before it. Requests run beside it and come back as facts.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from typing import Final, Protocol, assert_never
+
+from quorumlog.client.core import membership_events as facts
+from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
+from quorumlog.client.core.membership import Membership
+from quorumlog.client.core.membership_events import Effect, Event
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.coordinator import Coordinator
+from quorumlog.client.settings import ConsumerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
+from quorumlog.wire.codec.messages.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
+from quorumlog.wire.codec.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from quorumlog.wire.codec.messages.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+
+log = logging.getLogger(__name__)
+
+REBALANCE_GRACE_MS: Final = 5_000  # beyond the rebalance timeout, for the answer to arrive
+
+
+class Reader(Protocol):
+    """The consumer, as far as its group is concerned."""
+
+    async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
+        """Stop reading `partitions`; unless `lost`, commit first. Tell the user's listener."""
+
+    async def accept(
+        self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
+    ) -> None:
+        """Read exactly `partitions`. Tell the user's listener of those that were added."""
+
+    def fail(self, error: KafkaError) -> None:
+        """Raise `error` from the user's next poll."""
+
+
+class GroupSession:
+    """One member's life in its group, from `start` to `close`."""
+
+    def __init__(
+        self, cluster: Cluster, settings: ConsumerSettings, coordinator: Coordinator, reader: Reader
+    ) -> None:
+        self.membership: Final = Membership(settings)
+        self._cluster: Final = cluster
+        self._settings: Final = settings
+        self._coordinator: Final = coordinator
+        self._reader: Final = reader
+        self._loop: Final = asyncio.get_running_loop()
+        self._effects: Final[deque[Effect]] = deque()
+        self._wake: Final = asyncio.Event()
+        self._requests: Final[set[asyncio.Task[None]]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._performer: Final = self._loop.create_task(self._perform_all())
+        cluster.on_change.append(self._handle_change)
+
+    def post(self, event: Event) -> None:
+        """Take in a fact now; its effects follow."""
+        effects = self.membership.step(self._cluster.now_ms(), event)
+        if effects:
+            log.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
+            self._effects.extend(effects)
+            self._wake.set()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        tick_at = self.membership.next_tick_ms(self._cluster.now_ms()) / 1000
+        if self._timer is not None and not self._timer.cancelled():
+            if self._loop.time() < self._timer.when() <= tick_at:
+                return  # earlier than needed does no harm
+            self._timer.cancel()
+        self._timer = None
+        if tick_at != float("inf"):
+            self._timer = self._loop.call_at(max(tick_at, self._loop.time() + 0.001), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.post(facts.Ticked())
+
+    def _handle_change(self) -> None:
+        if self.membership.coordinator_known and self._coordinator.is_lost:
+            self._coordinator.forget()
+            self.post(facts.CoordinatorLost())
+        if self.membership.is_leader:
+            wanted = self.membership.counts
+            self.post(facts.CountsChanged(counts=self._cluster.metadata.partition_counts(wanted)))
+
+    async def _perform_all(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._effects:
+                    await self._perform(self._effects.popleft())
+        except Exception:
+            log.exception("the group task ended")
+            message = "the group task ended: see the log"
+            self._reader.fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False))
+
+    async def _perform(self, effect: Effect) -> None:
+        match effect:
+            case facts.FindCoordinator():
+                self._coordinator.forget()
+                self._run(self._find())
+            case facts.SendJoin():
+                self._run(self._join(effect))
+            case facts.LookUpTopics(topics=topics):
+                self._run(self._look_up(topics))
+            case facts.SendSync():
+                self._run(self._sync(effect))
+            case facts.SendHeartbeat():
+                self._run(self._heartbeat(effect))
+            case facts.SendLeave():
+                await self._leave(effect)
+            case facts.Revoke(partitions=partitions, lost=lost):
+                await self._reader.revoke(partitions, lost=lost)
+                self.post(facts.RevocationDone())
+            case facts.Assign(partitions=partitions, added=added):
+                await self._reader.accept(partitions, added)
+            case facts.Fail(error_code=error_code):
+                self._reader.fail(KafkaError(error_code, "group", definite=True))
+            case _:
+                assert_never(effect)
+
+    def _run(self, request: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(request)
+        self._requests.add(task)
+        task.add_done_callback(self._requests.discard)
+
+    # --- requests, each of which ends as a fact ----------------------------------------------------
+
+    async def _find(self) -> None:
+        try:
+            await self._coordinator.find()
+        except KafkaError as error:
+            self._reader.fail(error)
+        else:
+            self.post(facts.CoordinatorFound())
+
+    async def _join(self, effect: facts.SendJoin) -> None:
+        settings = self._settings
+        request = JoinGroupRequest(
+            group_id=self._coordinator.group_id,
+            session_timeout_ms=settings.session_timeout_ms,
+            rebalance_timeout_ms=settings.max_poll_interval_ms,
+            member_id=effect.member_id,
+            group_instance_id=settings.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequestProtocol(name=name, metadata=metadata)
+                for name, metadata in effect.protocols
+            ],
+        )
+        timeout_ms = settings.max_poll_interval_ms + REBALANCE_GRACE_MS
+        try:
+            answer = await self._coordinator.send(request, timeout_ms=timeout_ms)
+        except KafkaError as error:
+            self.post(facts.JoinAnswered(error_code=_as_lost(error)))
+            return
+        members = tuple(
+            facts.JoinedMember(
+                member_id=one.member_id, instance_id=one.group_instance_id, metadata=one.metadata
+            )
+            for one in answer.members
+        )
+        self.post(
+            facts.JoinAnswered(
+                error_code=answer.error_code,
+                generation_id=answer.generation_id,
+                member_id=answer.member_id,
+                leader_id=answer.leader,
+                protocol=answer.protocol_name or "",
+                members=members,
+            )
+        )
+
+    async def _look_up(self, topics: tuple[str, ...]) -> None:
+        """Ask for topics that we may never have heard of; one that does not exist has no count."""
+        self._cluster.want(topics)
+        if {*topics} - {*self._cluster.metadata.topics}:
+            await self._cluster.next_update()
+        counts = self._cluster.metadata.partition_counts(topics)
+        self.post(facts.TopicsLookedUp(counts=counts))
+
+    async def _sync(self, effect: facts.SendSync) -> None:
+        request = SyncGroupRequest(
+            group_id=self._coordinator.group_id,
+            generation_id=effect.generation_id,
+            member_id=effect.member_id,
+            group_instance_id=self._settings.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=effect.protocol,
+            assignments=[
+                SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
+                for member_id, assignment in effect.assignments
+            ],
+        )
+        timeout_ms = self._settings.max_poll_interval_ms + REBALANCE_GRACE_MS
+        try:
+            answer = await self._coordinator.send(request, timeout_ms=timeout_ms)
+        except KafkaError as error:
+            self.post(facts.SyncAnswered(error_code=_as_lost(error)))
+        else:
+            self.post(
+                facts.SyncAnswered(error_code=answer.error_code, assignment=answer.assignment)
+            )
+
+    async def _heartbeat(self, effect: facts.SendHeartbeat) -> None:
+        request = HeartbeatRequest(
+            group_id=self._coordinator.group_id,
+            generation_id=effect.generation_id,
+            member_id=effect.member_id,
+            group_instance_id=self._settings.group_instance_id,
+        )
+        try:
+            error_code = (await self._coordinator.send(request)).error_code
+        except KafkaError as error:
+            error_code = _as_lost(error)
+        self.post(
+            facts.HeartbeatAnswered(generation_id=effect.generation_id, error_code=error_code)
+        )
+
+    async def _leave(self, effect: facts.SendLeave) -> None:
+        if self._coordinator.broker_id is None:
+            return  # the coordinator will miss our heartbeats
+        member = MemberIdentity(member_id=effect.member_id, reason=effect.reason)
+        request = LeaveGroupRequest(
+            group_id=self._coordinator.group_id, member_id=effect.member_id, members=[member]
+        )
+        try:
+            await self._coordinator.send(request)
+        except KafkaError as error:
+            log.debug("leaving %s: %s", self._coordinator.group_id, error)
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Leave the group and stop."""
+        self._cluster.on_change.remove(self._handle_change)
+        self._performer.cancel()
+        for task in self._requests:
+            task.cancel()
+        await asyncio.gather(self._performer, *self._requests, return_exceptions=True)
+        left = self.membership.step(self._cluster.now_ms(), facts.Subscribed(topics=()))
+        for effect in left:
+            if isinstance(effect, facts.SendLeave):
+                await self._leave(effect)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _as_lost(error: KafkaError) -> int:
+    """Tell the core that the coordinator is gone when it could not even be asked."""
+    if error.code == ErrorCode.BROKER_NOT_AVAILABLE:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return error.code

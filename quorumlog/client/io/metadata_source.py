@@ -1,0 +1,90 @@
+"""The connection that metadata is asked over: one broker at a time, any that answers.
+
+It is not shared with other requests, because a broker answers a connection in order: behind a long
+poll, a join or a produce that waits for replicas, news of the new leader would come too late.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from quorumlog.client.settings import Address, CommonSettings, addresses
+from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+log = logging.getLogger(__name__)
+
+PATIENCE_MS: Final = 1_000  # how long one broker may think before another is asked
+_NO_ANSWER: Final = (ConnectionLost, RequestTimedOut, UnsupportedVersion, TimeoutError)
+
+
+class MetadataSource:
+    """Asks for metadata until somebody answers. `nodes` lists the brokers known by now."""
+
+    def __init__(
+        self, settings: CommonSettings, nodes: Callable[[], Iterable[tuple[Address, bool]]]
+    ) -> None:
+        """`nodes`: (address, whether it cannot be reached as far as we know) of each broker."""
+        self._settings: Final = settings
+        self._nodes: Final = nodes
+        self._bootstrap: Final = addresses(settings.bootstrap_servers)
+        self._address: Address | None = None
+        self._connection: KafkaConnection | None = None
+
+    async def ask(self, request: MetadataRequest) -> MetadataResponse | None:
+        """Return an answer, or None if no broker gives one: each was asked once."""
+        connection, address = self._connection, self._address
+        if connection is not None:
+            try:
+                return await connection.send(request, timeout_ms=PATIENCE_MS)
+            except _NO_ANSWER as error:
+                log.debug("metadata from %s: %r", address, error)
+                await self.close()
+        for candidate in self._candidates(address):
+            response = await self._ask_at(candidate, request)
+            if response is not None:
+                return response
+        return None
+
+    def _candidates(self, last: Address | None) -> list[Address]:
+        """List the brokers that are reachable first, the one that just failed last."""
+        nodes = list(self._nodes())
+        random.shuffle(nodes)
+        nodes.sort(key=lambda node: (node[0] == last, node[1]))
+        known = [address for address, _ in nodes]
+        return known + [address for address in self._bootstrap if address not in known]
+
+    async def _ask_at(self, address: Address, request: MetadataRequest) -> MetadataResponse | None:
+        connection = None
+        try:
+            async with asyncio.timeout(PATIENCE_MS / 1000):
+                connection = await KafkaConnection.open(
+                    *address,
+                    client_id=self._settings.client_id,
+                    request_timeout_ms=self._settings.request_timeout_ms,
+                )
+                response = await connection.send(request)
+        except _NO_ANSWER as error:
+            log.debug("no metadata from %s:%d: %r", *address, error)
+            if connection is not None:
+                await connection.close()
+            return None
+        except asyncio.CancelledError:
+            if connection is not None:
+                await connection.close()
+            raise
+        self._connection, self._address = connection, address
+        return response
+
+    async def close(self) -> None:
+        """End the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

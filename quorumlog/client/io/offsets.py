@@ -1,0 +1,113 @@
+"""Asks leaders for offsets by time: ListOffsets, each partition's leader, once or until a deadline."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from quorumlog.client.core.backoff import Backoff
+from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.errors import KafkaError, known
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.records import OffsetAndTimestamp
+from quorumlog.client.settings import IsolationLevel
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+
+CONSUMER: Final = -1  # the replica id of one that is no replica
+ISOLATION_LEVELS: Final[Mapping[IsolationLevel, int]] = {
+    "read_uncommitted": 0,
+    "read_committed": 1,
+}
+
+Timestamps = Mapping[TopicPartition, int]
+Found = dict[TopicPartition, OffsetAndTimestamp]
+
+
+async def ask_offsets(cluster: Cluster, timestamps: Timestamps, isolation: IsolationLevel) -> Found:
+    """Ask each leader once; what could not be had is left out, and metadata is asked for.
+
+    An offset of -1 means that no record is that young. Raises KafkaError for an error that stays.
+    """
+    by_broker: dict[int, dict[TopicPartition, int]] = {}
+    for topic_partition, timestamp in timestamps.items():
+        leader = cluster.metadata.leader(topic_partition)
+        if leader is None:
+            cluster.request_update()
+        else:
+            by_broker.setdefault(leader.broker_id, {})[topic_partition] = timestamp
+    asks = [_ask_one(cluster, broker, part, isolation) for broker, part in by_broker.items()]
+    found: Found = {}
+    for answer in await asyncio.gather(*asks):
+        found |= answer
+    return found
+
+
+async def list_offsets(
+    cluster: Cluster, timestamps: Timestamps, isolation: IsolationLevel, timeout_ms: float
+) -> Found:
+    """Ask until every partition has answered. Raises KafkaError (definite: it only reads)."""
+    settings = cluster.settings
+    backoff = Backoff(settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms)
+    for name in {topic_partition.topic for topic_partition in timestamps}:
+        await cluster.topic(name, timeout_ms)
+    found: Found = {}
+    failures = 0
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            while True:
+                missing = {name: at for name, at in timestamps.items() if name not in found}
+                found |= await ask_offsets(cluster, missing, isolation)
+                if len(found) == len(timestamps):
+                    return found
+                failures += 1
+                # Not for cryptography: it spreads retries.
+                delay_ms = backoff.delay_ms(failures, random.random())  # noqa: S311
+                await asyncio.sleep(delay_ms / 1000)
+    except TimeoutError:
+        missing_names = ", ".join(str(name) for name in timestamps if name not in found)
+        message = f"no offsets of {missing_names} within {timeout_ms:g} ms"
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
+
+
+async def _ask_one(
+    cluster: Cluster, broker_id: int, timestamps: Timestamps, isolation: IsolationLevel
+) -> Found:
+    topics = []
+    for topic, partitions in by_topic(timestamps).items():
+        wanted = [
+            ListOffsetsPartition(
+                partition_index=index, timestamp=timestamps[TopicPartition(topic, index)]
+            )
+            for index in partitions
+        ]
+        topics.append(ListOffsetsTopic(name=topic, partitions=wanted))
+    request = ListOffsetsRequest(
+        replica_id=CONSUMER,
+        isolation_level=ISOLATION_LEVELS[isolation],
+        topics=topics,
+        timeout_ms=cluster.settings.request_timeout_ms,
+    )
+    try:
+        response = await cluster.send(broker_id, request)
+    except KafkaError as error:
+        if error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE:
+            return {}
+        raise
+    found: Found = {}
+    for answered_topic in response.topics:
+        for one in answered_topic.partitions:
+            code = known(one.error_code)
+            if code == ErrorCode.NONE:
+                name = TopicPartition(answered_topic.name, one.partition_index)
+                found[name] = OffsetAndTimestamp(one.offset, one.timestamp, one.leader_epoch)
+            elif code in RETRIABLE:
+                cluster.request_update()
+            else:
+                raise KafkaError(code, answered_topic.name, definite=True)
+    return found

@@ -1,0 +1,297 @@
+"""The asynchronous producer."""
+
+import asyncio
+import random
+import time
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from quorumlog.client.core.batch import (
+    BATCH_OVERHEAD_BYTES,
+    Batch,
+    BatchState,
+    checked_record_size,
+)
+from quorumlog.client.core.batches import Accumulator, PartitionQueue
+from quorumlog.client.core.metadata_cache import TopicView
+from quorumlog.client.core.partitioner import StickyPartition, partition_for_key
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.sender import Sender
+from quorumlog.client.records import RecordMetadata
+from quorumlog.client.settings import (
+    BootstrapServers,
+    ProducerOptions,
+    ProducerSettings,
+    build,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+
+async def wait_until_done(batch: Batch) -> None:
+    """Wait until the batch is acknowledged or failed; a cancelled waiter leaves the batch alone."""
+    if batch.state is BatchState.DONE:
+        return
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    batch.on_done.append(wake)
+    await done
+
+
+class Delivery:
+    """The future of one record: `await` it, as often as you like, for its RecordMetadata.
+
+    Raises KafkaError if the record was not acknowledged; `error.definite` says whether it may
+    be in the log all the same. A delivery that nobody awaits costs nothing.
+    """
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch: Final = batch
+        self._index: Final = index
+
+    def done(self) -> bool:
+        """Tell whether `result` has something to say."""
+        return self._batch.state is BatchState.DONE
+
+    def result(self) -> RecordMetadata:
+        """Return what `await` would. Raises KafkaError, or InvalidStateError if it is not done."""
+        batch = self._batch
+        if batch.state is not BatchState.DONE:
+            raise asyncio.InvalidStateError("the record is not acknowledged yet")
+        if batch.error is not None:  # a new one each time: a traceback belongs to one raise
+            error = batch.error
+            raise KafkaError(error.code, error.message, definite=error.definite)
+        offset = batch.base_offset
+        timestamp_ms = batch.log_append_time_ms
+        if timestamp_ms < 0:
+            timestamp_ms = batch.records[self._index].timestamp_ms
+        return RecordMetadata(
+            *batch.topic_partition, offset + self._index if offset >= 0 else -1, timestamp_ms
+        )
+
+    def __await__(self) -> Generator[None, None, RecordMetadata]:
+        if self._batch.state is not BatchState.DONE:
+            yield from wait_until_done(self._batch).__await__()
+        return self.result()
+
+
+class _Topic:
+    """What `send` needs of a topic, at hand."""
+
+    __slots__ = ("candidates", "count", "queues", "sticky")
+
+    def __init__(self, batch_size: int) -> None:
+        self.count = 0
+        self.candidates: list[int] = []  # those with a leader, for records without a key
+        self.sticky: Final = StickyPartition(batch_size)
+        self.queues: Final[dict[int, PartitionQueue]] = {}
+
+    def refresh(self, view: TopicView) -> None:
+        """Take in new metadata."""
+        self.count = len(view.partitions)
+        led = [index for index, partition in view.partitions.items() if partition.leader_id >= 0]
+        self.candidates = led or list(view.partitions)
+        if self.sticky.current not in self.candidates:
+            self.sticky.give_up()
+
+
+class Producer:
+    """Sends records, in batches, in order per partition.
+
+    `async with Producer("host:port", linger_ms=5) as producer: await producer.send(...)`.
+    The keyword arguments are those of ProducerSettings. Use it on one event loop.
+    """
+
+    def __init__(
+        self, bootstrap_servers: BootstrapServers, **options: Unpack[ProducerOptions]
+    ) -> None:
+        self.settings: Final = build(ProducerSettings, bootstrap_servers, options)
+        self._accumulator: Final = Accumulator(self.settings)
+        self._record_bytes_max: Final = self.settings.max_request_size - BATCH_OVERHEAD_BYTES
+        self._topics: Final[dict[str, _Topic]] = {}
+        self._flushes = 0
+        self._room: asyncio.Future[None] | None = None
+        self._cluster: Cluster | None = None
+        self._sender: Sender | None = None
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find the cluster. Raises KafkaError (definite) if no broker answers."""
+        cluster = Cluster(self.settings, auto_create_topics=True)
+        await cluster.start()
+        cluster.on_change.append(self._refresh_topics)
+        self._cluster = cluster
+        self._sender = Sender(cluster, self._accumulator, self._make_room)
+
+    async def stop(self, timeout_ms: int | None = None) -> None:
+        """Flush for at most `timeout_ms` (None: until every record is done), then close.
+
+        What is not acknowledged by then fails.
+        """
+        sender, cluster = self._sender, self._cluster
+        if sender is None or cluster is None:
+            return
+        try:
+            async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                await self.flush()
+        except TimeoutError:
+            pass
+        finally:
+            self._sender = None
+            await sender.close()
+            await cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop(timeout_ms=0 if exc_type is asyncio.CancelledError else None)
+
+    def _running(self) -> tuple[Cluster, Sender]:
+        if self._cluster is None or self._sender is None:
+            raise RuntimeError("the producer is not running: use `async with`, or start()")
+        return self._cluster, self._sender
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+    ) -> Delivery:
+        """Put a record in line; await the result for its RecordMetadata.
+
+        Waits, for at most `max_block_ms`, while the topic's partitions are unknown or the buffer is
+        full. Raises KafkaError, definite, if the record was not put in line, and TypeError if it
+        cannot be one.
+        """
+        cluster, sender = self._running()
+        known = self._topics.get(topic)
+        if known is None:
+            known = await self._look_up(topic)
+        own_headers = tuple(headers)
+        size = checked_record_size(key, value, own_headers)
+        if size > self._record_bytes_max:
+            raise self._too_large(size)
+        if partition is None:
+            partition = self._partition(known, key, size)
+        queue = known.queues.get(partition)
+        if queue is None:
+            queue = self._queue(topic, known, partition)
+        accumulator = self._accumulator
+        if accumulator.buffered_bytes + size > self.settings.buffer_memory:
+            await self._wait_for_room(size)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        record = (timestamp_ms, key, value, own_headers)
+        batch, is_news = accumulator.append(cluster.now_ms(), queue, record, size)
+        delivery = Delivery(batch, len(batch.records) - 1)
+        if is_news:
+            sender.wake()
+            await asyncio.sleep(0)  # a caller that never waits must not keep others from working
+        return delivery
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send a record and wait until it is acknowledged. Raises as `send` and Delivery do."""
+        return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
+
+    async def flush(self) -> None:
+        """Send all that was put in line, without linger, and wait until it is acknowledged or failed."""
+        _, sender = self._running()
+        self._flushes += 1
+        self._accumulator.flushing = True
+        try:
+            sender.wake()
+            for batch in self._accumulator.incomplete():
+                await wait_until_done(batch)
+        finally:
+            self._flushes -= 1
+            self._accumulator.flushing = self._flushes > 0
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Return the topic's partitions. Raises KafkaError if they are not known in `max_block_ms`."""
+        return list(range((await self._look_up(topic)).count))
+
+    # --- what send needs -------------------------------------------------------------------------
+
+    async def _look_up(self, name: str) -> _Topic:
+        cluster, _ = self._running()
+        view = await cluster.topic(name, self.settings.max_block_ms)
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic(self.settings.batch_size)
+        topic.refresh(view)
+        return topic
+
+    def _refresh_topics(self) -> None:
+        if self._cluster is not None:
+            for name, topic in self._topics.items():
+                view = self._cluster.metadata.topics.get(name)
+                if view is not None:
+                    topic.refresh(view)
+
+    def _partition(self, topic: _Topic, key: bytes | None, size: int) -> int:
+        if key is not None:
+            return partition_for_key(key, topic.count)
+        sticky = topic.sticky
+        if sticky.needs_choice():
+            # Not for cryptography: it spreads the load.
+            sticky.choose(topic.candidates, random.random())  # noqa: S311
+        sticky.used(size)
+        return sticky.current
+
+    def _queue(self, name: str, topic: _Topic, partition: int) -> PartitionQueue:
+        if not 0 <= partition < topic.count:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            message = f"{name} has {topic.count} partitions; there is no {partition}"
+            raise KafkaError(code, message, definite=True)
+        queue = self._accumulator.queue(TopicPartition(name, partition))
+        topic.queues[partition] = queue
+        return queue
+
+    async def _wait_for_room(self, size: int) -> None:
+        try:
+            async with asyncio.timeout(self.settings.max_block_ms / 1000):
+                while self._accumulator.buffered_bytes + size > self.settings.buffer_memory:
+                    if self._room is None or self._room.done():
+                        self._room = asyncio.get_running_loop().create_future()
+                    await asyncio.shield(self._room)
+        except TimeoutError:
+            message = f"the buffer was full for {self.settings.max_block_ms} ms"
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
+
+    def _make_room(self) -> None:
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _too_large(self, size: int) -> KafkaError:
+        limit = self.settings.max_request_size
+        message = f"a record of {size} bytes does not fit max_request_size={limit}"
+        return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message, definite=True)

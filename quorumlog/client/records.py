@@ -1,0 +1,54 @@
+"""What the client's API hands out: plain values, cheap to make by the million."""
+
+from typing import NamedTuple
+
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+__all__ = [
+    "ConsumerRecord",
+    "Headers",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "RecordMetadata",
+    "TopicPartition",
+]
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. `offset` is -1 with acks=0 and for a duplicate of an old write."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class ConsumerRecord(NamedTuple):
+    """One record as it was read. `leader_epoch` is -1 if the broker did not tell."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    leader_epoch: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the offset of the next record to read."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a time."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1

@@ -1,0 +1,226 @@
+"""Settings of the clients: Kafka's names in snake_case, Kafka's units and defaults (4.3).
+
+`*Settings` hold and check the values; `*Options` repeat names and types, so that a type checker and an
+editor know the keyword arguments (PEP 692). A test keeps the two in step.
+"""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypedDict, TypeVar
+
+Acks = Literal["all", 0, 1, -1]
+CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+OffsetReset = Literal["earliest", "latest", "none"]
+IsolationLevel = Literal["read_uncommitted", "read_committed"]
+Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
+BootstrapServers = str | Sequence[str]
+Address = tuple[str, int]
+
+IN_FLIGHT_MAX = 5  # a broker remembers that many batches of a producer (KIP-98)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonSettings:
+    """What every client needs to find brokers and to survive their loss.
+
+    The `metadata_retry_backoff*` settings are not in Kafka: they make failover fast. While the
+    leader of a wanted partition is unknown or unreachable, metadata is asked for after
+    `metadata_retry_backoff_ms`, growing to `metadata_retry_backoff_max_ms`.
+    """
+
+    bootstrap_servers: BootstrapServers
+    client_id: str = "quorumlog"
+    request_timeout_ms: int = 30_000
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    reconnect_backoff_ms: int = 20
+    reconnect_backoff_max_ms: int = 1_000
+    socket_connection_setup_timeout_ms: int = 10_000
+    metadata_max_age_ms: int = 300_000
+    metadata_retry_backoff_ms: int = 20
+    metadata_retry_backoff_max_ms: int = 100
+    default_api_timeout_ms: int = 60_000
+
+    def __post_init__(self) -> None:
+        addresses(self.bootstrap_servers)
+        _check(self.retry_backoff_ms > 0, "retry_backoff_ms must be above 0")
+        _check(self.metadata_retry_backoff_ms > 0, "metadata_retry_backoff_ms must be above 0")
+        _check(self.reconnect_backoff_ms > 0, "reconnect_backoff_ms must be above 0")
+
+
+class CommonOptions(TypedDict, total=False):
+    """The keyword arguments of CommonSettings but for `bootstrap_servers`."""
+
+    client_id: str
+    request_timeout_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    socket_connection_setup_timeout_ms: int
+    metadata_max_age_ms: int
+    metadata_retry_backoff_ms: int
+    metadata_retry_backoff_max_ms: int
+    default_api_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings(CommonSettings):
+    """What a Producer takes.
+
+    `enable_idempotence=None` is Kafka's default: on, unless `acks` is not "all".
+    `max_in_flight` is Kafka's max.in.flight.requests.per.connection.
+    """
+
+    acks: Acks = "all"
+    enable_idempotence: bool | None = None
+    max_in_flight: int = IN_FLIGHT_MAX
+    linger_ms: float = 5
+    batch_size: int = 16_384
+    buffer_memory: int = 33_554_432
+    max_block_ms: int = 60_000
+    max_request_size: int = 1_048_576
+    compression_type: CompressionType = "none"
+    delivery_timeout_ms: int = 120_000
+    retries: int = 2_147_483_647
+
+    def __post_init__(self) -> None:
+        CommonSettings.__post_init__(self)
+        _check(self.acks in {"all", -1, 0, 1}, 'acks must be "all", -1, 0 or 1')
+        _check(self.max_in_flight >= 1, "max_in_flight must be at least 1")
+        if self.enable_idempotence:
+            _check(self.acks in {"all", -1}, 'enable_idempotence needs acks="all"')
+        if self.idempotent:
+            limit = f"an idempotent producer has at most {IN_FLIGHT_MAX} requests in flight"
+            _check(self.max_in_flight <= IN_FLIGHT_MAX, limit)
+        _check(self.batch_size >= 0, "batch_size must not be negative")
+        _check(self.linger_ms >= 0, "linger_ms must not be negative")
+        _check(self.buffer_memory >= self.batch_size, "buffer_memory must hold one batch")
+        too_short = "delivery_timeout_ms must be at least linger_ms + request_timeout_ms"
+        _check(self.delivery_timeout_ms >= self.linger_ms + self.request_timeout_ms, too_short)
+
+    @property
+    def idempotent(self) -> bool:
+        """Are records numbered, so that a retry cannot write them twice (KIP-98)?"""
+        if self.enable_idempotence is None:
+            return self.acks in {"all", -1}
+        return self.enable_idempotence
+
+
+class ProducerOptions(CommonOptions, total=False):
+    """The keyword arguments of Producer."""
+
+    acks: Acks
+    enable_idempotence: bool | None
+    max_in_flight: int
+    linger_ms: float
+    batch_size: int
+    buffer_memory: int
+    max_block_ms: int
+    max_request_size: int
+    compression_type: CompressionType
+    delivery_timeout_ms: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings(CommonSettings):
+    """What a Consumer takes. Without `group_id` there is no subscribing and no committing."""
+
+    group_id: str | None = None
+    group_instance_id: str | None = None
+    client_rack: str = ""
+    partition_assignment_strategy: Sequence[Assignor] = ("range", "roundrobin")
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
+    max_poll_records: int = 500
+    fetch_min_bytes: int = 1
+    fetch_max_bytes: int = 52_428_800
+    fetch_max_wait_ms: int = 500
+    max_partition_fetch_bytes: int = 1_048_576
+    auto_offset_reset: OffsetReset = "latest"
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    isolation_level: IsolationLevel = "read_uncommitted"
+    allow_auto_create_topics: bool = True
+
+    def __post_init__(self) -> None:
+        CommonSettings.__post_init__(self)
+        resets, levels = {"earliest", "latest", "none"}, {"read_uncommitted", "read_committed"}
+        _check(self.auto_offset_reset in resets, f"auto_offset_reset: one of {sorted(resets)}")
+        _check(self.isolation_level in levels, f"isolation_level: one of {sorted(levels)}")
+        too_long = "heartbeat_interval_ms must be below session_timeout_ms"
+        _check(self.heartbeat_interval_ms < self.session_timeout_ms, too_long)
+        _check(self.max_poll_records >= 1, "max_poll_records must be at least 1")
+
+
+class ConsumerOptions(CommonOptions, total=False):
+    """The keyword arguments of Consumer."""
+
+    group_id: str | None
+    group_instance_id: str | None
+    client_rack: str
+    partition_assignment_strategy: Sequence[Assignor]
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    max_poll_records: int
+    fetch_min_bytes: int
+    fetch_max_bytes: int
+    fetch_max_wait_ms: int
+    max_partition_fetch_bytes: int
+    auto_offset_reset: OffsetReset
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    isolation_level: IsolationLevel
+    allow_auto_create_topics: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminSettings(CommonSettings):
+    """What an Admin takes."""
+
+
+class AdminOptions(CommonOptions, total=False):
+    """The keyword arguments of Admin."""
+
+
+Settings = TypeVar("Settings", bound=CommonSettings)
+
+
+def build(
+    cls: type[Settings], bootstrap_servers: BootstrapServers, options: Mapping[str, object]
+) -> Settings:
+    """Make settings of keyword arguments. Raises TypeError that names the nearest known name."""
+    names = [field.name for field in fields(cls)]
+    for name in options:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"unknown setting {name!r}{hint}")
+    values: dict[str, Any] = {**options}  # the dataclass checks what it is given
+    return cls(bootstrap_servers=bootstrap_servers, **values)
+
+
+def addresses(bootstrap_servers: BootstrapServers) -> list[Address]:
+    """Split "host:port,host:port", or a sequence of "host:port". Raises ValueError."""
+    texts = bootstrap_servers
+    if isinstance(texts, str):
+        texts = texts.split(",")
+    found = [_address(text.strip()) for text in texts if text.strip()]
+    _check(bool(found), "bootstrap_servers must name at least one host:port")
+    return found
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not host:
+        raise ValueError(f"bootstrap_servers: {text!r} is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def _check(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)

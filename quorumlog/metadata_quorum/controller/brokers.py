@@ -1,0 +1,157 @@
+"""Which brokers live: registration, heartbeats, fencing, controlled shutdown.
+
+It refuses a second process under a live broker's id, and heartbeats of an earlier registration. A
+broker is unfenced only when it has replayed its own registration: before, it would serve old data.
+Sources: KIP-631; KAFKA-13173 (fence one at a time), KAFKA-15019 (a late heartbeat still counts),
+KAFKA-18138 (a new controller tracks every registered broker).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import MappingProxyType
+from typing import Final
+
+from quorumlog.invariants import require
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, BrokerRegistration
+from quorumlog.metadata_quorum.image.model import BrokerImage
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class BrokerState(Enum):
+    """What the controller lets a registered broker do."""
+
+    FENCED = "registered; leads nothing, is in no ISR"
+    UNFENCED = "in service"
+    CONTROLLED_SHUTDOWN = "hands over what it leads, then stops"
+    SHUTDOWN_NOW = "leads nothing any more: it is fenced and may stop"
+
+
+TRANSITIONS: Final[Mapping[BrokerState, frozenset[BrokerState]]] = MappingProxyType(
+    {
+        BrokerState.FENCED: frozenset({BrokerState.UNFENCED, BrokerState.SHUTDOWN_NOW}),
+        BrokerState.UNFENCED: frozenset(
+            {BrokerState.FENCED, BrokerState.CONTROLLED_SHUTDOWN, BrokerState.SHUTDOWN_NOW}
+        ),
+        BrokerState.CONTROLLED_SHUTDOWN: frozenset({BrokerState.SHUTDOWN_NOW}),
+        BrokerState.SHUTDOWN_NOW: frozenset(),
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """What is known of a broker beside the log: when it was heard, how far it has replayed."""
+
+    heard_ms: int
+    metadata_offset: int = -1
+    shutdown_offset: int = -1  # where its controlled shutdown was decided
+
+
+class Sessions:
+    """The liveness of every registered broker. Soft state: a new controller starts it afresh."""
+
+    def __init__(self, *, session_timeout_ms: int) -> None:
+        self.session_timeout_ms: Final = session_timeout_ms
+        self._sessions: dict[BrokerId, Session] = {}
+
+    def of(self, broker_id: BrokerId) -> Session | None:
+        """Return the session of a broker, or None."""
+        return self._sessions.get(broker_id)
+
+    def hear(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = -1) -> None:
+        """Note that the broker is alive; an offset of -1 says nothing."""
+        session = self._sessions.setdefault(broker_id, Session(heard_ms=now_ms))
+        session.heard_ms = max(session.heard_ms, now_ms)
+        session.metadata_offset = max(session.metadata_offset, metadata_offset)
+
+    def begin(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Start over: another process has registered."""
+        self._sessions[broker_id] = Session(heard_ms=now_ms)
+
+    def expire(self, broker_id: BrokerId, now_ms: int) -> None:
+        """End the session now, if there is one: the process is known to be gone."""
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            session.heard_ms = now_ms - self.session_timeout_ms
+
+    def is_live(self, broker_id: BrokerId, now_ms: int) -> bool:
+        """Tell whether the broker was heard within the session timeout."""
+        session = self._sessions.get(broker_id)
+        return session is not None and now_ms - session.heard_ms < self.session_timeout_ms
+
+    def expires_ms(self, broker_id: BrokerId) -> int:
+        """Return when the session ends if the broker stays silent; 0 for one never heard."""
+        session = self._sessions.get(broker_id)
+        return 0 if session is None else session.heard_ms + self.session_timeout_ms
+
+    def least_offset(self, broker_ids: frozenset[BrokerId]) -> int:
+        """Return how far the slowest of these brokers has replayed."""
+        sessions = [self._sessions.get(broker_id) for broker_id in broker_ids]
+        return min((-1 if s is None else s.metadata_offset for s in sessions), default=2**63)
+
+
+def state_of(broker: BrokerImage) -> BrokerState:
+    """Return the state that the log gives a broker (SHUTDOWN_NOW is not written: it is fenced)."""
+    if broker.fenced:
+        return BrokerState.FENCED
+    return (
+        BrokerState.CONTROLLED_SHUTDOWN if broker.in_controlled_shutdown else BrokerState.UNFENCED
+    )
+
+
+def next_state(
+    broker: BrokerImage,
+    heartbeat: BrokerHeartbeat,
+    *,
+    has_leaderships: bool,
+    others_have_replayed_shutdown: bool,
+) -> BrokerState:
+    """Return the state after a heartbeat. Raises InvariantViolation on an illegal change."""
+    state = after = state_of(broker)
+    if state is BrokerState.CONTROLLED_SHUTDOWN:
+        if not has_leaderships and others_have_replayed_shutdown:
+            after = BrokerState.SHUTDOWN_NOW
+    elif heartbeat.want_shut_down:
+        leads = state is BrokerState.UNFENCED and has_leaderships
+        after = BrokerState.CONTROLLED_SHUTDOWN if leads else BrokerState.SHUTDOWN_NOW
+    elif heartbeat.want_fence:
+        after = BrokerState.FENCED
+    elif heartbeat.metadata_offset >= broker.broker_epoch:
+        after = BrokerState.UNFENCED
+    require(after is state or after in TRANSITIONS[state], f"legal change: {state} -> {after}")
+    return after
+
+
+def registration_refusal(
+    broker: BrokerImage | None, request: BrokerRegistration, *, is_live: bool
+) -> str | None:
+    """Return why a registration is refused (DUPLICATE_BROKER_REGISTRATION), or None.
+
+    # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
+    # control address is its successor, because an address has one listener.
+    """
+    if broker is None or not is_live or broker.incarnation_id == request.incarnation_id:
+        return None
+    if broker.control_address == request.control_address:
+        return None
+    return f"Another broker is registered with id {request.broker_id}, at {broker.control_address}"
+
+
+def active_brokers(cluster: ClusterReplay) -> frozenset[BrokerId]:
+    """Return who may lead and be in an ISR."""
+    return frozenset(
+        broker.broker_id
+        for broker in cluster.brokers.values()
+        if not broker.fenced and not broker.in_controlled_shutdown
+    )
+
+
+def broker_epoch_error(cluster: ClusterReplay, broker_id: BrokerId, broker_epoch: int) -> ErrorCode:
+    """Return why a request of this registration is refused, or NONE."""
+    broker = cluster.brokers.get(broker_id)
+    if broker is None:
+        return ErrorCode.BROKER_ID_NOT_REGISTERED
+    return ErrorCode.NONE if broker.broker_epoch == broker_epoch else ErrorCode.STALE_BROKER_EPOCH

@@ -1,0 +1,175 @@
+"""Topic configuration: which names and values are taken, and what a change of them entails.
+
+An unknown name is refused with the nearest known one. A change of min.insync.replicas clears the
+ELRs: they were computed with the old number (KIP-966).
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from quorumlog.metadata_quorum.controller.partitions import MIN_INSYNC_REPLICAS
+from quorumlog.metadata_quorum.controller.requests import AlterTopicConfigs, Decision, TopicResults
+from quorumlog.metadata_quorum.controller_client import TopicResult
+from quorumlog.metadata_quorum.image.records import (
+    TOPIC_RESOURCE,
+    Config,
+    MetadataRecord,
+    PartitionChange,
+)
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import PartitionIndex, TopicId
+
+Check = Callable[[str], str | None]  # the value -> what is wrong with it, or None
+
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
+
+
+def _between(least: int, most: int) -> Check:
+    def check(value: str) -> str | None:
+        try:
+            number = int(value)
+        except ValueError:
+            return "Not a number"
+        if number < least:
+            return f"Value must be at least {least}"
+        return f"Value must be at most {most}" if number > most else None
+
+    return check
+
+
+def _one_of(*values: str) -> Check:
+    def check(value: str) -> str | None:
+        return None if value in values else f"String must be one of: {', '.join(values)}"
+
+    return check
+
+
+def _ratio(value: str) -> str | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return "Not a number"
+    return None if 0 <= number <= 1 else "Value must be between 0 and 1"
+
+
+def _cleanup_policy(value: str) -> str | None:
+    policies = [policy.strip() for policy in value.split(",")]
+    known = {*policies} <= {"compact", "delete"}
+    return None if known else "List must be made of: compact, delete"
+
+
+def _anything(value: str) -> str | None:
+    del value  # a list of replicas to throttle, checked by whoever throttles
+    return None
+
+
+_BOOLEAN: Final = _one_of("true", "false")
+_POSITIVE_LONG: Final = _between(0, _LONG_MAX)
+TOPIC_CONFIGS: Final[Mapping[str, Check]] = MappingProxyType(
+    {
+        "cleanup.policy": _cleanup_policy,
+        "compression.gzip.level": _between(-1, 9),
+        "compression.lz4.level": _between(1, 17),
+        "compression.type": _one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        "compression.zstd.level": _between(-131072, 22),
+        "delete.retention.ms": _POSITIVE_LONG,
+        "file.delete.delay.ms": _POSITIVE_LONG,
+        "flush.messages": _between(1, _LONG_MAX),
+        "flush.ms": _POSITIVE_LONG,
+        "follower.replication.throttled.replicas": _anything,
+        "index.interval.bytes": _between(0, _INT_MAX),
+        "leader.replication.throttled.replicas": _anything,
+        "local.retention.bytes": _between(-2, _LONG_MAX),
+        "local.retention.ms": _between(-2, _LONG_MAX),
+        "max.compaction.lag.ms": _between(1, _LONG_MAX),
+        "max.message.bytes": _between(0, _INT_MAX),
+        "message.timestamp.after.max.ms": _POSITIVE_LONG,
+        "message.timestamp.before.max.ms": _POSITIVE_LONG,
+        "message.timestamp.type": _one_of("CreateTime", "LogAppendTime"),
+        "min.cleanable.dirty.ratio": _ratio,
+        "min.compaction.lag.ms": _POSITIVE_LONG,
+        MIN_INSYNC_REPLICAS: _between(1, _INT_MAX),
+        "preallocate": _BOOLEAN,
+        "remote.storage.enable": _BOOLEAN,
+        "retention.bytes": _between(-1, _LONG_MAX),
+        "retention.ms": _between(-1, _LONG_MAX),
+        "segment.bytes": _between(14, _INT_MAX),
+        "segment.index.bytes": _between(4, _INT_MAX),
+        "segment.jitter.ms": _POSITIVE_LONG,
+        "segment.ms": _between(1, _LONG_MAX),
+        "unclean.leader.election.enable": _BOOLEAN,
+    }
+)
+
+
+def config_error(name: str, value: str) -> str | None:
+    """Return what is wrong with one entry, or None."""
+    check = TOPIC_CONFIGS.get(name)
+    if check is None:
+        near = difflib.get_close_matches(name, TOPIC_CONFIGS, n=1)
+        hint = f", did you mean {near[0]}?" if near else ""
+        return f"Unknown topic config name: {name}{hint}"
+    problem = check(value)
+    return None if problem is None else f"Invalid value {value} for configuration {name}: {problem}"
+
+
+def configs_error(configs: Mapping[str, str]) -> str | None:
+    """Return what is wrong with the first bad entry, or None."""
+    problems = (config_error(name, value) for name, value in configs.items())
+    return next((problem for problem in problems if problem is not None), None)
+
+
+def config_records(topic: str, configs: Mapping[str, str]) -> list[MetadataRecord]:
+    """Return the records that configure a new topic."""
+    return [
+        Config(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
+        for name, value in sorted(configs.items())
+    ]
+
+
+def decide_topic_configs(
+    cluster: ClusterReplay, request: AlterTopicConfigs
+) -> Decision[TopicResults]:
+    """Change the configuration of one topic, or say what is wrong with it."""
+    topic_id = cluster.topic_id(request.name)
+    if topic_id is None:
+        return _refuse(
+            request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {request.name} is unknown"
+        )
+    problem = configs_error({n: v for n, v in request.entries.items() if v is not None})
+    if problem is not None:
+        return _refuse(request, ErrorCode.INVALID_CONFIG, problem)
+    now = cluster.configs(request.name)
+    changed = {n: v for n, v in sorted(request.entries.items()) if now.get(n) != v}
+    records: list[MetadataRecord] = []
+    if MIN_INSYNC_REPLICAS in changed:
+        records += _clear_elrs(cluster, request.name, topic_id)
+    records += [
+        Config(resource_type=TOPIC_RESOURCE, resource_name=request.name, name=name, value=value)
+        for name, value in changed.items()
+    ]
+    result = TopicResult(name=request.name, error_code=ErrorCode.NONE, topic_id=topic_id)
+    return Decision(
+        response=TopicResults(results=(result,)),
+        records=() if request.validate_only else tuple(records),
+    )
+
+
+def _clear_elrs(cluster: ClusterReplay, name: str, topic_id: TopicId) -> list[PartitionChange]:
+    """Spare the partitions without an ISR: nothing was committed since, nobody else may lead."""
+    return [
+        PartitionChange(topic_id=topic_id, partition_id=PartitionIndex(index), elr=())
+        for index, partition in enumerate(cluster.partitions(name))
+        if partition.elr and partition.isr
+    ]
+
+
+def _refuse(
+    request: AlterTopicConfigs, error_code: ErrorCode, message: str
+) -> Decision[TopicResults]:
+    result = TopicResult(name=request.name, error_code=error_code, error_message=message)
+    return Decision(response=TopicResults(results=(result,)))

@@ -1,0 +1,291 @@
+"""The active controller: one door to all that it decides, and its only state.
+
+`decide` and its kin mutate nothing that the log says; `apply` is the only mutator. The driver
+applies at append, answers at commit; when the node is deposed it throws the controller away, and
+with it whatever was not committed. A new one starts from the committed image (KIP-631).
+Liveness (`Sessions`) is soft state, renewed by whatever a broker sends.
+"""
+
+from collections.abc import Callable
+from typing import Final, assert_never
+
+from quorumlog.metadata_quorum.controller.brokers import (
+    BrokerState,
+    Sessions,
+    active_brokers,
+    broker_epoch_error,
+    next_state,
+    registration_refusal,
+    state_of,
+)
+from quorumlog.metadata_quorum.controller.configs import decide_topic_configs
+from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
+from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
+from quorumlog.metadata_quorum.controller.requests import (
+    AllocateProducerIds,
+    AlterPartitions,
+    AlterTopicConfigs,
+    ControllerRequest,
+    CreateTopics,
+    Decision,
+    DeleteTopics,
+    GrowTopic,
+    TopicResults,
+)
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.controller.topics import TopicDecisions
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage
+from quorumlog.metadata_quorum.image.records import (
+    BrokerRegistrationChange,
+    MetadataRecord,
+    RegisterBroker,
+)
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+
+class Controller:
+    """What the active controller knows and decides.
+
+    Invariants (beside those of ClusterReplay, which it applies its records to):
+      1. A fenced broker leads nothing and is in no ISR.
+      2. Every registered broker has a session, so that its silence is noticed (KAFKA-18138).
+    """
+
+    def __init__(
+        self,
+        image: ClusterImage,
+        settings: ControllerSettings,
+        *,
+        draw: Callable[[int], bytes],
+        now_ms: int,
+    ) -> None:
+        """Take over at `image`: all that is committed, and nothing else is in the log."""
+        self.cluster: Final = ClusterReplay(image)
+        self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
+        self._partitions: Final = PartitionDecisions(
+            self.cluster, min_insync_replicas=settings.min_insync_replicas
+        )
+        self._topics: Final = TopicDecisions(self.cluster, settings, draw)
+        self.hear_all(now_ms)
+
+    def apply(self, offset: Offset, record: MetadataRecord) -> None:
+        """Take in a record that was appended at `offset`."""
+        self.cluster.apply(offset, record)
+
+    def hear_all(self, now_ms: int) -> None:
+        """Count every broker as just heard: we took over, or were ourselves not running."""
+        for broker_id in self.cluster.brokers:
+            self.sessions.hear(broker_id, now_ms)
+
+    def hear(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
+        """Note a heartbeat as it arrives, however long its turn takes to come (KAFKA-15019)."""
+        error_code = broker_epoch_error(self.cluster, heartbeat.broker_id, heartbeat.broker_epoch)
+        if error_code is ErrorCode.NONE:
+            self.sessions.hear(heartbeat.broker_id, now_ms, heartbeat.metadata_offset)
+
+    def decide(
+        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
+    ) -> Decision[object]:
+        """Decide a request. `base_offset`: where its first record would be appended."""
+        match request:
+            case BrokerRegistration():
+                return self._decide_registration(request, now_ms, base_offset)
+            case BrokerHeartbeat():
+                return self._decide_heartbeat(request, now_ms, base_offset)
+            case AlterPartitions():
+                return self._partitions.decide_alter(request)
+            case AllocateProducerIds():
+                return decide_producer_ids(self.cluster, request)
+            case _:
+                return self._decide_topics(request)
+
+    def _decide_topics(
+        self, request: CreateTopics | DeleteTopics | GrowTopic | AlterTopicConfigs
+    ) -> Decision[TopicResults]:
+        match request:
+            case CreateTopics():
+                return self._topics.decide_create(request)
+            case DeleteTopics():
+                return self._topics.decide_delete(request)
+            case GrowTopic():
+                return self._topics.decide_grow(request)
+            case AlterTopicConfigs():
+                return decide_topic_configs(self.cluster, request)
+            case _:
+                assert_never(request)
+
+    def decide_activation(self) -> Decision[None]:
+        """Elect where nobody leads: the last controller's decision may be half written."""
+        elections = self._partitions.decide_elections(frozenset())
+        return Decision(response=None, records=tuple(elections))
+
+    def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
+        """Fence the broker whose session ended first, if one did.
+
+        One at a time: the next is decided on the state that this leaves (KAFKA-13173).
+        """
+        overdue = self._next_expiry()
+        if overdue is None or overdue[0] > now_ms:
+            return Decision(response=None)
+        return self._decide_fencing(overdue[1])
+
+    def next_expiry_ms(self) -> int | None:
+        """Return when `decide_expiry` may next have something to do; None: nobody is unfenced."""
+        expiry = self._next_expiry()
+        return None if expiry is None else expiry[0]
+
+    def decide_process_died(
+        self, broker_id: BrokerId, *, closed_ms: int
+    ) -> Decision[BrokerId | None]:
+        """Fence a broker whose process is gone, unless it was heard since its connection closed."""
+        session = self.sessions.of(broker_id)
+        broker = self.cluster.brokers.get(broker_id)
+        if broker is None or (session is not None and session.heard_ms > closed_ms):
+            return Decision(response=None)
+        self.sessions.expire(broker_id, closed_ms)  # so that another process may register
+        return Decision(response=None) if broker.fenced else self._decide_fencing(broker_id)
+
+    def check_invariants(self) -> list[str]:
+        """Return the rules that do not hold (for tests and simulation: it reads everything)."""
+        fenced = {b.broker_id for b in self.cluster.brokers.values() if b.fenced}
+        broken = [
+            f"1: {name} has a fenced broker in {partition.isr}"
+            for name in self.cluster.topic_names()
+            for partition in self.cluster.partitions(name)
+            if fenced & {partition.leader_id, *partition.isr}
+        ]
+        silent = [b for b in self.cluster.brokers if self.sessions.of(b) is None]
+        return broken + [f"2: broker {broker_id} has no session" for broker_id in silent]
+
+    def _next_expiry(self) -> tuple[int, BrokerId] | None:
+        unfenced = (b.broker_id for b in self.cluster.brokers.values() if not b.fenced)
+        return min(((self.sessions.expires_ms(b), b) for b in unfenced), default=None)
+
+    def _decide_fencing(self, broker_id: BrokerId) -> Decision[BrokerId | None]:
+        """Take the broker out of everything, then fence it: half of it is decided again."""
+        broker = self.cluster.brokers[broker_id]
+        fence = BrokerRegistrationChange(
+            broker_id=broker_id, broker_epoch=broker.broker_epoch, fenced=True
+        )
+        changes = self._partitions.decide_departure(broker_id)
+        return Decision(response=broker_id, records=(*changes, fence))
+
+    def _decide_registration(
+        self, request: BrokerRegistration, now_ms: int, base_offset: Offset
+    ) -> Decision[RegistrationReply]:
+        broker = self.cluster.brokers.get(request.broker_id)
+        is_live = self.sessions.is_live(request.broker_id, now_ms)
+        refusal = registration_refusal(broker, request, is_live=is_live)
+        if refusal is not None:
+            reply = RegistrationReply(
+                error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION, error_message=refusal
+            )
+            return Decision(response=reply)
+        self.sessions.begin(request.broker_id, now_ms)
+        if broker is not None and _is_repeated(broker, request):
+            reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
+            return Decision(response=reply)
+        # The log of a new process may be shorter than its predecessor's: it starts outside.
+        changes = self._partitions.decide_departure(request.broker_id)
+        register = RegisterBroker(
+            broker_id=request.broker_id,
+            incarnation_id=request.incarnation_id,
+            host=request.host,
+            port=request.port,
+            control_address=request.control_address,
+            rack=request.rack,
+        )
+        epoch = base_offset + len(changes)
+        reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=epoch)
+        return Decision(response=reply, records=(*changes, register))
+
+    def _decide_heartbeat(
+        self, request: BrokerHeartbeat, now_ms: int, base_offset: Offset
+    ) -> Decision[HeartbeatReply]:
+        error_code = broker_epoch_error(self.cluster, request.broker_id, request.broker_epoch)
+        if error_code is not ErrorCode.NONE:
+            return Decision(response=HeartbeatReply(error_code=error_code))
+        self.hear(request, now_ms)
+        broker = self.cluster.brokers[request.broker_id]
+        before = state_of(broker)
+        after = next_state(
+            broker,
+            request,
+            has_leaderships=request.want_shut_down and self._leads(request.broker_id),
+            others_have_replayed_shutdown=self._is_shutdown_replayed(request.broker_id),
+        )
+        records: tuple[MetadataRecord, ...] = ()
+        if after is not before:
+            records = self._change_state(broker, after)
+        if after is BrokerState.CONTROLLED_SHUTDOWN and before is not after:
+            self._note_shutdown(request.broker_id, base_offset + len(records) - 1)
+        reply = HeartbeatReply(
+            error_code=ErrorCode.NONE,
+            is_caught_up=request.metadata_offset >= broker.broker_epoch,
+            is_fenced=after in {BrokerState.FENCED, BrokerState.SHUTDOWN_NOW},
+            should_shut_down=after is BrokerState.SHUTDOWN_NOW,
+        )
+        return Decision(response=reply, records=records)
+
+    def _change_state(self, broker: BrokerImage, after: BrokerState) -> tuple[MetadataRecord, ...]:
+        match after:
+            case BrokerState.UNFENCED:
+                change = BrokerRegistrationChange(
+                    broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False
+                )
+                # After the change: nobody is led by a fenced broker, not even for one record.
+                elections = self._partitions.decide_elections(frozenset({broker.broker_id}))
+                return (change, *elections)
+            case BrokerState.CONTROLLED_SHUTDOWN:
+                change = BrokerRegistrationChange(
+                    broker_id=broker.broker_id,
+                    broker_epoch=broker.broker_epoch,
+                    in_controlled_shutdown=True,
+                )
+                return (*self._partitions.decide_departure(broker.broker_id), change)
+            case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW:
+                if broker.fenced:
+                    return ()
+                return self._decide_fencing(broker.broker_id).records
+            case _:
+                assert_never(after)
+
+    def _leads(self, broker_id: BrokerId) -> bool:
+        return any(
+            partition.leader_id == broker_id
+            for name in self.cluster.topic_names()
+            for partition in self.cluster.partitions(name)
+        )
+
+    def _note_shutdown(self, broker_id: BrokerId, offset: int) -> None:
+        session = self.sessions.of(broker_id)
+        if session is not None:
+            session.shutdown_offset = offset
+
+    def _is_shutdown_replayed(self, broker_id: BrokerId) -> bool:
+        """Tell whether every other active broker knows that this one leads nothing any more."""
+        session = self.sessions.of(broker_id)
+        others = active_brokers(self.cluster) - {broker_id}
+        offset = -1 if session is None else session.shutdown_offset
+        return self.sessions.least_offset(others) >= offset
+
+
+def _is_repeated(broker: BrokerImage, request: BrokerRegistration) -> bool:
+    """Tell whether a registration says what is registered: its answer was lost."""
+    registered = BrokerRegistration(
+        broker_id=broker.broker_id,
+        incarnation_id=broker.incarnation_id,
+        host=broker.host,
+        port=broker.port,
+        control_address=broker.control_address,
+        rack=broker.rack,
+    )
+    return registered == request

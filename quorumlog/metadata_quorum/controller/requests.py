@@ -1,0 +1,117 @@
+"""What the active controller is asked, and how it answers: frozen, because it travels as CBOR."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    IsrProposal,
+    IsrResult,
+    NewTopic,
+    ProducerIdBlock,
+    TopicResult,
+)
+from quorumlog.metadata_quorum.image.records import MetadataRecord
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopics:
+    """Create each topic on its own: one may fail beside another."""
+
+    topics: tuple[NewTopic, ...]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteTopics:
+    """Delete by name."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowTopic:
+    """Raise the number of partitions of one topic to `partitions`."""
+
+    name: str
+    partitions: int
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterTopicConfigs:
+    """Set (a value) or delete (None) entries of one topic's configuration (KIP-339)."""
+
+    name: str
+    entries: Mapping[str, str | None]
+    validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicResults:
+    """A result per topic, in the order of the request."""
+
+    results: tuple[TopicResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterPartitions:
+    """AlterPartition (KIP-497) by the broker that leads the partitions."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+    proposals: tuple[IsrProposal, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IsrResults:
+    """`error_code` other than NONE voids the request as a whole."""
+
+    error_code: ErrorCode
+    results: tuple[IsrResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateProducerIds:
+    """KIP-730."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsReply:
+    """With NONE, a block that nobody else gets."""
+
+    error_code: ErrorCode
+    block: ProducerIdBlock = field(default_factory=lambda: ProducerIdBlock(first=-1, count=0))
+
+
+ControllerRequest = (
+    BrokerRegistration
+    | BrokerHeartbeat
+    | CreateTopics
+    | DeleteTopics
+    | GrowTopic
+    | AlterTopicConfigs
+    | AlterPartitions
+    | AllocateProducerIds
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision(Generic[ResponseT_co]):
+    """Append and apply `records`; answer `response` once they are committed.
+
+    They may be split over several batches: whoever decides puts them in such an order that a
+    prefix is a legal state from which the rest is decided again.
+    """
+
+    response: ResponseT_co
+    records: tuple[MetadataRecord, ...] = ()

@@ -1,0 +1,129 @@
+"""What a quorum node may order: imperatives, performed in the order given.
+
+The package's docstring says what each asks of the driver.
+"""
+
+from dataclasses import dataclass
+
+from quorumlog.metadata_quorum.core.messages import FetchResponse, PlainResponse, Request
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistElection:
+    """Make the election state durable before any later effect is performed."""
+
+    leader_epoch: Epoch
+    leader_id: BrokerId
+    voted_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendLeaderChange:
+    """Append one control batch of one record, LeaderChange, at `base_offset` in our new epoch."""
+
+    leader_epoch: Epoch
+    base_offset: Offset
+    leader_id: BrokerId
+    voters: tuple[BrokerId, ...]
+    granting_voters: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendFetched:
+    """Append the records [base, end) that came beside the response to `request_id`."""
+
+    request_id: int
+    base_offset: Offset
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateLog:
+    """Drop the records at and above `end_offset`."""
+
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlushLog:
+    """Begin to make all that is in the log durable; `LogFlushed` says when it is."""
+
+    log_end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendRequest:
+    """Send; report the answer or the failure, after `timeout_ms` at the latest."""
+
+    request_id: int
+    destination: BrokerId
+    request: Request
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResponse:
+    """Answer the request that came with `request_id`."""
+
+    request_id: int
+    response: PlainResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFetch:
+    """Answer the fetch `request_id`, with whole batches from [records_from, records_to).
+
+    As many as fit, at least one; none if the range is empty.
+    """
+
+    request_id: int
+    response: FetchResponse
+    records_from: Offset
+    records_to: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceHighWatermark:
+    """All below `high_watermark` is committed: hand it out, and answer those who wait for it."""
+
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BecomeLeader:
+    """We lead `leader_epoch`; the LeaderChange record is at `epoch_start_offset`."""
+
+    leader_epoch: Epoch
+    epoch_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResignLeadership:
+    """We lead `leader_epoch` no more: append nothing more, fail what is not committed."""
+
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowLeader:
+    """`leader_id` leads this epoch, or nobody that we know of (NOBODY). Never ourselves."""
+
+    leader_epoch: Epoch
+    leader_id: BrokerId
+
+
+Effect = (
+    PersistElection
+    | AppendLeaderChange
+    | AppendFetched
+    | TruncateLog
+    | FlushLog
+    | SendRequest
+    | SendResponse
+    | AnswerFetch
+    | AdvanceHighWatermark
+    | BecomeLeader
+    | ResignLeadership
+    | FollowLeader
+)

@@ -1,0 +1,106 @@
+"""What a quorum node may learn: facts, in the past tense."""
+
+from dataclasses import dataclass
+
+from quorumlog.metadata_quorum.core.messages import NOBODY, Request, Response
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """The disk was read: the first event, and once only.
+
+    The election state is that of the last `PersistElection` (all defaults: there is none).
+    `epoch_starts`: (epoch, first offset) of the log, oldest first.
+    Records below `flushed_offset` survive power loss.
+    """
+
+    leader_epoch: Epoch = Epoch(0)
+    leader_id: BrokerId = NOBODY
+    voted_id: BrokerId = NOBODY
+    log_end_offset: Offset = Offset(0)
+    flushed_offset: Offset = Offset(0)
+    epoch_starts: tuple[tuple[Epoch, Offset], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ticked:
+    """Time went by; `now_ms` says how far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReceived:
+    """A peer asks; `request_id` is the receiver's own name for it, and returns in the answer."""
+
+    request_id: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedRecords:
+    """The whole batches beside a fetch response: offsets [base, end), with valid CRCs.
+
+    `epoch_starts`: (epoch, first offset) wherever the leader epoch of the batches changes, the
+    first batch included.
+    """
+
+    base_offset: Offset
+    end_offset: Offset
+    epoch_starts: tuple[tuple[Epoch, Offset], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseReceived:
+    """`source` answered the request of our `SendRequest` with this `request_id`."""
+
+    request_id: int
+    source: BrokerId
+    response: Response
+    records: FetchedRecords | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestFailed:
+    """No answer will come to our request: it timed out, or the connection failed."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsAppended:
+    """We lead `leader_epoch`, and our own records made the log end at `log_end_offset`."""
+
+    leader_epoch: Epoch
+    log_end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogFlushed:
+    """The flush that `FlushLog` ordered is done: all below `flushed_offset` is durable."""
+
+    flushed_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerProcessDied:
+    """A peer's connection closed, and a new one was refused: no process listens there."""
+
+    node_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResignRequested:
+    """The node is about to stop, or its controller failed: it should lead no more."""
+
+
+Event = (
+    Started
+    | Ticked
+    | RequestReceived
+    | ResponseReceived
+    | RequestFailed
+    | RecordsAppended
+    | LogFlushed
+    | PeerProcessDied
+    | ResignRequested
+)

@@ -1,0 +1,259 @@
+"""What a follower does: find its leader, fetch from it, and drop what the leader does not have.
+
+It refuses records that do not continue its log or come from a newer epoch than it follows, and
+never drops what is committed. Sources: KIP-595 (Fetch, Begin- and EndQuorumEpoch);
+KAFKA-12460, KAFKA-18723.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from quorumlog.invariants import require
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    DivergingEpoch,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from quorumlog.metadata_quorum.core.roles import Follower, Prospective, Unattached
+from quorumlog.metadata_quorum.core.voting import Voting
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+class Following(Voting):
+    """The rules of a follower, voter or observer."""
+
+    _probed = 0  # how many voters were asked in turn who the leader is
+
+    # --- what a leader tells ---
+
+    def _handle_begin_quorum_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
+        error_code = self._leadership_refusal(request.leader_id, request.leader_epoch)
+        if error_code is ErrorCode.NONE:
+            self._learn(request.leader_epoch, request.leader_id)
+            if isinstance(self.role, Prospective):  # it stood although the leader is there
+                self._become_follower(self.leader_epoch, self.leader_id)
+        response = BeginQuorumEpochResponse(
+            error_code=error_code, leader_id=self.leader_id, leader_epoch=self.leader_epoch
+        )
+        self._emit(effects.SendResponse(request_id=request_id, response=response))
+
+    def _handle_end_quorum_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
+        error_code = self._leadership_refusal(request.leader_id, request.leader_epoch)
+        if error_code is ErrorCode.NONE:
+            self._learn(request.leader_epoch, request.leader_id)
+            if isinstance(self.role, Follower):
+                self.role.is_leader_gone = True
+                wait_ms = self._successor_wait_ms(request.preferred_candidates)
+                deadline_ms = min(self.role.fetch_deadline_ms, self._now_ms + wait_ms)
+                self.role.fetch_deadline_ms = deadline_ms
+        response = EndQuorumEpochResponse(
+            error_code=error_code, leader_id=self.leader_id, leader_epoch=self.leader_epoch
+        )
+        self._emit(effects.SendResponse(request_id=request_id, response=response))
+
+    def _leadership_refusal(self, leader_id: BrokerId, leader_epoch: Epoch) -> ErrorCode:
+        if leader_id not in self.voters or leader_id == self.node_id:
+            return ErrorCode.INVALID_REQUEST
+        if leader_epoch < self.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    def _successor_wait_ms(self, preferred_candidates: tuple[BrokerId, ...]) -> int:
+        """Wait the longer, the less preferred: 0, then max/2^(n-1), doubling up to max."""
+        max_ms = self.settings.controller_quorum_election_backoff_max_ms
+        if self.node_id not in preferred_candidates:
+            return max_ms
+        position, count = preferred_candidates.index(self.node_id), len(preferred_candidates)
+        if position == 0:
+            return 0
+        shift = min(count - 1, 30)  # a peer's list may have any length
+        return min(max_ms, (max_ms >> shift) << min(position - 1, 30))
+
+    def _handle_peer_process_died(self, event: events.PeerProcessDied) -> None:
+        """Do not wait for the fetch timeout if no process listens where the leader was.
+
+        # DEVIATION: Kafka waits. Voters wait a little, each a different time by its rank among
+        # those that are left, so that two do not split the vote. A fetch answer cancels it.
+        """
+        is_enabled = self.settings.controller_quorum_dead_process_notice_enable
+        if not (is_enabled and isinstance(self.role, Follower) and event.node_id == self.leader_id):
+            return
+        self.role.is_leader_gone = True
+        if self.is_voter and self.role.notice_deadline_ms is None:
+            stagger_ms = self.settings.controller_quorum_dead_process_stagger_ms
+            rank = [voter for voter in self.voters if voter != self.leader_id].index(self.node_id)
+            self.role.notice_deadline_ms = self._now_ms + stagger_ms * rank + stagger_ms // 3
+        elif not self.is_voter:
+            self._look_elsewhere()
+
+    # --- fetching ---
+
+    def _follow(self) -> None:
+        """Flush, then fetch: the fetch offset says what is durable here."""
+        is_silent = isinstance(self.role, Follower) and self._is_silent(self.role)
+        if is_silent and isinstance(self.role, Follower):
+            self.role.fetch_deadline_ms = self._fetch_timeout_ms()
+            self.role.is_leader_gone = True
+            self._look_elsewhere()
+        if self.is_voter and not self.is_log_durable and not self._is_flushing:
+            self._is_flushing = True
+            self._emit(effects.FlushLog(log_end_offset=self.log_end_offset))
+        if self._may_fetch() and self._fetch_after_ms <= self._now_ms:
+            self._fetch()
+
+    def _is_silent(self, role: Follower) -> bool:
+        """Whether an observer waits in vain; it cannot stand, so it asks around."""
+        return not self.is_voter and role.fetch_deadline_ms <= self._now_ms
+
+    def _look_elsewhere(self) -> None:
+        self._fetch_id, self._fetch_after_ms = None, self._now_ms
+
+    def _fetch_timeout_ms(self) -> int:
+        return self._now_ms + self.settings.controller_quorum_fetch_timeout_ms
+
+    def _may_fetch(self) -> bool:
+        can_fetch = isinstance(self.role, Follower) or (
+            isinstance(self.role, Unattached) and bool(self._others)
+        )
+        return can_fetch and self._fetch_id is None and self._is_acknowledgement_true()
+
+    def _is_acknowledgement_true(self) -> bool:
+        """Whether a fetch may be sent: from a voter it says that all below is durable."""
+        return not self.is_voter or self.is_log_durable
+
+    def _fetch(self) -> None:
+        is_led = isinstance(self.role, Follower) and not self.role.is_leader_gone
+        max_wait_ms = self.settings.controller_quorum_fetch_max_wait_ms if is_led else 0
+        request = FetchRequest(
+            replica_id=self.node_id,
+            current_leader_epoch=self.leader_epoch,
+            fetch_offset=self.log_end_offset,
+            last_fetched_epoch=self.last_epoch,
+            max_wait_ms=max_wait_ms,
+            high_watermark=self.high_watermark,
+        )
+        self._fetch_id = self._send(self._fetch_destination(), request, wait_ms=max_wait_ms)
+
+    def _fetch_destination(self) -> BrokerId:
+        """Find whom to ask: the leader; without one, or if it is silent, the voters in turn."""
+        if isinstance(self.role, Follower) and (self.is_voter or not self.role.is_leader_gone):
+            return self.leader_id
+        self._probed += 1
+        return self._others[self._probed % len(self._others)]
+
+    def _fetch_again_later(self) -> None:
+        """Wait before the next fetch; a voter without a leader longer: the leader will tell it."""
+        backoff_ms = self.settings.controller_quorum_retry_backoff_ms
+        if self.is_voter and isinstance(self.role, Unattached):
+            backoff_ms = self.settings.controller_quorum_election_timeout_ms // 10
+        self._fetch_after_ms = self._now_ms + backoff_ms
+
+    def _handle_fetch_failed(self, request_id: int) -> None:
+        if request_id == self._fetch_id:
+            self._fetch_id = None
+            self._fetch_again_later()
+
+    def _handle_fetch_response(
+        self, event: events.ResponseReceived, response: FetchResponse
+    ) -> None:
+        if event.request_id != self._fetch_id:
+            return  # of an older epoch, or given up
+        self._fetch_id = None
+        before = self.role
+        is_usable = (
+            response.error_code is not ErrorCode.UNKNOWN_LEADER_EPOCH
+            and self._learn(response.leader_epoch, response.leader_id)
+            and response.error_code is ErrorCode.NONE
+            and isinstance(self.role, Follower)
+            and event.source == self.leader_id
+            and self._take(event, response)
+        )
+        if is_usable and isinstance(self.role, Follower):
+            self.role.has_fetched, self.role.is_leader_gone = True, False
+            self.role.notice_deadline_ms = None
+            self.role.fetch_deadline_ms = self._fetch_timeout_ms()
+            high_watermark = min(self.log_end_offset, response.high_watermark)
+            self._advance_high_watermark(Offset(high_watermark))
+        elif self.role is before:
+            self._fetch_again_later()
+
+    def _take(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
+        """Append or truncate; False if the response makes no sense."""
+        records = event.records
+        if response.diverging_epoch is not None:
+            return records is None and self._maybe_truncate(response.diverging_epoch)
+        if records is None:
+            return True
+        if not self._continues_log(records):
+            return False
+        self._emit(
+            effects.AppendFetched(
+                request_id=event.request_id,
+                base_offset=records.base_offset,
+                end_offset=records.end_offset,
+            )
+        )
+        for epoch, start_offset in records.epoch_starts:
+            if epoch > self.last_epoch:
+                self.epochs = self.epochs.assigned(epoch, start_offset)
+        self.log_end_offset = records.end_offset
+        return True
+
+    def _continues_log(self, records: events.FetchedRecords) -> bool:
+        """Whether they start at our end, and their epochs rise to ours at most (KAFKA-18723)."""
+        starts = records.epoch_starts
+        if records.base_offset != self.log_end_offset or not starts:
+            return False
+        end = (Epoch(self.leader_epoch + 1), records.end_offset)
+        is_rising = all(
+            earlier[0] < later[0] and earlier[1] < later[1]
+            for earlier, later in pairwise([*starts, end])
+        )
+        first_epoch, first_offset = starts[0]
+        return (
+            is_rising
+            and first_offset == records.base_offset
+            and first_epoch >= max(self.last_epoch, 1)
+        )
+
+    def _maybe_truncate(self, diverging: DivergingEpoch) -> bool:
+        offset = self._truncation_offset(diverging)
+        if not 0 <= offset < self.log_end_offset:
+            return False  # it would lead nowhere
+        self._require_uncommitted(offset)
+        require(not self._is_flushing, "10: nothing is truncated while a flush is under way")
+        self._emit(effects.TruncateLog(end_offset=offset))
+        self.epochs = self.epochs.truncated_from_end(offset)
+        self.log_end_offset = offset
+        self.flushed_offset = min(self.flushed_offset, offset)
+        return True
+
+    def _require_uncommitted(self, offset: Offset) -> None:
+        # Kafka halts here, too (KAFKA-12460): one of the two logs has lost what was committed.
+        require(offset >= self.high_watermark, "3: what is committed is not truncated")
+
+    def _truncation_offset(self, diverging: DivergingEpoch) -> Offset:
+        """Where our log may still be as the leader's; several rounds may be needed."""
+        epoch, end_offset = self._epoch_end(diverging.epoch)
+        if epoch == diverging.epoch:
+            return min(end_offset, diverging.end_offset)
+        return end_offset
+
+    def _handle_log_flushed(self, event: events.LogFlushed) -> None:
+        require(self._is_flushing, "a flush was ordered")
+        require(event.flushed_offset <= self.log_end_offset, "what was flushed was in the log")
+        self._is_flushing = False
+        self.flushed_offset = max(self.flushed_offset, event.flushed_offset)
+
+    def _deadlines(self) -> Iterator[int]:
+        yield from super()._deadlines()
+        if isinstance(self.role, Follower) and not self.is_voter:
+            yield self.role.fetch_deadline_ms
+        if self._may_fetch():
+            yield self._fetch_after_ms

@@ -1,0 +1,116 @@
+"""What quorum nodes say to each other: KRaft's requests and responses, without record bytes.
+
+One partition only, so Kafka's topic and partition arrays are left out; a fixed voter set, so
+directory ids are too. The cluster id is checked before a request gets here. Numbers from a peer
+are not trusted: the core answers INVALID_REQUEST to what cannot be.
+Sources: KIP-595, KIP-996 (pre_vote), KIP-1166 (high_watermark in a fetch).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
+
+NOBODY: Final = NO_LEADER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteRequest:
+    """The candidate asks `voter_id`, the receiver, for its vote in `replica_epoch`.
+
+    A pre-vote asks "would you?" and changes nothing; its epoch is the one that the sender is in.
+    The sender's log ends at `last_offset` (exclusive) with a record of `last_offset_epoch`.
+    """
+
+    replica_id: BrokerId
+    replica_epoch: Epoch
+    voter_id: BrokerId
+    last_offset_epoch: Epoch
+    last_offset: Offset
+    pre_vote: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoteResponse:
+    """The answer, with the leader and the epoch that the voter knows now."""
+
+    error_code: ErrorCode
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    vote_granted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochRequest:
+    """The leader tells a voter that it leads; repeated for as long as it does."""
+
+    leader_id: BrokerId
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginQuorumEpochResponse:
+    """The answer, with the leader and the epoch that the voter knows now."""
+
+    error_code: ErrorCode
+    leader_id: BrokerId
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochRequest:
+    """The leader of `leader_epoch` leads no more; who should follow it, the best first."""
+
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    preferred_candidates: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndQuorumEpochResponse:
+    """The answer, with the leader and the epoch that the voter knows now."""
+
+    error_code: ErrorCode
+    leader_id: BrokerId
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchRequest:
+    """Ask for records from `fetch_offset` on: a voter holds all below, durably.
+
+    `last_fetched_epoch` is the epoch of the record before it, 0 if there is none.
+    `high_watermark` is what the sender knows: the leader does not make it wait for a newer one.
+    """
+
+    replica_id: BrokerId
+    current_leader_epoch: Epoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch
+    max_wait_ms: int
+    high_watermark: Offset = UNKNOWN_OFFSET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DivergingEpoch:
+    """The largest epoch of the leader's log that is not above the one asked for, and its end."""
+
+    epoch: Epoch
+    end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchResponse:
+    """The answer; records travel beside it. `high_watermark` is UNKNOWN_OFFSET until known."""
+
+    error_code: ErrorCode
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    high_watermark: Offset = UNKNOWN_OFFSET
+    diverging_epoch: DivergingEpoch | None = None
+
+
+Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest
+PlainResponse = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse
+Response = PlainResponse | FetchResponse

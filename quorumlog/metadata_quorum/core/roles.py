@@ -1,0 +1,129 @@
+"""The roles of a quorum node, each with only its own state, and which may follow which.
+
+Deadlines are absolute, in ms. The epoch, the leader and the vote belong to no role: see
+`quorum_state`. Source: Kafka's `QuorumState`, with KIP-996's Prospective.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Offset
+
+
+@dataclass(slots=True, kw_only=True)
+class Ballot:
+    """One round of asking the other voters: for pre-votes, or for votes."""
+
+    granted: set[BrokerId]
+    refused: set[BrokerId] = field(default_factory=set)
+    asked: dict[int, BrokerId] = field(default_factory=dict)  # by request id
+    ask_again_ms: dict[BrokerId, int] = field(default_factory=dict)  # whose request failed
+
+
+@dataclass(slots=True, kw_only=True)
+class Unattached:
+    """In an epoch whose leader it does not follow. An observer has no election deadline."""
+
+    election_deadline_ms: int | None
+
+
+@dataclass(slots=True, kw_only=True)
+class Prospective:
+    """A voter without a leader: would a majority vote for it? Nothing is on disk yet."""
+
+    election_deadline_ms: int
+    ballot: Ballot
+
+
+@dataclass(slots=True, kw_only=True)
+class Candidate:
+    """A voter that has voted for itself and asks the others to."""
+
+    election_deadline_ms: int
+    ballot: Ballot
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower:
+    """Fetches from the leader of its epoch.
+
+    has_fetched: at least once with success, from this leader.
+    is_leader_gone: since the last successful fetch, the leader's process died or it resigned.
+    """
+
+    fetch_deadline_ms: int
+    has_fetched: bool = False
+    is_leader_gone: bool = False
+    notice_deadline_ms: int | None = None  # of the election that a dead leader's process starts
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """What a leader knows of another node, in this epoch."""
+
+    fetch_offset: Offset = UNKNOWN_OFFSET  # it holds all below; a voter, durably
+    last_fetch_ms: int | None = None
+    last_caught_up_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedFetch:
+    """A valid fetch with nothing to answer yet."""
+
+    replica_id: BrokerId
+    fetch_offset: Offset
+    high_watermark: Offset
+    deadline_ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Leader:
+    """Appends and answers fetches. `followers` are the other voters."""
+
+    epoch_start_offset: Offset  # of its LeaderChange record
+    granting_voters: tuple[BrokerId, ...]
+    followers: dict[BrokerId, Progress]
+    begin_epoch_deadline_ms: int
+    check_quorum_deadline_ms: int
+    observers: dict[BrokerId, Progress] = field(default_factory=dict)
+    fetched_voters: set[BrokerId] = field(default_factory=set)  # since check-quorum last held
+    parked: dict[int, ParkedFetch] = field(default_factory=dict)  # by request id
+    high_watermark: Offset = UNKNOWN_OFFSET  # not inherited: KAFKA-12619
+
+
+@dataclass(slots=True, kw_only=True)
+class Resigned:
+    """Led this epoch, and never will again. Tells the other voters until each has heard."""
+
+    election_deadline_ms: int
+    preferred_candidates: tuple[BrokerId, ...]
+    tell_ms: dict[BrokerId, int]  # who has not heard, and when to tell it (again)
+    told: dict[int, BrokerId] = field(default_factory=dict)  # by request id
+
+
+Role = Unattached | Prospective | Candidate | Follower | Leader | Resigned
+
+Changes = Mapping[type[Role], frozenset[type[Role]]]
+
+CHANGES_WITHIN_AN_EPOCH: Final[Changes] = {
+    Unattached: frozenset({Unattached, Prospective, Follower}),
+    Prospective: frozenset({Unattached, Follower}),
+    Candidate: frozenset({Prospective, Follower, Leader}),
+    Follower: frozenset({Prospective}),
+    Leader: frozenset({Resigned}),
+    Resigned: frozenset(),
+}
+"""A follower forgets its leader, and a leader follows another, in a newer epoch only."""
+
+CHANGES_TO_A_NEWER_EPOCH: Final[Changes] = {
+    Unattached: frozenset({Unattached, Follower}),
+    Prospective: frozenset({Unattached, Follower, Candidate}),
+    Candidate: frozenset({Unattached, Follower}),
+    Follower: frozenset({Unattached, Follower}),
+    Leader: frozenset({Unattached, Follower}),
+    Resigned: frozenset({Unattached, Follower}),
+}
+"""Nobody becomes a candidate without the pre-votes of a majority (KIP-996)."""
+
+OBSERVER_ROLES: Final = (Unattached, Follower)

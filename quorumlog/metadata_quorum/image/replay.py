@@ -1,0 +1,281 @@
+"""Metadata records, applied one by one: the only code that changes the cluster's state.
+
+The active controller applies a record when it appends it, every other node when it is committed;
+so replaying the log gives the live state. A topic is copied when it is first changed after a
+`publish`, so that the cost of a batch is that of what it touches.
+A record that does not fit the state before it is our bug (InvariantViolation): KAFKA-14275.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, assert_never
+
+from quorumlog.invariants import require
+from quorumlog.metadata_quorum.image import records
+from quorumlog.metadata_quorum.image.model import (
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+)
+from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, MetadataRecord
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+
+
+@dataclass(slots=True, kw_only=True)
+class _OpenTopic:
+    """A topic that changed since the last publish."""
+
+    name: str
+    topic_id: TopicId
+    partitions: list[PartitionImage]
+    configs: dict[str, str]
+
+    def freeze(self) -> TopicImage:
+        return TopicImage(
+            name=self.name,
+            topic_id=self.topic_id,
+            partitions=tuple(self.partitions),
+            configs=dict(self.configs),
+        )
+
+
+class ClusterReplay:
+    """The cluster's state, one record at a time.
+
+    Invariants (checked in `apply`):
+      1. Records refer to what exists: a registered broker, a known topic, the next partition.
+      2. isr and elr are disjoint and lie within replicas; a leader is in isr.
+      3. leader_epoch and partition_epoch only grow: each change adds one.
+      4. Producer ids are never given twice.
+    """
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image: Final = image
+        self._brokers = dict(image.brokers)
+        self._topics: dict[str, TopicImage | _OpenTopic] = {**image.topics}
+        self._topic_names = dict(image.topic_names)
+        self._published = image
+        self.end_offset = image.end_offset
+        self.next_producer_id = image.next_producer_id
+        self._changed_brokers: set[BrokerId] = set()
+        self._changed_partitions: set[TopicPartition] = set()
+        self._changed_configs: set[str] = set()
+        self._deleted_topics: dict[str, TopicId] = {}
+
+    @property
+    def brokers(self) -> Mapping[BrokerId, BrokerImage]:
+        """Return the registered brokers, live: do not keep it across an apply."""
+        return self._brokers
+
+    def topic_id(self, name: str) -> TopicId | None:
+        """Return the id of a topic, or None."""
+        topic = self._topics.get(name)
+        return None if topic is None else topic.topic_id
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """Return the name of a topic, or None."""
+        return self._topic_names.get(topic_id)
+
+    def topic_names(self) -> Iterator[str]:
+        """Return the names of all topics, in order of creation."""
+        return iter(self._topics)
+
+    def partitions(self, name: str) -> tuple[PartitionImage, ...]:
+        """Return the partitions of a known topic, by index."""
+        return tuple(self._topics[name].partitions)
+
+    def partition(self, name: str, index: int) -> PartitionImage | None:
+        """Return one partition, or None."""
+        topic = self._topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def configs(self, name: str) -> Mapping[str, str]:
+        """Return the configuration of a known topic, live: do not keep it across an apply."""
+        return self._topics[name].configs
+
+    def apply(self, offset: Offset, record: MetadataRecord) -> None:
+        """Take in the record at `offset`. Raises InvariantViolation if it does not fit."""
+        require(offset >= self.end_offset, "records are applied once, in the order of the log")
+        match record:
+            case records.RegisterBroker():
+                self._register_broker(offset, record)
+            case records.UnregisterBroker() | records.BrokerRegistrationChange():
+                self._change_broker(record)
+            case records.Topic():
+                self._create_topic(record)
+            case records.Partition():
+                self._create_partition(record)
+            case records.PartitionChange():
+                self._change_partition(record)
+            case records.RemoveTopic():
+                self._remove_topic(record.topic_id)
+            case records.Config():
+                self._configure(record)
+            case records.ProducerIds():
+                require(record.next_producer_id > self.next_producer_id, "4: producer ids grow")
+                self.next_producer_id = record.next_producer_id
+            case records.NoOp():
+                pass
+            case _:
+                assert_never(record)
+        self.end_offset = Offset(offset + 1)
+
+    def publish(
+        self, *, end_offset: Offset, epoch: Epoch, controller_id: BrokerId
+    ) -> tuple[ClusterDelta, ClusterImage]:
+        """Freeze the state as of `end_offset` and say what changed since the last publish."""
+        before = self._published
+        require(end_offset >= self.end_offset, "an image covers all that was applied")
+        touched = {name for name, topic in self._topics.items() if isinstance(topic, _OpenTopic)}
+        for name in touched:
+            topic = self._topics[name]
+            if isinstance(topic, _OpenTopic):
+                self._topics[name] = topic.freeze()
+        topics, topic_names = before.topics, before.topic_names
+        if touched or self._deleted_topics:
+            topics = {n: t for n, t in self._topics.items() if isinstance(t, TopicImage)}
+            topic_names = dict(self._topic_names)
+        image = ClusterImage(
+            end_offset=end_offset,
+            epoch=epoch,
+            controller_id=controller_id,
+            brokers=dict(self._brokers) if self._changed_brokers else before.brokers,
+            topics=topics,
+            topic_names=topic_names,
+            next_producer_id=self.next_producer_id,
+        )
+        delta = ClusterDelta(
+            brokers=frozenset(self._changed_brokers),
+            partitions=frozenset(self._changed_partitions),
+            deleted_topics=dict(self._deleted_topics),
+            topic_configs=frozenset(self._changed_configs),
+        )
+        self._published, self.end_offset = image, end_offset
+        self._changed_brokers.clear()
+        self._changed_partitions.clear()
+        self._changed_configs.clear()
+        self._deleted_topics.clear()
+        return delta, image
+
+    def _register_broker(self, offset: Offset, record: records.RegisterBroker) -> None:
+        self._brokers[record.broker_id] = BrokerImage(
+            broker_id=record.broker_id,
+            broker_epoch=offset,
+            incarnation_id=record.incarnation_id,
+            host=record.host,
+            port=record.port,
+            control_address=record.control_address,
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+        )
+        self._changed_brokers.add(record.broker_id)
+
+    def _change_broker(
+        self, record: records.UnregisterBroker | records.BrokerRegistrationChange
+    ) -> None:
+        broker = self._brokers.get(record.broker_id)
+        in_force = broker is not None and broker.broker_epoch == record.broker_epoch
+        require(in_force, "1: a change of registration is one of that in force")
+        self._changed_brokers.add(record.broker_id)
+        if broker is None or isinstance(record, records.UnregisterBroker):
+            del self._brokers[record.broker_id]
+            return
+        stopping = record.in_controlled_shutdown
+        self._brokers[record.broker_id] = replace(
+            broker,
+            fenced=broker.fenced if record.fenced is None else record.fenced,
+            in_controlled_shutdown=broker.in_controlled_shutdown if stopping is None else stopping,
+        )
+
+    def _open(self, topic_id: TopicId) -> _OpenTopic:
+        name = self._topic_names.get(topic_id)
+        require(name is not None, "1: a record names a known topic")
+        topic = self._topics[name or ""]
+        if isinstance(topic, TopicImage):
+            topic = _OpenTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=list(topic.partitions),
+                configs=dict(topic.configs),
+            )
+            self._topics[topic.name] = topic
+        return topic
+
+    def _create_topic(self, record: records.Topic) -> None:
+        require(
+            record.name not in self._topics and record.topic_id not in self._topic_names,
+            "1: a new topic has a new name and a new id",
+        )
+        self._topic_names[record.topic_id] = record.name
+        self._topics[record.name] = _OpenTopic(
+            name=record.name, topic_id=record.topic_id, partitions=[], configs={}
+        )
+
+    def _create_partition(self, record: records.Partition) -> None:
+        topic = self._open(record.topic_id)
+        require(record.partition_id == len(topic.partitions), "1: partitions come in order")
+        partition = PartitionImage(
+            leader_id=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            replicas=record.replicas,
+            isr=record.isr,
+            elr=record.elr,
+        )
+        check_partition(partition)
+        topic.partitions.append(partition)
+        self._changed_partitions.add(TopicPartition(topic.name, record.partition_id))
+
+    def _change_partition(self, record: records.PartitionChange) -> None:
+        topic = self._open(record.topic_id)
+        require(record.partition_id < len(topic.partitions), "1: a changed partition exists")
+        old = topic.partitions[record.partition_id]
+        changed = record.leader is not None
+        partition = PartitionImage(
+            leader_id=old.leader_id if record.leader is None else record.leader,
+            leader_epoch=Epoch(old.leader_epoch + 1) if changed else old.leader_epoch,
+            partition_epoch=Epoch(old.partition_epoch + 1),
+            replicas=old.replicas if record.replicas is None else record.replicas,
+            isr=old.isr if record.isr is None else record.isr,
+            elr=old.elr if record.elr is None else record.elr,
+        )
+        check_partition(partition)
+        topic.partitions[record.partition_id] = partition
+        self._changed_partitions.add(TopicPartition(topic.name, record.partition_id))
+
+    def _remove_topic(self, topic_id: TopicId) -> None:
+        name = self._topic_names.pop(topic_id, None)
+        require(name is not None, "1: a topic to remove exists")
+        if name is None:
+            return
+        del self._topics[name]
+        self._changed_partitions -= {tp for tp in self._changed_partitions if tp.topic == name}
+        self._changed_configs.discard(name)
+        was = self._published.topics.get(name)
+        if was is not None and was.topic_id == topic_id:  # nobody heard of one that came and went
+            self._deleted_topics[name] = topic_id
+
+    def _configure(self, record: records.Config) -> None:
+        require(record.resource_type == TOPIC_RESOURCE, "1: only topics are configured")
+        topic_id = self.topic_id(record.resource_name)
+        require(topic_id is not None, "1: a configured topic exists")
+        if topic_id is None:
+            return
+        topic = self._open(topic_id)
+        if record.value is None:
+            topic.configs.pop(record.name, None)
+        else:
+            topic.configs[record.name] = record.value
+        self._changed_configs.add(topic.name)
+
+
+def check_partition(partition: PartitionImage) -> None:
+    """Raise InvariantViolation if isr, elr and the leader do not fit the replicas."""
+    isr, elr, replicas = {*partition.isr}, {*partition.elr}, {*partition.replicas}
+    require(isr | elr <= replicas and not isr & elr, "2: isr and elr are apart, within replicas")
+    require(partition.leader_id in {-1, *isr}, "2: the leader is in isr")

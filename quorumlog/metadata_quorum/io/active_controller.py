@@ -1,0 +1,129 @@
+"""The controller while this node leads the quorum: it applies at append, and answers at commit.
+
+Between winning the election and having replayed all that went before, requests wait. When the
+node leads no more, whoever waits is told NOT_CONTROLLER: what was appended may still be committed,
+so the outcome is unknown to them (KIP-631).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from quorumlog.metadata_quorum.controller.facade import Controller
+from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.image.model import ClusterImage
+from quorumlog.metadata_quorum.image.records import MetadataRecord
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+WAITING_MAX: Final = 10_000
+STALL_MS: Final = 1000  # a session that is found overdue by more: we were not running
+
+
+class NotController(Exception):
+    """Another node is the active controller, or became it before the answer."""
+
+
+class Ask(NamedTuple):
+    """A request and where its answer goes."""
+
+    request: ControllerRequest
+    answer: "asyncio.Future[object]"
+
+
+class ActiveController:
+    """One leader epoch of this node. It never reads the log; `append` puts records at its end."""
+
+    def __init__(
+        self,
+        settings: ControllerSettings,
+        *,
+        leader_epoch: Epoch,
+        epoch_start_offset: Offset,
+        draw: Callable[[int], bytes],
+    ) -> None:
+        self.leader_epoch: Final = leader_epoch
+        self.epoch_start_offset: Final = epoch_start_offset
+        self._settings: Final = settings
+        self._draw: Final = draw
+        self._controller: Controller | None = None
+        self._early: list[Ask] = []
+        self._uncommitted: deque[tuple[Offset, asyncio.Future[object], object]] = deque()
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether it has taken over: all before its epoch is committed and replayed."""
+        return self._controller is not None
+
+    def claim(self, image: ClusterImage, now_ms: int) -> tuple[list[MetadataRecord], list[Ask]]:
+        """Take over at `image`; return what to append first, and who has waited for this."""
+        self._controller = Controller(image, self._settings, draw=self._draw, now_ms=now_ms)
+        early, self._early = self._early, []
+        return list(self._controller.decide_activation().records), early
+
+    def hear(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
+        """Note a heartbeat when it arrives; its answer may take longer (KAFKA-15019)."""
+        if self._controller is not None:
+            self._controller.hear(heartbeat, now_ms)
+
+    def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[Any] | None:
+        """Decide a request; None while it must wait. The log ends at `end_offset`."""
+        if self._controller is None:
+            if len(self._early) >= WAITING_MAX:
+                ask.answer.set_exception(NotController("too many requests wait for the take-over"))
+            else:
+                self._early.append(ask)
+            return None
+        return self._controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
+
+    def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None] | None:
+        """Fence the broker that was silent for longest, if it was for too long."""
+        due_ms = self.next_expiry_ms()
+        if self._controller is None or due_ms is None:
+            return None
+        if now_ms - due_ms > STALL_MS:  # a process that was paused has not listened either
+            self._controller.hear_all(now_ms)
+        return self._controller.decide_expiry(now_ms)
+
+    def decide_process_died(
+        self, broker_id: BrokerId, closed_ms: int
+    ) -> Decision[BrokerId | None] | None:
+        """Fence a broker whose process is gone."""
+        if self._controller is None:
+            return None
+        return self._controller.decide_process_died(broker_id, closed_ms=closed_ms)
+
+    def next_expiry_ms(self) -> int | None:
+        """Return when `decide_expiry` has something to do."""
+        return None if self._controller is None else self._controller.next_expiry_ms()
+
+    def apply(self, offset: Offset, record: MetadataRecord) -> None:
+        """Take in a record of ours that was appended at `offset`."""
+        if self._controller is not None:
+            self._controller.apply(offset, record)
+
+    def answer_when_committed(
+        self, end_offset: Offset, answer: "asyncio.Future[object]", response: object
+    ) -> None:
+        """Answer once all below `end_offset` is committed: what was decided on, too."""
+        self._uncommitted.append((end_offset, answer, response))
+
+    def advance(self, high_watermark: Offset) -> None:
+        """Answer whoever waited for what is committed now."""
+        waiting = self._uncommitted
+        while waiting and waiting[0][0] <= high_watermark:
+            _, answer, response = waiting.popleft()
+            if not answer.done():
+                answer.set_result(response)
+
+    def stand_down(self) -> None:
+        """Fail everybody who waits: the outcome is unknown, or nothing was done."""
+        answers = [answer for _, answer, _ in self._uncommitted]
+        for answer in [*answers, *(ask.answer for ask in self._early)]:
+            if not answer.done():
+                answer.set_exception(NotController("this node leads the quorum no more"))
+        self._uncommitted.clear()
+        self._early.clear()
+        self._controller = None

@@ -1,0 +1,400 @@
+"""The one task that owns the quorum's core, its log and the controller: facts in, orders out.
+
+It decides nothing. Effects are performed in order, all of one step before the next event; only
+flushes and messages go on in the background. What must be durable first runs in a thread, and the
+task waits for it; so the rest of the process goes on. An error ends the task, and with it the node.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol, assert_never
+
+from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import NOBODY, Request
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask, NotController
+from quorumlog.metadata_quorum.io.committed import CommittedImage
+from quorumlog.metadata_quorum.io.election_store import Election, ElectionStore
+from quorumlog.metadata_quorum.io.metadata_log import MetadataLog, describe
+from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+INBOX_EVENTS_MAX: Final = 10_000
+
+
+class BrokerProcessDied(NamedTuple):
+    """No process listens on a broker's control address any more; its connection closed then."""
+
+    broker_id: BrokerId
+    closed_ms: int
+
+
+class _Responded(NamedTuple):
+    """A response, and the bytes of the records beside it."""
+
+    event: events.ResponseReceived
+    records: bytes
+
+
+class _Failed(NamedTuple):
+    """What went on in the background came to a bad end."""
+
+    error: BaseException
+
+
+_Input = events.Event | Ask | BrokerProcessDied | _Responded | _Failed
+
+
+class Transport(Protocol):
+    """How requests reach the other voters."""
+
+    async def call(
+        self, address: str, request: object, *, timeout_ms: int
+    ) -> tuple[Any, bytes | None]:
+        """Return the response and the records beside it. Raises RpcFailed."""
+
+
+class Watcher(Protocol):
+    """Whoever must know who leads."""
+
+    def leader_changed(self, leader_id: BrokerId) -> None:
+        """NOBODY: nobody is known to lead."""
+
+    def controller_claimed(self) -> None:
+        """Learn that this node's controller is active now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the driver drives."""
+
+    node_id: BrokerId
+    quorum: Quorum
+    log: MetadataLog
+    elections: ElectionStore
+    committed: CommittedImage
+    transport: Transport
+    watcher: Watcher
+    addresses: Callable[[BrokerId], str]  # of the voters' control listeners
+    controller: ControllerSettings
+    draw: Callable[[int], bytes]  # random bytes
+
+
+class Driver:
+    """Needs no lock: `step` never awaits, and one task calls it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts: Final = parts
+        self._quorum: Final = parts.quorum
+        self._log: Final = parts.log
+        self._inbox: Final = asyncio.Queue[_Input](INBOX_EVENTS_MAX)  # `put` waits while full
+        self._request_ids: Final = count(1)
+        self._asked: dict[int, asyncio.Future[tuple[object, bytes | None]]] = {}
+        self._fetched: bytes = b""
+        self._brings_epoch = False  # whether they would change the epoch checkpoint
+        self._background: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._active: ActiveController | None = None
+        self._is_resigning = False
+        self._resigned: Final = asyncio.Event()
+        self.high_watermark = Offset(-1)
+        self.leader_id = NOBODY
+
+    @staticmethod
+    def now_ms() -> int:
+        """Return the monotonic time that the core lives in."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    @property
+    def is_active_controller(self) -> bool:
+        """Whether this node's controller has taken over."""
+        return self._active is not None and self._active.is_claimed
+
+    async def request(self, request: Request) -> tuple[object, bytes | None]:
+        """Feed a peer's request; return the answer and the records beside it."""
+        request_id = next(self._request_ids)
+        answer = asyncio.get_running_loop().create_future()
+        self._asked[request_id] = answer
+        await self._inbox.put(events.RequestReceived(request_id=request_id, request=request))
+        reply: tuple[object, bytes | None] = await answer
+        return reply
+
+    async def ask(self, request: ControllerRequest) -> object:
+        """Ask the active controller; answered at commit. Raises NotController."""
+        if self._active is None:
+            raise NotController("this node does not lead the quorum")
+        if isinstance(request, BrokerHeartbeat):
+            self._active.hear(request, self.now_ms())
+        ask = Ask(request, asyncio.get_running_loop().create_future())
+        await self._inbox.put(ask)
+        return await ask.answer
+
+    async def tell(self, fact: events.PeerProcessDied | BrokerProcessDied) -> None:
+        """Feed what was noticed outside."""
+        await self._inbox.put(fact)
+
+    async def resign(self) -> None:
+        """Lead no more, if this node does; return when the others know it, or are silent."""
+        await self._inbox.put(events.ResignRequested())
+        await self._resigned.wait()
+
+    async def run(self, election: Election) -> None:
+        """Run until cancelled. An exception is our bug or the disk's: the node ends."""
+        try:
+            await self._take(
+                events.Started(
+                    leader_epoch=election.leader_epoch,
+                    leader_id=election.leader_id,
+                    voted_id=election.voted_id,
+                    log_end_offset=self._log.end_offset,
+                    flushed_offset=self._log.flushed_offset,
+                    epoch_starts=self._log.epoch_starts(),
+                )
+            )
+            while True:
+                self._set_timer()
+                await self._take(await self._inbox.get())
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._active is not None:
+            self._active.stand_down()
+        for answer in self._asked.values():
+            answer.cancel()
+        tasks = list(self._background)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- time ---
+
+    def _set_timer(self) -> None:
+        due = [self._quorum.next_deadline_ms()]
+        if self._active is not None:
+            due.append(self._active.next_expiry_ms())
+        deadline = min((time_ms for time_ms in due if time_ms is not None), default=None)
+        if deadline == self._timer_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = deadline
+        if deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(deadline / 1000 + 0.001, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._inbox.full():
+            self._timer_ms = None  # whatever is taken next sets it anew
+        else:
+            self._inbox.put_nowait(events.Ticked())
+
+    # --- events ---
+
+    async def _take(self, fact: _Input) -> None:
+        match fact:
+            case Ask():
+                await self._decide(fact)
+            case BrokerProcessDied(broker_id=broker_id, closed_ms=closed_ms):
+                if self._active is not None:
+                    await self._append(self._active.decide_process_died(broker_id, closed_ms))
+            case _Responded(event=event, records=records):
+                self._fetched = records
+                self._brings_epoch = self._log.has_news(event.records)
+                await self._step(event)
+                self._fetched = b""
+            case events.ResignRequested():
+                self._is_resigning = True
+                await self._step(fact)
+            case _Failed(error=error):
+                raise error
+            case _:
+                if isinstance(fact, events.Ticked):
+                    self._timer_ms = None
+                await self._step(fact)
+        await self._expire_sessions()
+        if self._is_resigning and not self._quorum.resignation_pending:
+            self._resigned.set()
+
+    async def _step(self, event: events.Event) -> None:
+        for effect in self._quorum.step(self.now_ms(), event):
+            await self._perform(effect)
+        await self._maybe_claim()
+
+    async def _perform(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.SendRequest():
+                self._spawn(self._send(effect))
+            case effects.SendResponse(request_id=request_id, response=response):
+                self._reply(request_id, response, None)
+            case effects.AnswerFetch():
+                records = b""
+                if effect.records_to > effect.records_from:
+                    records = self._log.read(effect.records_from, effect.records_to)
+                self._reply(effect.request_id, effect.response, records or None)
+            case effects.FlushLog():
+                self._spawn(self._flush())
+            case effects.AdvanceHighWatermark(high_watermark=high_watermark):
+                self.high_watermark = high_watermark
+                self._parts.committed.advance(high_watermark)
+                if self._active is not None:
+                    self._active.advance(high_watermark)
+            case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
+                self._change_leader(effect)
+            case effects.AppendFetched() if not self._brings_epoch:
+                self._write(effect)  # no fsync: a flush follows
+            case _:
+                await asyncio.to_thread(self._write, effect)
+
+    def _write(
+        self,
+        effect: effects.PersistElection
+        | effects.AppendLeaderChange
+        | effects.AppendFetched
+        | effects.TruncateLog,
+    ) -> None:
+        """Change what is on disk, in a thread: a new epoch is fsynced before it is believed."""
+        match effect:
+            case effects.PersistElection():
+                self._parts.elections.save(
+                    Election(
+                        leader_epoch=effect.leader_epoch,
+                        leader_id=effect.leader_id,
+                        voted_id=effect.voted_id,
+                    )
+                )
+            case effects.AppendLeaderChange():
+                self._log.append_leader_change(effect)
+            case effects.AppendFetched():
+                self._log.append_fetched(self._fetched)
+            case effects.TruncateLog(end_offset=end_offset):
+                self._log.truncate_to(end_offset)
+            case _:
+                assert_never(effect)
+
+    def _change_leader(
+        self, effect: effects.BecomeLeader | effects.ResignLeadership | effects.FollowLeader
+    ) -> None:
+        if self._active is not None:
+            self._active.stand_down()
+            self._active = None
+        leader_id = NOBODY
+        if isinstance(effect, effects.BecomeLeader):
+            leader_id = self._parts.node_id
+            self._active = ActiveController(
+                self._parts.controller,
+                leader_epoch=effect.leader_epoch,
+                epoch_start_offset=effect.epoch_start_offset,
+                draw=self._parts.draw,
+            )
+        elif isinstance(effect, effects.FollowLeader):
+            leader_id = effect.leader_id
+        self.leader_id = leader_id
+        self._parts.committed.lead_by(leader_id, Epoch(effect.leader_epoch))
+        self._parts.watcher.leader_changed(leader_id)
+
+    # --- the controller ---
+
+    async def _maybe_claim(self) -> None:
+        active = self._active
+        if active is None or active.is_claimed:
+            return
+        if self.high_watermark <= active.epoch_start_offset:
+            return
+        records, early = active.claim(self._parts.committed.image, self.now_ms())
+        await self._append(Decision(response=None, records=tuple(records)))
+        self._parts.watcher.controller_claimed()
+        for ask in early:
+            await self._decide(ask)
+
+    async def _decide(self, ask: Ask) -> None:
+        active = self._active
+        if active is None:
+            if not ask.answer.done():
+                ask.answer.set_exception(NotController("this node does not lead the quorum"))
+            return
+        decision = active.decide(ask, now_ms=self.now_ms(), end_offset=self._log.end_offset)
+        if decision is None:
+            return
+        end_offset = Offset(self._log.end_offset + len(decision.records))
+        active.answer_when_committed(end_offset, ask.answer, decision.response)
+        if decision.records:
+            await self._append(decision)
+        else:
+            active.advance(self.high_watermark)
+
+    async def _append(self, decision: Decision[Any] | None) -> None:
+        """Append and apply; whoever waits is answered when it is committed."""
+        active = self._active
+        if decision is None or active is None or not decision.records:
+            return
+        base_offset = self._log.end_offset
+        self._log.append(decision.records, active.leader_epoch)
+        for offset, record in enumerate(decision.records, start=base_offset):
+            active.apply(Offset(offset), record)
+        await self._step(
+            events.RecordsAppended(
+                leader_epoch=active.leader_epoch, log_end_offset=self._log.end_offset
+            )
+        )
+
+    async def _expire_sessions(self) -> None:
+        """Fence who is overdue, but first hear everybody who has written already."""
+        if not self._inbox.empty():
+            return
+        while self._active is not None:
+            decision = self._active.decide_expiry(self.now_ms())
+            if decision is None or not decision.records:
+                return
+            await self._append(decision)
+
+    # --- background ---
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._background.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._inbox.put_nowait(_Failed(error))
+
+    async def _flush(self) -> None:
+        flushed_offset = await asyncio.to_thread(self._log.flush)
+        await self._inbox.put(events.LogFlushed(flushed_offset=flushed_offset))
+
+    async def _send(self, effect: effects.SendRequest) -> None:
+        address = self._parts.addresses(effect.destination)
+        try:
+            response, content = await self._parts.transport.call(
+                address, effect.request, timeout_ms=effect.timeout_ms
+            )
+            records, fetched = describe(content) if content else (b"", None)
+        except (RpcFailed, CorruptBatch):
+            await self._inbox.put(events.RequestFailed(request_id=effect.request_id))
+            return
+        received = events.ResponseReceived(
+            request_id=effect.request_id,
+            source=effect.destination,
+            response=response,
+            records=fetched,
+        )
+        await self._inbox.put(_Responded(received, records))
+
+    def _reply(self, request_id: int, response: object, records: bytes | None) -> None:
+        answer = self._asked.pop(request_id, None)
+        if answer is not None and not answer.done():
+            answer.set_result((response, records))

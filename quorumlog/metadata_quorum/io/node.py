@@ -1,0 +1,289 @@
+"""The metadata quorum of one node, voter or observer: its log, its image, its control listener.
+
+Start order: the disk, the listener, the driver; the other way round to stop. Whatever goes wrong
+inside for good (a disk error, a bug of ours) is the exception of `fatal`: the process must end.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import socket
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.core.events import PeerProcessDied
+from quorumlog.metadata_quorum.core.messages import NOBODY
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.roles import Leader
+from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.io.committed import CommittedImage
+from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
+from quorumlog.metadata_quorum.io.driver import BrokerProcessDied, Driver, Parts
+from quorumlog.metadata_quorum.io.election_store import ElectionStore
+from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.io.presence import (
+    PresenceClient,
+    PresenceServer,
+    has_died,
+    no_process_listens,
+)
+from quorumlog.metadata_quorum.io.rpc import (
+    QUORUM_RPCS,
+    REQUEST_BYTES_MAX,
+    Answer,
+    RpcClient,
+    RpcServer,
+)
+from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.storage.io.disk import Disk
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+
+RESIGN_TIMEOUT_S: Final = 1.0
+LEADER_WAIT_S: Final = 60.0  # then it looks again: a bound, not an interval
+_QUORUM_REQUESTS: Final = tuple(request for request, _ in QUORUM_RPCS.values())
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class MetadataQuorum:
+    """Create it in a running loop; add routes to `app` and publishers, then `start`.
+
+    `app` is the control listener's application: routes added before `start` are served beside
+    `/rpc/<Name>` and `/presence`.
+    """
+
+    def __init__(self, settings: MetadataQuorumSettings, disk: Disk) -> None:
+        """Read the disk. Raises StorageError."""
+        self.settings: Final = settings
+        self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
+        self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        log = MetadataLog.open(disk, settings.log_dir)
+        elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}")
+        self._election: Final = elections.load()
+        self._log: Final = log
+        self._committed: Final = CommittedImage(log)
+        self._leader: Final = LeaderWatch()
+        self._rpc: Final = RpcClient(
+            cluster_id=settings.cluster_id,
+            node_id=settings.node_id,
+            shared_secret=settings.shared_secret,
+        )
+        self._quorum: Final = Quorum(
+            node_id=settings.node_id,
+            voters=tuple(settings.voters),
+            settings=settings.quorum,
+            random_fraction=random.SystemRandom().random,
+        )
+        self._driver: Final = Driver(
+            Parts(
+                node_id=settings.node_id,
+                quorum=self._quorum,
+                log=log,
+                elections=elections,
+                committed=self._committed,
+                transport=self._rpc,
+                watcher=self,
+                addresses=settings.voters.__getitem__,
+                controller=settings.controller,
+                draw=secrets.token_bytes,
+            )
+        )
+        server = RpcServer(
+            cluster_id=settings.cluster_id,
+            shared_secret=settings.shared_secret,
+            handle=self._handle,
+        )
+        server.add_routes(self.app)
+        self._presence_server: Final = PresenceServer(
+            check=server.check_secret, disconnected=self._broker_disconnected
+        )
+        self._presence_server.add_routes(self.app)
+        self._presence: Final = PresenceClient(
+            self._rpc.session,
+            query={"node_id": str(settings.node_id)},
+            addresses=settings.voters.__getitem__,
+            leader_died=self._leader_died,
+        )
+        self.controller: Final = QuorumControllerClient(
+            node_id=settings.node_id,
+            leader=self._leader,
+            ask_local=self._driver.ask,
+            ask_remote=self._ask_remote,
+            request_timeout_ms=settings.controller_request_timeout_ms,
+            attempt_timeout_ms=settings.quorum.controller_quorum_request_timeout_ms,
+        )
+        self._runner: Final = web.AppRunner(
+            self.app, access_log=None, shutdown_timeout=0.5, keepalive_timeout=75
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._port = 0
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest committed metadata."""
+        return self._committed.image
+
+    @property
+    def port(self) -> int:
+        """Where the control listener listens, once started."""
+        return self._port
+
+    @property
+    def is_active_controller(self) -> bool:
+        """Whether this node's controller decides at present."""
+        return self._driver.is_active_controller
+
+    def add_publisher(self, publisher: ImagePublisher) -> None:
+        """Publish every change of the image to it, in order; what is there already at once."""
+        self._committed.add_publisher(publisher)
+
+    async def start(self, listener: socket.socket | None = None) -> None:
+        """Listen (on `listener`, if it is bound already) and take part. Raises OSError."""
+        await self._runner.setup()
+        site: web.BaseSite
+        if listener is None:
+            site = web.TCPSite(self._runner, self.settings.listen_host, self.settings.listen_port)
+        else:
+            site = web.SockSite(self._runner, listener)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        self._spawn(self._drive())
+
+    async def stop(self, *, resign: bool = True) -> None:
+        """Stop. With `resign`, hand the leadership over first; without, tell nobody."""
+        if resign and not self.fatal.done() and self._tasks:
+            try:
+                async with asyncio.timeout(RESIGN_TIMEOUT_S):
+                    await self._driver.resign()
+            except TimeoutError:
+                _LOGGER.info("nobody has confirmed that node %d resigns", self.settings.node_id)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._presence.close()
+        await self._presence_server.close()
+        await self._runner.cleanup()
+        await self._rpc.close()
+        self._log.close()
+        self.fatal.cancel()
+
+    async def wait_for_leader(self) -> None:
+        """Return once this node knows who leads the quorum."""
+        while self._leader.leader_id == NOBODY:
+            await self._leader.wait(LEADER_WAIT_S)
+
+    def describe(self) -> Mapping[str, object]:
+        """Return what a status page shows of the quorum: plain values, ready for JSON.
+
+        The leader knows how far each voter and observer has fetched; others know it of themselves.
+        """
+        return {
+            "node_id": self.settings.node_id,
+            "leader_id": self._driver.leader_id,
+            "leader_epoch": self._quorum.leader_epoch,
+            "high_watermark": self._quorum.high_watermark,
+            "log_end_offset": self._log.end_offset,
+            "role": type(self._quorum.role).__name__.lower(),
+            "is_active_controller": self.is_active_controller,
+            "voters": [
+                {"id": node_id, "address": address, **self._progress(node_id)}
+                for node_id, address in sorted(self.settings.voters.items())
+            ],
+            "observers": [
+                {"id": node_id, **self._progress(node_id)} for node_id in self._observers()
+            ],
+        }
+
+    def _observers(self) -> list[BrokerId]:
+        role = self._quorum.role
+        return sorted(role.observers) if isinstance(role, Leader) else []
+
+    def _progress(self, node_id: BrokerId) -> dict[str, int | None]:
+        """Return how far another node has fetched: None where only the leader knows."""
+        end_offset, fetched = self._log.end_offset, None
+        role = self._quorum.role
+        if node_id == self.settings.node_id:
+            fetched = end_offset
+        elif isinstance(role, Leader):
+            progress = role.followers.get(node_id) or role.observers.get(node_id)
+            fetched = (
+                None if progress is None or progress.fetch_offset < 0 else progress.fetch_offset
+            )
+        return {"fetch_offset": fetched, "lag": None if fetched is None else end_offset - fetched}
+
+    # --- what the driver reports ---
+
+    def leader_changed(self, leader_id: BrokerId) -> None:
+        """Keep a connection to the leader, if it is another node."""
+        _LOGGER.info("node %d: the leader is %d", self.settings.node_id, leader_id)
+        self._leader.set(leader_id)
+        if self.settings.quorum.controller_quorum_dead_process_notice_enable:
+            self._presence.follow(NOBODY if leader_id == self.settings.node_id else leader_id)
+
+    def controller_claimed(self) -> None:
+        """Look once after every registered broker: one may have died with the last controller."""
+        _LOGGER.info("node %d is the active controller", self.settings.node_id)
+        if self.settings.quorum.controller_quorum_dead_process_notice_enable:
+            for broker_id in sorted(self.image.brokers):
+                self._spawn(self._look_after(broker_id))
+
+    async def _drive(self) -> None:
+        try:
+            await self._driver.run(self._election)
+        except Exception as error:
+            _LOGGER.exception("node %d: the metadata quorum has failed", self.settings.node_id)
+            if not self.fatal.done():
+                self.fatal.set_exception(error)
+
+    # --- requests ---
+
+    async def _handle(self, sender_id: BrokerId, request: Any) -> Answer:
+        del sender_id  # each request names its sender where that matters
+        if isinstance(request, _QUORUM_REQUESTS):
+            response, records = await self._driver.request(request)
+            return Answer(response=response, records=records)
+        try:
+            return Answer(response=await self._driver.ask(request))
+        except NotController:
+            return Answer(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
+
+    async def _ask_remote(
+        self, leader_id: BrokerId, request: ControllerRequest, timeout_ms: int
+    ) -> object:
+        address = self.settings.voters[leader_id]
+        response, _ = await self._rpc.call(address, request, timeout_ms=timeout_ms)
+        return response
+
+    # --- who is there ---
+
+    async def _leader_died(self, leader_id: BrokerId) -> None:
+        await self._driver.tell(PeerProcessDied(node_id=leader_id))
+
+    async def _broker_disconnected(self, broker_id: BrokerId) -> None:
+        closed_ms = self._driver.now_ms()
+        broker = self.image.brokers.get(broker_id)
+        if (
+            broker is not None
+            and self.is_active_controller
+            and await has_died(broker.control_address)
+        ):
+            _LOGGER.info("the process of broker %d is gone", broker_id)
+            await self._driver.tell(BrokerProcessDied(broker_id, closed_ms))
+
+    async def _look_after(self, broker_id: BrokerId) -> None:
+        asked_ms = self._driver.now_ms()
+        broker = self.image.brokers.get(broker_id)
+        if broker is not None and await no_process_listens(broker.control_address):
+            _LOGGER.info("the process of broker %d is gone", broker_id)
+            await self._driver.tell(BrokerProcessDied(broker_id, asked_ms))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,158 @@
+"""A dead process is noticed by its closed connection, not by a timeout.
+
+Every node keeps one connection (a WebSocket on which nothing is said) to the leader of the quorum.
+When it closes, either end connects to the other's control listener: if that is refused, no process
+listens there any more. Anything else proves nothing, and is left to the timeouts: the process may
+be paused, or cut off, or already its successor.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import aiohttp
+from aiohttp import web
+
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+
+PATH: Final = "/presence"
+PROBE_TIMEOUT_S: Final = 1.0
+PROBES: Final = 3  # a dying process closes its connections one after the other
+PROBE_PAUSE_S: Final = 0.02
+RECONNECT_S: Final = (0.05, 1.0)  # first, last
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+async def no_process_listens(address: str) -> bool:
+    """Tell whether a connection to `host:port` is refused, on every address of the host."""
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
+            found = await asyncio.get_running_loop().getaddrinfo(
+                host, int(port), type=socket.SOCK_STREAM
+            )
+            for *_, target in found:
+                try:
+                    _, writer = await asyncio.open_connection(str(target[0]), int(target[1]))
+                except ConnectionRefusedError:
+                    continue
+                writer.close()
+                return False
+    except (OSError, TimeoutError):
+        return False
+    return True
+
+
+async def has_died(address: str) -> bool:
+    """Tell whether the process at `address`, whose connection has just closed, is gone."""
+    for probe in range(PROBES):
+        if probe:
+            await asyncio.sleep(PROBE_PAUSE_S)
+        if await no_process_listens(address):
+            return True
+    return False
+
+
+class PresenceServer:
+    """The leader's end: who is connected to this node, and who ceases to be."""
+
+    def __init__(
+        self,
+        *,
+        check: Callable[[web.Request], None],
+        disconnected: Callable[[BrokerId], Awaitable[None]],
+    ) -> None:
+        """`check` raises the HTTP answer to those who may not connect."""
+        self._check = check
+        self._disconnected = disconnected
+        self._connections: set[web.WebSocketResponse] = set()
+
+    def add_routes(self, app: web.Application) -> None:
+        """Serve from `app`."""
+        app.router.add_get(PATH, self._serve)
+
+    async def close(self) -> None:
+        """Let everybody go, without asking after them."""
+        connections, self._connections = self._connections, set()
+        for connection in connections:
+            await connection.close()
+
+    async def _serve(self, request: web.Request) -> web.WebSocketResponse:
+        self._check(request)
+        try:
+            node_id = BrokerId(int(request.query["node_id"]))
+        except (KeyError, ValueError):
+            raise web.HTTPBadRequest(text="node_id is missing\n") from None
+        connection = web.WebSocketResponse(compress=False, timeout=0.1)
+        await connection.prepare(request)
+        self._connections.add(connection)
+        async for _ in connection:
+            pass  # nothing is said
+        if connection in self._connections:
+            self._connections.remove(connection)
+            await self._disconnected(node_id)
+        return connection
+
+
+class PresenceClient:
+    """A follower's end: the connection to the leader."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        query: Mapping[str, str],
+        addresses: Callable[[BrokerId], str],
+        leader_died: Callable[[BrokerId], Awaitable[None]],
+    ) -> None:
+        self._session = session
+        self._query = query
+        self._addresses = addresses
+        self._leader_died = leader_died
+        self._leader_id = NO_LEADER
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, leader_id: BrokerId) -> None:
+        """Connect to this leader, and to no other; to nobody if it is NO_LEADER."""
+        if leader_id == self._leader_id:
+            return
+        self._leader_id = leader_id
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if leader_id != NO_LEADER:
+            self._task = asyncio.create_task(self._keep(leader_id))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        task = self._task
+        self.follow(NO_LEADER)
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep(self, leader_id: BrokerId) -> None:
+        address = self._addresses(leader_id)
+        backoff_s = RECONNECT_S[0]
+        has_reported = False
+        while True:
+            if await self._connect(address):
+                backoff_s, has_reported = RECONNECT_S[0], False
+            if not has_reported and await has_died(address):
+                _LOGGER.info("the process of leader %d, at %s, is gone", leader_id, address)
+                has_reported = True
+                await self._leader_died(leader_id)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 2, RECONNECT_S[1])
+
+    async def _connect(self, address: str) -> bool:
+        """Stay connected for as long as it lasts; return whether there was a connection."""
+        options: dict[str, Any] = {"params": dict(self._query), "compress": 0}
+        try:
+            async with self._session.ws_connect(f"http://{address}{PATH}", **options) as connection:
+                async for _ in connection:
+                    pass  # nothing is said
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
+        return True

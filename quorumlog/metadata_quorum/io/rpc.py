@@ -1,0 +1,237 @@
+"""The control plane's requests: `POST /rpc/<Name>` over HTTP, bodies in CBOR.
+
+Every request names the cluster, the protocol version and its sender; one for another cluster is
+refused (INCONSISTENT_CLUSTER_ID). Bytes that are no request are answered with status 400 and the
+reason. With a shared secret, a request without it gets status 403, whatever it asks.
+"""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import aiohttp
+import cbor2
+from aiohttp import web
+
+from quorumlog.metadata_quorum.controller import requests
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.core import messages
+from quorumlog.metadata_quorum.plain import MalformedValue, from_plain, to_plain
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+
+PROTOCOL_VERSION: Final = 1
+SECRET_HEADER: Final = "X-Quorumlog-Secret"  # noqa: S105 - the header's name, not a secret
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
+RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+CONTENT_TYPE: Final = "application/cbor"
+_LOGGER: Final = logging.getLogger(__name__)
+
+# Name -> (request, response): those of the quorum, and those of the active controller.
+QUORUM_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
+    {
+        "Vote": (messages.VoteRequest, messages.VoteResponse),
+        "BeginQuorumEpoch": (messages.BeginQuorumEpochRequest, messages.BeginQuorumEpochResponse),
+        "EndQuorumEpoch": (messages.EndQuorumEpochRequest, messages.EndQuorumEpochResponse),
+        "Fetch": (messages.FetchRequest, messages.FetchResponse),
+    }
+)
+CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
+    {
+        "RegisterBroker": (BrokerRegistration, RegistrationReply),
+        "BrokerHeartbeat": (BrokerHeartbeat, HeartbeatReply),
+        "CreateTopics": (requests.CreateTopics, requests.TopicResults),
+        "DeleteTopics": (requests.DeleteTopics, requests.TopicResults),
+        "CreatePartitions": (requests.GrowTopic, requests.TopicResults),
+        "AlterConfigs": (requests.AlterTopicConfigs, requests.TopicResults),
+        "AlterPartition": (requests.AlterPartitions, requests.IsrResults),
+        "AllocateProducerIds": (requests.AllocateProducerIds, requests.ProducerIdsReply),
+    }
+)
+RPCS: Final = MappingProxyType({**QUORUM_RPCS, **CONTROLLER_RPCS})
+_NAMES: Final = {request: name for name, (request, _) in RPCS.items()}
+
+
+class RpcFailed(Exception):
+    """No usable answer: not connected, timed out, refused, or not understood."""
+
+    def __init__(self, message: str, error_code: ErrorCode = ErrorCode.NETWORK_EXCEPTION) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Envelope:
+    cluster_id: str
+    protocol_version: int
+    sender_id: BrokerId
+    body: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer: `body` if `error_code` is NONE. A fetch has its records beside it."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+    leader_id: BrokerId = NO_LEADER
+    body: Mapping[str, object] | None = None
+    records: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a handler returns: a response, or why there is none and who may have one."""
+
+    response: object = None
+    records: bytes | None = None
+    error_code: ErrorCode = ErrorCode.NONE
+    leader_id: BrokerId = NO_LEADER
+
+
+Handler = Callable[[BrokerId, Any], Awaitable[Answer]]
+
+
+class RpcServer:
+    """Answers `/rpc/<Name>`. `handle` gets the sender's id and the request."""
+
+    def __init__(self, *, cluster_id: str, shared_secret: str | None, handle: Handler) -> None:
+        self._cluster_id = cluster_id
+        self._shared_secret = shared_secret
+        self._handle = handle
+
+    def add_routes(self, app: web.Application) -> None:
+        """Serve from `app`."""
+        app.router.add_post("/rpc/{name}", self._serve)
+
+    def check_secret(self, request: web.Request) -> None:
+        """Raise the answer 403 unless the request carries the secret, if there is one."""
+        if self._shared_secret is None:
+            return
+        given = request.headers.get(SECRET_HEADER, "")
+        if not hmac.compare_digest(given.encode(), self._shared_secret.encode()):
+            raise web.HTTPForbidden(text="the shared secret is missing or wrong\n")
+
+    async def _serve(self, request: web.Request) -> web.Response:
+        self.check_secret(request)
+        kinds = RPCS.get(request.match_info["name"])
+        if kinds is None:
+            raise web.HTTPNotFound(text=f"no such RPC: {request.match_info['name']}\n")
+        try:
+            envelope = from_plain(_Envelope, _load(await request.read()))
+            body = from_plain(kinds[0], envelope.body)
+        except MalformedValue as error:
+            raise web.HTTPBadRequest(text=f"malformed request: {error}\n") from error
+        reply = self._refuse(envelope)
+        if reply is None:
+            reply = _to_reply(await self._handle(envelope.sender_id, body))
+        return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
+
+    def _refuse(self, envelope: _Envelope) -> Reply | None:
+        if envelope.cluster_id != self._cluster_id:
+            return Reply(
+                error_code=ErrorCode.INCONSISTENT_CLUSTER_ID,
+                error_message=f"this is cluster {self._cluster_id}, not {envelope.cluster_id}",
+            )
+        if envelope.protocol_version != PROTOCOL_VERSION:
+            return Reply(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message=f"this node speaks control protocol {PROTOCOL_VERSION}",
+            )
+        return None
+
+
+class RpcClient:
+    """Asks other nodes, over one HTTP session with kept-alive connections."""
+
+    def __init__(self, *, cluster_id: str, node_id: BrokerId, shared_secret: str | None) -> None:
+        """Create it in a running loop. `close` it."""
+        self._cluster_id = cluster_id
+        self._node_id = node_id
+        headers = {} if shared_secret is None else {SECRET_HEADER: shared_secret}
+        self._refused_by: set[str] = set()  # addresses of voters: there are few
+        self.session: Final = aiohttp.ClientSession(
+            headers={"Content-Type": CONTENT_TYPE, **headers},
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            auto_decompress=False,
+        )
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.session.close()
+
+    async def call(
+        self, address: str, request: object, *, timeout_ms: int
+    ) -> tuple[Any, bytes | None]:
+        """Return the response and the records beside it. Raises RpcFailed."""
+        name = _NAMES[type(request)]
+        envelope = {
+            "cluster_id": self._cluster_id,
+            "protocol_version": PROTOCOL_VERSION,
+            "sender_id": self._node_id,
+            "body": to_plain(request),
+        }
+        timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
+        try:
+            async with self.session.post(
+                f"http://{address}/rpc/{name}", data=cbor2.dumps(envelope), timeout=timeout
+            ) as answer:
+                content = await _read_limited(answer)
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise RpcFailed(f"{name} to {address}: {error!r}") from error
+        try:
+            reply = _read_reply(status, content)
+            if reply.error_code is ErrorCode.NONE:
+                self._refused_by.discard(address)
+                return from_plain(RPCS[name][1], reply.body), reply.records
+        except MalformedValue as error:
+            raise self._refused(address, f"{name} to {address}: {error}") from error
+        message = f"{name} to {address}: {reply.error_message or reply.error_code.name}"
+        if reply.error_code is ErrorCode.NOT_CONTROLLER:
+            raise RpcFailed(message, reply.error_code)
+        raise self._refused(address, message, reply.error_code)
+
+    def _refused(
+        self, address: str, message: str, error_code: ErrorCode = ErrorCode.INVALID_REQUEST
+    ) -> RpcFailed:
+        """Say once, until it is mended, that a node does not understand us: it will not soon."""
+        if address not in self._refused_by:
+            self._refused_by.add(address)
+            _LOGGER.warning("%s", message)
+        return RpcFailed(message, error_code)
+
+
+async def _read_limited(answer: aiohttp.ClientResponse) -> bytes:
+    if (answer.content_length or 0) > RESPONSE_BYTES_MAX:
+        raise aiohttp.ClientPayloadError(f"an answer of {answer.content_length} bytes")
+    return await answer.read()
+
+
+def _read_reply(status: int, content: bytes) -> Reply:
+    if status != 200:
+        raise MalformedValue(content.decode(errors="replace").strip())
+    return from_plain(Reply, _load(content))
+
+
+def _load(content: bytes) -> object:
+    try:
+        plain: object = cbor2.loads(content)
+    except (cbor2.CBORDecodeError, ValueError) as error:
+        raise MalformedValue(f"not CBOR: {error}") from error
+    return plain
+
+
+def _to_reply(answer: Answer) -> Reply:
+    if answer.error_code is not ErrorCode.NONE:
+        return Reply(error_code=answer.error_code, leader_id=answer.leader_id)
+    body: Any = to_plain(answer.response)
+    return Reply(body=body, records=answer.records)

@@ -1,0 +1,31 @@
+"""What one node's metadata quorum is told."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataQuorumSettings:
+    """Who this node is, who votes, where its log lies, and how long to wait.
+
+    `voters`: node id -> `host:port` of the control listener. A node that is not in it observes.
+    `log_dir`: the metadata log is its sub-directory `__cluster_metadata-0`.
+    `listen_host`, `listen_port`: where this node's control listener binds; port 0 is any.
+    `shared_secret`: if set, a request without it is refused.
+    """
+
+    cluster_id: str
+    node_id: BrokerId
+    voters: Mapping[BrokerId, str]
+    log_dir: str
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 0
+    shared_secret: str | None = None
+    controller_request_timeout_ms: int = 30_000
+    """How long a request to the active controller is retried."""
+    quorum: QuorumSettings = field(default_factory=QuorumSettings)
+    controller: ControllerSettings = field(default_factory=ControllerSettings)

@@ -1,0 +1,264 @@
+"""One node out of its parts: what is started in which order, and stopped in the other.
+
+The metadata quorum comes first, then the replicas (a broker's), then the Kafka listener, then the
+registration. The image reaches the replicas only once it shows this process's registration:
+docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
+"""
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.io.group_service import GroupService
+from quorumlog.broker.io.image_watch import ImageWatch
+from quorumlog.broker.io.lifecycle import BrokerLifecycle
+from quorumlog.broker.io.producer_ids import ProducerIds
+from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker.io.server import Server
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.metadata_quorum.io.node import MetadataQuorum
+from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.node.boot_gate import BootGate
+from quorumlog.node.config import Address, NodeConfig
+from quorumlog.node.routes import add_routes
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.io.checkpoints import (
+    MetaProperties,
+    read_meta_properties,
+    uuid_to_text,
+    write_meta_properties,
+)
+from quorumlog.storage.io.disk import Disk, RealDisk
+from quorumlog.wire.codec.identifiers import BrokerId
+
+CONTROLLED_SHUTDOWN_MS: Final = 5_000
+
+
+class StartFailed(Exception):
+    """The node cannot run here, now; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeParts:
+    """The classes that a node is made of; a test of the tests replaces one."""
+
+    partition: type[Partition] = Partition
+
+
+class Node:
+    """One node of a cluster: the metadata quorum, and a broker if its roles say so.
+
+    `ready` is set when the broker is unfenced, or, without that role, when the quorum has a leader.
+    `fatal` ends with the error after which the process must stop.
+    """
+
+    def __init__(self, config: NodeConfig, parts: NodeParts) -> None:
+        self.config: Final = config
+        self.ready: Final = asyncio.Event()
+        self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        self.started_s: Final = time.monotonic()
+        disk = RealDisk()
+        check_identity(disk, config)
+        try:
+            self.quorum: Final = MetadataQuorum(_quorum_settings(config), disk)
+        except StorageError as error:
+            raise StartFailed(str(error)) from error
+        self.broker: Final = BrokerParts(self, disk, parts) if config.is_broker else None
+        add_routes(self.quorum.app, self)
+        self._watching: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Start everything. Raises StartFailed; `ready` comes later."""
+        control = _bind("control.listener", self.config.control)
+        kafka = _bind("listeners", self.config.kafka) if self.broker is not None else None
+        await self.quorum.start(control)
+        self.watch(self._fail_with_quorum())
+        if self.broker is not None and kafka is not None:
+            await self.broker.start(kafka)
+        else:
+            self.watch(self._ready_with_leader())
+
+    async def stop(self) -> None:
+        """Hand over what this node leads, then stop everything, cleanly."""
+        for task in self._watching:
+            task.cancel()
+        if self.broker is not None:
+            await self.broker.stop()
+        await self.quorum.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """End the node: what it believes is no longer true."""
+        if not self.fatal.done():
+            self.fatal.set_exception(error)
+
+    def watch(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside everything else; if it fails, the node ends."""
+        task = asyncio.create_task(work)
+        self._watching.add(task)
+        task.add_done_callback(self._watched)
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        self._watching.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.fail(error)
+
+    async def _fail_with_quorum(self) -> None:
+        raise await asyncio.shield(self.quorum.fatal)
+
+    async def _ready_with_leader(self) -> None:
+        await self.quorum.wait_for_leader()
+        self.ready.set()
+
+
+class BrokerParts:
+    """The broker of a node."""
+
+    def __init__(self, node: Node, disk: Disk, parts: NodeParts) -> None:
+        config, quorum = node.config, node.quorum
+        broker_id = BrokerId(config.node_id)
+        self._node: Final = node
+        self.metadata: Final = ImageWatch()
+        self.replicas: Final = ReplicaManager(
+            broker_id=broker_id,
+            settings=config.broker,
+            log_settings=config.log,
+            disk=disk,
+            log_directory=str(config.log_dir),
+            controller=quorum.controller,
+            partition_class=parts.partition,
+        )
+        self.groups: Final = GroupService(
+            replicas=self.replicas,
+            settings=config.broker,
+            now_ms=_wall_clock_ms,
+            on_fatal=node.fail,
+        )
+        self.replicas.add_leadership_listener(self.groups)
+        context = BrokerContext(
+            broker_id=broker_id,
+            cluster_id=config.cluster_id,
+            settings=config.broker,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            groups=self.groups,
+            producer_ids=ProducerIds(
+                broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
+            ),
+            controller=quorum.controller,
+            handlers=HANDLERS,
+            now_ms=_wall_clock_ms,
+        )
+        self.server: Final = Server(context, on_fatal=node.fail)
+        # The watch last: what a client reads in our metadata is done here by then.
+        self.gate: Final = BootGate(broker_id, [self.replicas, self.groups, self.metadata])
+        self.lifecycle: Final = BrokerLifecycle(
+            registration=BrokerRegistration(
+                broker_id=broker_id,
+                incarnation_id=secrets.token_hex(16),
+                host=config.advertised.host,
+                port=config.advertised.port,
+                control_address=str(config.control),
+            ),
+            registrar=quorum.controller,
+            settings=config.lifecycle,
+            registered=self._registered,
+        )
+        quorum.add_publisher(self.gate)
+        quorum.add_publisher(self.lifecycle)
+
+    async def start(self, listener: socket.socket) -> None:
+        """Start the replicas and register; listen once that is seen, and be ready once let in."""
+        try:
+            await self.replicas.start()
+        except StorageError as error:
+            raise StartFailed(str(error)) from error
+        self._node.watch(_await_failure(self.replicas.failure))
+        self._node.watch(_await_failure(self.lifecycle.failure))
+        self._node.watch(self._serve(listener))
+        self.lifecycle.start()
+
+    async def stop(self) -> None:
+        """Hand over leaderships, answer who waits, close every log."""
+        await self.lifecycle.stop(timeout_ms=CONTROLLED_SHUTDOWN_MS)
+        await self.server.stop()
+        self.groups.stop()
+        await self.replicas.stop()
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.replicas.registered(broker_epoch)
+        self.gate.registered(broker_epoch)
+
+    async def _serve(self, listener: socket.socket) -> None:
+        """Answer clients: not before our metadata is worth reading, nor fenced for long."""
+        await self.gate.opened.wait()
+        await self.server.serve(listener)
+        await self.lifecycle.unfenced.wait()
+        self._node.ready.set()
+
+
+async def _await_failure(failure: asyncio.Future[None]) -> None:
+    await asyncio.shield(failure)
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _quorum_settings(config: NodeConfig) -> MetadataQuorumSettings:
+    return MetadataQuorumSettings(
+        cluster_id=config.cluster_id,
+        node_id=BrokerId(config.node_id),
+        voters={BrokerId(node_id): address for node_id, address in config.voters.items()},
+        log_dir=str(config.log_dir),
+        listen_host=config.control.host,
+        listen_port=config.control.port,
+        quorum=config.quorum,
+        controller=config.controller,
+    )
+
+
+def check_identity(disk: Disk, config: NodeConfig) -> None:
+    """Make sure that the log directory is this node's, of this cluster. Raises StartFailed."""
+    try:
+        meta = read_meta_properties(disk, str(config.log_dir))
+        if meta is None:
+            meta = MetaProperties(
+                cluster_id=config.cluster_id,
+                node_id=BrokerId(config.node_id),
+                directory_id=uuid_to_text(secrets.token_bytes(16)),
+            )
+            write_meta_properties(disk, str(config.log_dir), meta)
+    except CorruptCheckpoint as error:
+        raise StartFailed(str(error)) from error
+    for name, theirs, ours in (
+        ("cluster", meta.cluster_id, config.cluster_id),
+        ("node", meta.node_id, config.node_id),
+    ):
+        if theirs != ours:
+            raise StartFailed(
+                f"{config.log_dir} belongs to {name} {theirs}, not {ours}; use another log.dirs"
+            )
+
+
+def _bind(name: str, address: Address) -> socket.socket:
+    """Bind without listening: a port in use is found before anything is started.
+
+    Until somebody listens, a connection is refused: as it should be, for nobody is there yet.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
+    except OSError as error:
+        bound.close()
+        raise StartFailed(f"{name}={address}: {error.strerror}") from error
+    return bound

@@ -1,0 +1,120 @@
+"""What may be appended: batches stamped by us as leader, or stamped by a leader and checked here.
+
+Only headers are read. Sources: Kafka's `UnifiedLog.append`; KAFKA-18723.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quorumlog.invariants import require
+from quorumlog.storage.core.segment_index import BatchSpan
+from quorumlog.storage.core.settings import INT32_MAX
+from quorumlog.storage.errors import RecordsTooLarge, UnexpectedOffset
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import (
+    HEADER_BYTES,
+    iterate_headers,
+    restamp,
+    validate_batch,
+)
+
+
+class Append(NamedTuple):
+    """Whole batches to write: their bytes, where each ends, and what they come to."""
+
+    chunks: Sequence[Buffer]
+    spans: Sequence[BatchSpan]
+    base_offset: int
+    size: int
+    max_timestamp: int
+    epoch_starts: Sequence[tuple[int, int]]  # new ones: (leader epoch, first offset)
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record."""
+        return self.spans[-1].last_offset
+
+
+def stamped_by_leader(
+    records: memoryview, *, next_offset: int, leader_epoch: int, latest_epoch: int
+) -> Append:
+    """Give whole batches the next offsets and this epoch. Only the headers are copied.
+
+    Raises CorruptBatch if `records` is not whole batches, RecordsTooLarge.
+    """
+    require(leader_epoch >= latest_epoch, "a leader's epoch is not older than its log")
+    base_offset, end = next_offset, 0
+    chunks: list[Buffer] = []
+    spans: list[BatchSpan] = []
+    for position, header in iterate_headers(records):
+        size, delta = header.size_in_bytes, header.last_offset_delta
+        end = position + size
+        stamp = bytearray(records[position : position + HEADER_BYTES])
+        restamp(stamp, 0, base_offset=next_offset, leader_epoch=leader_epoch)
+        chunks += (stamp, records[position + HEADER_BYTES : end])
+        spans.append(_span(next_offset, delta, size, header.max_timestamp))
+        next_offset += delta + 1
+    if not spans or end != len(records):
+        raise CorruptBatch(f"{len(records) - end} bytes at the end are no whole batch")
+    epoch_starts = [(leader_epoch, base_offset)] if leader_epoch > latest_epoch else []
+    return _append(chunks, spans, base_offset, end, epoch_starts)
+
+
+def stamped_by_another(
+    records: memoryview,
+    *,
+    next_offset: int,
+    leader_epoch: int | None,
+    latest_epoch: int,
+    may_have_gaps: bool,
+) -> Append | None:
+    """Check batches as a leader has sent them; None if there is nothing to append.
+
+    A partial batch at the end is left out; so is a batch of a newer epoch than leader_epoch, with
+    all after it: it came from a leader that is not followed yet. Raises CorruptBatch,
+    UnexpectedOffset, RecordsTooLarge.
+    """
+    base_offset, end = UNKNOWN_OFFSET, 0
+    spans: list[BatchSpan] = []
+    epoch_starts: list[tuple[int, int]] = []
+    for position, header in iterate_headers(records):
+        offset, epoch = header.base_offset, header.leader_epoch
+        if leader_epoch is not None and epoch > leader_epoch:
+            break
+        validate_batch(records, position, header)
+        if offset < next_offset or (offset > next_offset and not may_have_gaps):
+            raise UnexpectedOffset(f"offset {offset} where {next_offset} is due")
+        if epoch < latest_epoch:  # the log must be truncated first (KAFKA-10706)
+            raise UnexpectedOffset(f"offset {offset} of epoch {epoch} after epoch {latest_epoch}")
+        if epoch > latest_epoch:
+            latest_epoch = epoch
+            epoch_starts.append((epoch, offset))
+        if not spans:
+            base_offset = Offset(offset)
+        size, delta = header.size_in_bytes, header.last_offset_delta
+        spans.append(_span(offset, delta, size, header.max_timestamp))
+        next_offset = offset + delta + 1
+        end = position + size
+    return _append([records[:end]], spans, base_offset, end, epoch_starts) if spans else None
+
+
+def _span(base_offset: int, last_offset_delta: int, size: int, max_timestamp: int) -> BatchSpan:
+    if last_offset_delta < 0:
+        raise CorruptBatch("a batch that spans no offset")
+    return BatchSpan(base_offset + last_offset_delta, size, max_timestamp)
+
+
+def _append(
+    chunks: Sequence[Buffer],
+    spans: Sequence[BatchSpan],
+    base_offset: int,
+    size: int,
+    epoch_starts: Sequence[tuple[int, int]],
+) -> Append:
+    offsets = spans[-1].last_offset - base_offset
+    if size > INT32_MAX or offsets > INT32_MAX:
+        raise RecordsTooLarge(f"one append of {size} bytes and {offsets} offsets")
+    max_timestamp = max([span.max_timestamp for span in spans])
+    return Append(chunks, spans, base_offset, size, max_timestamp, epoch_starts)

@@ -1,0 +1,102 @@
+"""Where each leader epoch starts in a log, and so where two logs part.
+
+Sources: KIP-101, KIP-279; Kafka's `LeaderEpochFileCache`.
+"""
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from quorumlog.invariants import require
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset
+
+
+class EpochEntry(NamedTuple):
+    """The first offset that was, or would be, written in `epoch`."""
+
+    epoch: Epoch
+    start_offset: Offset
+
+
+class EpochEnd(NamedTuple):
+    """The answer to "where does this epoch end?": exclusive; (-1, -1) if it cannot be known."""
+
+    epoch: Epoch
+    end_offset: Offset
+
+
+UNKNOWN_END = EpochEnd(NO_EPOCH, UNKNOWN_OFFSET)
+
+
+class LeaderEpochs:
+    """The epochs of one log, oldest first.
+
+    Invariant: epochs and start offsets both rise strictly.
+    """
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: tuple[EpochEntry, ...] = ()) -> None:
+        self._entries = entries
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """All of them, oldest first."""
+        return self._entries
+
+    @property
+    def latest_epoch(self) -> Epoch:
+        """NO_EPOCH if there is none."""
+        return self._entries[-1].epoch if self._entries else NO_EPOCH
+
+    def epoch_at(self, offset: int) -> Epoch:
+        """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if not known."""
+        slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        return self._entries[slot - 1].epoch if slot else NO_EPOCH
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Find the largest known epoch <= `epoch`, and where it ends.
+
+        An epoch older than all we know ends where the first known one starts; a newer one than
+        all we know is unknown.
+        """
+        if epoch == NO_EPOCH:
+            return UNKNOWN_END
+        if epoch == self.latest_epoch:
+            return EpochEnd(Epoch(epoch), Offset(log_end_offset))
+        higher = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        if higher == len(self._entries):
+            return UNKNOWN_END
+        floor_epoch = self._entries[higher - 1].epoch if higher else Epoch(epoch)
+        return EpochEnd(floor_epoch, self._entries[higher].start_offset)
+
+    def assigned(self, epoch: int, start_offset: int) -> "LeaderEpochs":
+        """Return these and (epoch, start_offset), without the entries that contradict it.
+
+        An epoch that is already the latest keeps its start, unless the new one is smaller.
+        """
+        require(epoch >= 0 and start_offset >= 0, "an epoch and its start are not negative")
+        if self._entries:
+            latest = self._entries[-1]
+            if epoch == latest.epoch and start_offset >= latest.start_offset:
+                return self
+        keep = len(self._entries)
+        while keep and (
+            self._entries[keep - 1].epoch >= epoch
+            or self._entries[keep - 1].start_offset >= start_offset
+        ):
+            keep -= 1
+        entry = EpochEntry(Epoch(epoch), Offset(start_offset))
+        return LeaderEpochs((*self._entries[:keep], entry))
+
+    def truncated_from_end(self, end_offset: int) -> "LeaderEpochs":
+        """Without the epochs that start at or after `end_offset`."""
+        kept = tuple(entry for entry in self._entries if entry.start_offset < end_offset)
+        return self if len(kept) == len(self._entries) else LeaderEpochs(kept)
+
+    def truncated_from_start(self, start_offset: int) -> "LeaderEpochs":
+        """Without what lies below `start_offset`; the epoch in force there starts there."""
+        slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
+        if not slot or self._entries[0].start_offset == start_offset:
+            return self
+        first = EpochEntry(self._entries[slot - 1].epoch, Offset(start_offset))
+        return LeaderEpochs((first, *self._entries[slot:]))

@@ -1,0 +1,160 @@
+"""The two sparse indexes of a segment, and where in the segment they send a reader.
+
+An index is a hint: it may lack entries, never lie. What does not add up is refused (CorruptIndex)
+and rebuilt from the log. Both are held in memory as columns, 8 and 12 bytes per entry, and written
+whole. Byte layouts: docs/log-format.md (Kafka's `OffsetIndex`, `TimeIndex`).
+"""
+
+import operator
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from typing import Final, NamedTuple
+
+OFFSET_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+_TIME_ENTRY: Final = struct.Struct(">qI")
+
+
+class CorruptIndex(ValueError):
+    """An index file is not whole, or contradicts its segment: rebuild it."""
+
+
+class IndexEntry(NamedTuple):
+    """A batch: its last offset, and the byte of the segment at which it starts."""
+
+    last_offset: int
+    position: int
+
+
+def _rises(column: "array[int]") -> bool:
+    return all(map(operator.lt, column, islice(column, 1, None)))
+
+
+class OffsetIndex:
+    """From offsets to positions, about one entry for each `index.interval.bytes`.
+
+    Invariant: offsets and positions both rise strictly from entry to entry.
+    """
+
+    __slots__ = ("_base_offset", "_positions", "_relative_offsets")
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._relative_offsets = array("I")
+        self._positions = array("I")
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Note that the batch ending in `last_offset` starts at `position`."""
+        self._relative_offsets.append(last_offset - self._base_offset)
+        self._positions.append(position)
+
+    def last(self) -> IndexEntry | None:
+        """Return the newest entry."""
+        return self._entry(len(self._positions) - 1)
+
+    def ending_by(self, offset: int) -> IndexEntry | None:
+        """Find the newest noted batch all of whose offsets are <= `offset`."""
+        relative_offset = max(-1, offset - self._base_offset)
+        return self._entry(bisect_right(self._relative_offsets, relative_offset) - 1)
+
+    def starting_by(self, position: int) -> IndexEntry | None:
+        """Find the newest noted batch that starts at or before `position`."""
+        return self._entry(bisect_right(self._positions, position) - 1)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the batches that hold `offset` or more."""
+        keep = bisect_left(self._relative_offsets, max(0, offset - self._base_offset))
+        del self._relative_offsets[keep:]
+        del self._positions[keep:]
+
+    def encode(self) -> bytes:
+        """Return the content of the `.index` file."""
+        both = array("I", bytes(OFFSET_ENTRY_BYTES * len(self._positions)))
+        both[0::2] = self._relative_offsets
+        both[1::2] = self._positions
+        if sys.byteorder == "little":
+            both.byteswap()
+        return both.tobytes()
+
+    @classmethod
+    def decode(cls, base_offset: int, content: bytes) -> "OffsetIndex":
+        """Read an `.index` file. Raises CorruptIndex."""
+        if len(content) % OFFSET_ENTRY_BYTES:
+            raise CorruptIndex(f"{len(content)} bytes are no whole number of entries")
+        both = array("I", content)
+        if sys.byteorder == "little":
+            both.byteswap()
+        index = cls(base_offset)
+        index._relative_offsets, index._positions = both[0::2], both[1::2]
+        if not (_rises(index._relative_offsets) and _rises(index._positions)):
+            raise CorruptIndex("the entries do not rise")
+        return index
+
+    def _entry(self, slot: int) -> IndexEntry | None:
+        if slot < 0:
+            return None
+        return IndexEntry(self._base_offset + self._relative_offsets[slot], self._positions[slot])
+
+
+class TimeIndex:
+    """From timestamps to offsets: (largest timestamp so far, last offset of the batch that has it).
+
+    Invariants: timestamps and offsets rise strictly; a record with a larger timestamp than an
+    entry's comes after the entry's offset.
+    """
+
+    __slots__ = ("_base_offset", "_relative_offsets", "_timestamps")
+
+    def __init__(self, base_offset: int) -> None:
+        self._base_offset = base_offset
+        self._timestamps = array("q")
+        self._relative_offsets = array("I")
+
+    def __len__(self) -> int:
+        return len(self._timestamps)
+
+    def maybe_append(self, timestamp: int, offset: int) -> None:
+        """Note a new maximum; what is not new is left out."""
+        if not self._timestamps or timestamp > self._timestamps[-1]:
+            self._timestamps.append(timestamp)
+            self._relative_offsets.append(offset - self._base_offset)
+
+    def last(self) -> tuple[int, int] | None:
+        """Return the newest entry: (timestamp in ms, offset)."""
+        if not self._timestamps:
+            return None
+        return self._timestamps[-1], self._base_offset + self._relative_offsets[-1]
+
+    def offset_before(self, timestamp: int) -> int:
+        """Return an offset such that no earlier batch holds a timestamp >= `timestamp`."""
+        slot = bisect_right(self._timestamps, timestamp) - 1
+        return self._base_offset + (self._relative_offsets[slot] if slot >= 0 else 0)
+
+    def truncate_to(self, offset: int) -> None:
+        """Forget the batches that hold `offset` or more."""
+        keep = bisect_left(self._relative_offsets, max(0, offset - self._base_offset))
+        del self._timestamps[keep:]
+        del self._relative_offsets[keep:]
+
+    def encode(self) -> bytes:
+        """Return the content of the `.timeindex` file."""
+        return b"".join(map(_TIME_ENTRY.pack, self._timestamps, self._relative_offsets))
+
+    @classmethod
+    def decode(cls, base_offset: int, content: bytes) -> "TimeIndex":
+        """Read a `.timeindex` file. Raises CorruptIndex."""
+        if len(content) % TIME_ENTRY_BYTES:
+            raise CorruptIndex(f"{len(content)} bytes are no whole number of entries")
+        index = cls(base_offset)
+        for timestamp, relative_offset in _TIME_ENTRY.iter_unpack(content):
+            index._timestamps.append(timestamp)
+            index._relative_offsets.append(relative_offset)
+        if not (_rises(index._timestamps) and _rises(index._relative_offsets)):
+            raise CorruptIndex("the entries do not rise")
+        return index

@@ -1,0 +1,98 @@
+"""Where a segment stops being whole: decided batch by batch, from its bytes alone.
+
+A batch counts if it is entire, its CRC holds, its offsets follow the batch before it and its
+leader epoch is not older. The rules beyond the CRC are there because neither the base offset nor
+the leader epoch is under it, and because remnants of an older tail have a perfectly good CRC.
+Source: Kafka's `LogSegment.recover`.
+"""
+
+from typing import Final
+
+from quorumlog.storage.core.segment_index import SegmentIndex
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import NO_EPOCH
+from quorumlog.wire.codec.records import (
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    read_header,
+    validate_batch,
+)
+
+
+class SegmentScan:
+    """Feed it a segment's bytes in order; it builds the index and finds the torn tail.
+
+    Invariant: `index` describes exactly the whole batches so far, `index.size` bytes.
+    """
+
+    def __init__(
+        self, base_offset: int, settings: LogSettings, *, size: int, previous_epoch: int = NO_EPOCH
+    ) -> None:
+        self.index: Final = SegmentIndex(base_offset, settings)
+        self.epoch_starts: Final[list[tuple[int, int]]] = []  # (leader epoch, first offset)
+        self.fault: str | None = None  # why the bytes from index.size on do not count
+        self.bytes_wanted = 0  # what the next chunk must hold at least
+        self._size = size
+        self._may_have_gaps = settings.may_have_gaps
+        self._epoch = previous_epoch
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all is read, or all that counts."""
+        return self.fault is not None or self.index.size == self._size
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last whole batch, or of the segment before."""
+        return self._epoch
+
+    def feed(self, chunk: memoryview) -> None:
+        """Take in the bytes from `index.size` on: as many as there are, at least bytes_wanted."""
+        left = self._size - self.index.size
+        position = 0
+        while position < len(chunk):
+            if left < HEADER_BYTES:
+                self.fault = f"{left} bytes are less than a batch header"
+                return
+            if len(chunk) - position < HEADER_BYTES:
+                self.bytes_wanted = HEADER_BYTES
+                return
+            try:
+                header = read_header(chunk, position)
+                size = header.size_in_bytes
+                self.fault = self._fault_of(header, left)
+                if self.fault is not None:
+                    return
+                if len(chunk) - position < size:
+                    self.bytes_wanted = size
+                    return
+                validate_batch(chunk, position, header)
+            except CorruptBatch as error:
+                self.fault = str(error)
+                return
+            self._accept(header)
+            position += size
+            left -= size
+
+    def _fault_of(self, header: BatchHeader, left: int) -> str | None:
+        expected = self.index.next_offset
+        offset = header.base_offset
+        if header.magic != MAGIC:
+            return f"magic {header.magic} is not {MAGIC}"
+        if header.size_in_bytes > left:
+            return f"a batch of {header.size_in_bytes} bytes where {left} are left"
+        if offset < expected or (offset > expected and not self._may_have_gaps):
+            return f"base offset {offset} where {expected} is due"
+        if header.last_offset_delta < 0:
+            return f"last offset delta {header.last_offset_delta}"
+        if header.leader_epoch < self._epoch:
+            return f"leader epoch {header.leader_epoch} after {self._epoch}"
+        return None
+
+    def _accept(self, header: BatchHeader) -> None:
+        if header.leader_epoch > self._epoch:
+            self._epoch = header.leader_epoch
+            self.epoch_starts.append((header.leader_epoch, header.base_offset))
+        self.index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)

@@ -1,0 +1,139 @@
+"""What is known of one segment without reading its records: sizes, ends, and the two indexes.
+
+The only writer of index entries, for appends and for rebuilding alike, so that a rebuilt index
+equals the one that was lost. Source: Kafka's `LogSegment.append` and `recover`.
+"""
+
+from typing import Final, NamedTuple
+
+from quorumlog.storage.core.log_index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    CorruptIndex,
+    IndexEntry,
+    OffsetIndex,
+    TimeIndex,
+)
+from quorumlog.storage.core.settings import INT32_MAX, LogSettings
+
+NO_TIMESTAMP: Final = -1
+
+
+class BatchSpan(NamedTuple):
+    """A batch, as far as an index is concerned."""
+
+    last_offset: int
+    size: int
+    max_timestamp: int
+
+
+class SegmentIndex:
+    """The bookkeeping of one segment.
+
+    Invariants:
+      1. Batches [base_offset, next_offset) fill bytes [0, size) of the segment.
+      2. max_timestamp is the largest of their timestamps, first had at offset_of_max_timestamp.
+      3. Every entry of the indexes is true of those batches.
+    """
+
+    __slots__ = (
+        "_bytes_since_entry",
+        "_entries_max",
+        "_interval_bytes",
+        "base_offset",
+        "first_timestamp",
+        "max_timestamp",
+        "next_offset",
+        "offset_of_max_timestamp",
+        "offsets",
+        "size",
+        "times",
+    )
+
+    def __init__(self, base_offset: int, settings: LogSettings) -> None:
+        self.base_offset = base_offset
+        self.next_offset = base_offset
+        self.size = 0
+        self.first_timestamp = self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = base_offset
+        self.offsets = OffsetIndex(base_offset)
+        self.times = TimeIndex(base_offset)
+        self._bytes_since_entry = 0
+        self._interval_bytes: Final = settings.index_interval_bytes
+        self._entries_max: Final = (
+            settings.segment_index_bytes // OFFSET_ENTRY_BYTES,
+            settings.segment_index_bytes // TIME_ENTRY_BYTES,
+        )
+
+    @classmethod
+    def resumed(
+        cls, base_offset: int, settings: LogSettings, offsets: OffsetIndex, times: TimeIndex
+    ) -> "SegmentIndex":
+        """As it was just before the batch of the newest entry was added: add that one again."""
+        index = cls(base_offset, settings)
+        index.offsets, index.times = offsets, times
+        newest = offsets.last()
+        if newest is not None:
+            index.size = newest.position
+        latest = times.last()
+        if latest is not None:
+            index.max_timestamp, index.offset_of_max_timestamp = latest
+        return index
+
+    @classmethod
+    def decode(
+        cls, base_offset: int, settings: LogSettings, *, offsets: bytes, times: bytes, size: int
+    ) -> "SegmentIndex":
+        """From the index files of a segment of `size` bytes; `resumed`. Raises CorruptIndex."""
+        offset_index = OffsetIndex.decode(base_offset, offsets)
+        newest = offset_index.last()
+        if newest is not None and newest.position >= size:
+            raise CorruptIndex(f"an entry points to {newest.position}, behind byte {size}")
+        return cls.resumed(
+            base_offset, settings, offset_index, TimeIndex.decode(base_offset, times)
+        )
+
+    def add(self, last_offset: int, size: int, max_timestamp: int) -> None:
+        """Take in the batch of `size` bytes that starts where the last one ended."""
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if self.size == 0:
+            self.first_timestamp = max_timestamp
+        if self._bytes_since_entry > self._interval_bytes:
+            self.offsets.append(last_offset, self.size)
+            self.times.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+        self.size += size
+        self.next_offset = last_offset + 1
+
+    def seal(self) -> None:
+        """Before the indexes are written: let the time index end with the segment's maximum."""
+        if self.max_timestamp > NO_TIMESTAMP:
+            self.times.maybe_append(self.max_timestamp, self.offset_of_max_timestamp)
+
+    def entry_for(self, offset: int) -> IndexEntry | None:
+        """Find the newest entry at or before the batch with `offset`; None: from the start."""
+        return self.offsets.ending_by(offset)
+
+    def must_roll_for(
+        self, *, size: int, last_offset: int, max_timestamp: int, settings: LogSettings
+    ) -> bool:
+        """Whether batches of this total size must go to a new segment.
+
+        What is larger than segment.bytes gets a segment of its own: a follower cannot refuse what
+        its leader took under other settings.
+        """
+        if not self.size:
+            return False
+        return (
+            self.size + size > settings.segment_bytes
+            or len(self.offsets) >= self._entries_max[0]
+            or len(self.times) >= self._entries_max[1]
+            or last_offset - self.base_offset > INT32_MAX
+            or (
+                self.first_timestamp > NO_TIMESTAMP
+                and max_timestamp - self.first_timestamp > settings.segment_ms
+            )
+        )

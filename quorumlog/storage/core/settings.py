@@ -1,0 +1,32 @@
+"""How a log is cut into segments. Names, units and defaults are those of Kafka's topic settings."""
+
+from dataclasses import dataclass
+from typing import Final
+
+INT32_MAX: Final = 2**31 - 1  # positions and relative offsets are 4 bytes in the index files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """The settings of one log. Raises ValueError for what the file formats cannot hold."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 60 * 60 * 1000
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    cleanup_policy: str = "delete"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.segment_bytes <= INT32_MAX:
+            raise ValueError(f"segment.bytes must be in [1, {INT32_MAX}]: {self.segment_bytes}")
+        if self.segment_ms < 1:
+            raise ValueError(f"segment.ms must be positive: {self.segment_ms}")
+        if self.segment_index_bytes < 12:
+            raise ValueError(f"segment.index.bytes holds no entry: {self.segment_index_bytes}")
+        if self.index_interval_bytes < 0:
+            raise ValueError(f"index.interval.bytes is negative: {self.index_interval_bytes}")
+
+    @property
+    def may_have_gaps(self) -> bool:
+        """Whether offsets may be missing between batches: only where the cleaner removes some."""
+        return "compact" in self.cleanup_policy

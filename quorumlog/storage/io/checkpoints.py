@@ -1,0 +1,212 @@
+"""The small files of a log directory, in Kafka's formats; each is replaced whole and durably.
+
+A file that is not whole is refused by name, with what to do about it (CorruptCheckpoint): a disk
+is not trusted, and a guess here would be a silent loss. Byte layouts: docs/log-format.md.
+"""
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.invariants import require
+from quorumlog.storage.errors import CorruptCheckpoint
+from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
+from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
+
+RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
+REPLICATION_FILE: Final = "replication-offset-checkpoint"
+LOG_START_FILE: Final = "log-start-offset-checkpoint"
+META_PROPERTIES_FILE: Final = "meta.properties"
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+LOCK_FILE: Final = ".lock"
+
+REMEDIES: Final[Mapping[str, str]] = {
+    RECOVERY_POINT_FILE: "delete it: the next start then checks every segment",
+    REPLICATION_FILE: "delete it: high watermarks then start low and rise with the first fetches",
+    LOG_START_FILE: "delete it: logs then start at their first segment, as before DeleteRecords",
+    META_PROPERTIES_FILE: "write it again with this node's cluster.id, node.id and directory.id",
+    PARTITION_METADATA_FILE: "write it again with the topic's id, or delete the partition's"
+    " directory if another replica is in sync",
+}
+
+
+def _corrupt(path: str, reason: object) -> CorruptCheckpoint:
+    remedy = REMEDIES[path.rpartition("/")[2]]
+    return CorruptCheckpoint(f"{path} is not whole ({reason}): {remedy}")
+
+
+# --- offsets of partitions ---
+
+
+def write_offset_checkpoint(
+    disk: Disk, log_dir: str, file_name: str, offsets: Mapping[TopicPartition, Offset]
+) -> None:
+    """Replace a checkpoint: durable when it returns. Raises OSError."""
+    lines = ["0", str(len(offsets))]
+    lines += [f"{topic} {index} {offset}" for (topic, index), offset in sorted(offsets.items())]
+    write_file_durably(disk, f"{log_dir}/{file_name}", ("\n".join(lines) + "\n").encode())
+
+
+def read_offset_checkpoint(
+    disk: Disk, log_dir: str, file_name: str
+) -> dict[TopicPartition, Offset]:
+    """Read a checkpoint; nothing if there is no file. Raises CorruptCheckpoint, OSError."""
+    path = f"{log_dir}/{file_name}"
+    if not disk.exists(path):
+        return {}
+    try:
+        content = read_file(disk, path).decode()
+        version, count, *lines = content.splitlines()
+        rows = [line.split(" ") for line in lines]
+        offsets = {TopicPartition(topic, int(index)): Offset(int(at)) for topic, index, at in rows}
+        is_whole = version == "0" and int(count) == len(offsets) and content.endswith("\n")
+    except ValueError as error:
+        raise _corrupt(path, error) from error
+    if not is_whole:
+        raise _corrupt(path, f"version {version}; {len(offsets)} of {count} entries")
+    return offsets
+
+
+# --- meta.properties ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """Whose directory it is. The ids are Kafka's text form of a UUID."""
+
+    cluster_id: str
+    node_id: BrokerId
+    directory_id: str
+
+
+def write_meta_properties(disk: Disk, log_dir: str, meta: MetaProperties) -> None:
+    """Write `meta.properties`, version 1: durable when it returns. Raises OSError."""
+    lines = [
+        f"cluster.id={meta.cluster_id}",
+        f"directory.id={meta.directory_id}",
+        f"node.id={meta.node_id}",
+        "version=1",
+    ]
+    content = ("\n".join(lines) + "\n").encode()
+    write_file_durably(disk, f"{log_dir}/{META_PROPERTIES_FILE}", content)
+
+
+def read_meta_properties(disk: Disk, log_dir: str) -> MetaProperties | None:
+    """Read `meta.properties`; None if there is none. Raises CorruptCheckpoint, OSError."""
+    path = f"{log_dir}/{META_PROPERTIES_FILE}"
+    if not disk.exists(path):
+        return None
+    try:
+        properties = _parse_properties(read_file(disk, path).decode())
+        if properties["version"] != "1":
+            raise _corrupt(path, f"version {properties['version']}")
+        return MetaProperties(
+            cluster_id=properties["cluster.id"],
+            node_id=BrokerId(int(properties["node.id"])),
+            directory_id=properties["directory.id"],
+        )
+    except (KeyError, ValueError) as error:
+        raise _corrupt(path, error) from error
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    """Java properties, as far as Kafka writes them: comments, and a backslash before ":" or "="."""
+    properties = {}
+    for line in text.splitlines():
+        if line.strip() and not line.startswith(("#", "!")):
+            name, _, value = line.partition("=")
+            properties[name.strip()] = value.strip().replace("\\", "")
+    return properties
+
+
+# --- clean shutdown ---
+
+
+class CleanShutdownMarker:
+    """The file that says: all logs of this directory were flushed and closed.
+
+    Invariant: it is there only between a complete shutdown and the next start; never after a
+    start that did not finish (KAFKA-15375), for then some logs were not opened at all.
+    """
+
+    def __init__(self, disk: Disk, log_dir: str) -> None:
+        self._disk = disk
+        self._log_dir = log_dir
+        self._path = f"{log_dir}/{CLEAN_SHUTDOWN_FILE}"
+        self._is_taken = self._is_started = False
+
+    def take(self) -> int | None:
+        """Remove the marker, durably, before any log is written to.
+
+        Returns the broker epoch of the shutdown, -1 if it is not known; None: it was not clean.
+        Raises OSError.
+        """
+        self._is_taken = True
+        if not self._disk.exists(self._path):
+            return None
+        content = read_file(self._disk, self._path)
+        self._disk.unlink(self._path)
+        self._disk.fsync_dir(self._log_dir)
+        try:
+            fields = json.loads(content)
+        except ValueError:
+            return -1  # the marker counts by its name; Kafka before 3.8 left it empty
+        epoch = fields.get("brokerEpoch", -1) if isinstance(fields, dict) else -1
+        return epoch if isinstance(epoch, int) else -1
+
+    def note_started(self) -> None:
+        """Every log of the directory is open."""
+        require(self._is_taken, "the marker is taken before logs are opened")
+        self._is_started = True
+
+    def leave(self, broker_epoch: int) -> bool:
+        """Write the marker, if start-up had finished; every log has been closed with `clean`.
+
+        Returns whether it is there, durably. Raises OSError.
+        """
+        if not self._is_started:
+            return False
+        content = json.dumps({"version": 1, "brokerEpoch": broker_epoch}).encode()
+        write_file_durably(self._disk, self._path, content)
+        self._is_started = False
+        return True
+
+
+# --- partition.metadata ---
+
+
+def uuid_to_text(uuid: bytes) -> str:
+    """Return Kafka's text form of 16 bytes: base64 for URLs, without the padding."""
+    return urlsafe_b64encode(uuid).rstrip(b"=").decode("ascii")
+
+
+def uuid_from_text(text: str) -> bytes:
+    """Return the 16 bytes. Raises ValueError."""
+    uuid = urlsafe_b64decode(f"{text}==")
+    if uuid_to_text(uuid) != text or len(uuid) != 16:
+        raise ValueError(f"{text!r} is not a UUID in base64")
+    return uuid
+
+
+def write_partition_metadata(disk: Disk, partition_dir: str, topic_id: TopicId) -> None:
+    """Say whose partition the directory is: durable when it returns. Raises OSError."""
+    content = f"version: 0\ntopic_id: {uuid_to_text(topic_id)}\n".encode()
+    write_file_durably(disk, f"{partition_dir}/{PARTITION_METADATA_FILE}", content)
+
+
+def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
+    """Read the topic's id; None if there is no file. Raises CorruptCheckpoint, OSError."""
+    path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
+    if not disk.exists(path):
+        return None
+    try:
+        lines = read_file(disk, path).decode("ascii").splitlines()
+        fields = dict(line.split(": ", 1) for line in lines)
+        if fields["version"] != "0":
+            raise _corrupt(path, f"version {fields['version']}")
+        return TopicId(uuid_from_text(fields["topic_id"]))
+    except (KeyError, ValueError) as error:
+        raise _corrupt(path, error) from error

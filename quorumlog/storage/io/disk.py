@@ -1,0 +1,213 @@
+"""The seam to the disk: what storage asks of files, and the real ones.
+
+It refuses nothing and decides nothing; errors are plain OSError. The simulated disk is in
+`quorumlog.chaos.simulation.sim_disk`. Paths are text with "/" between names.
+"""
+
+import fcntl
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.message import Buffer
+
+CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
+
+
+class DiskFile(Protocol):
+    """An open file: appended to by one thread, fsynced perhaps by another."""
+
+    def append(self, chunks: Sequence[Buffer]) -> None:
+        """Write all chunks at the end. If it raises, any part of them may have been written."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """At most `size` bytes from `position`: fewer only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut to `size` bytes. Durable only after `fsync`."""
+
+    def fsync(self) -> None:
+        """Make the content and the size durable (not the name: see `Disk.fsync_dir`)."""
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def close(self) -> None:
+        """Give the handle back. Twice is once."""
+
+
+class DiskLock(Protocol):
+    """A lock on a directory, held until released or the process ends."""
+
+    def release(self) -> None:
+        """Let others have it."""
+
+
+class Disk(Protocol):
+    """Files by path. A created, renamed or unlinked name is durable only after `fsync_dir`."""
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        """Open for reads and appends. Raises FileNotFoundError unless it exists or `create`."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory has this name."""
+
+    def size(self, path: str) -> int:
+        """Bytes in the file. Raises FileNotFoundError."""
+
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted. Raises FileNotFoundError."""
+
+    def mkdir(self, path: str) -> None:
+        """Make a directory and its parents, durably. One that exists is left alone."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace `target` by `source`, atomically."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a file. Raises FileNotFoundError."""
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+
+    def fsync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+
+    def lock(self, path: str) -> DiskLock:
+        """Lock by a file. Raises StorageError if another holds it."""
+
+
+class RealFile:
+    """A file of the operating system. One append is one `writev`."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def append(self, chunks: Sequence[Buffer]) -> None:  # noqa: D102 - the Protocol says it
+        for start in range(0, len(chunks), CHUNKS_PER_WRITE):
+            group = chunks[start : start + CHUNKS_PER_WRITE]
+            written = os.writev(self._descriptor, group)
+            if written != sum(map(len, group)):  # a nearly full disk; a signal in a long write
+                rest = memoryview(b"".join(group))[written:]
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+
+    def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - the Protocol says it
+        data = os.pread(self._descriptor, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]  # the system returns at most 2 GiB, or fewer after a signal
+        while data:
+            size, position = size - len(data), position + len(data)
+            data = os.pread(self._descriptor, size, position)
+            parts.append(data)
+        return b"".join(parts)
+
+    def truncate(self, size: int) -> None:  # noqa: D102 - the Protocol says it
+        os.ftruncate(self._descriptor, size)
+
+    def fsync(self) -> None:  # noqa: D102 - the Protocol says it
+        if sys.platform == "darwin":  # there, fsync leaves the data in the drive's cache
+            fcntl.fcntl(self._descriptor, fcntl.F_FULLFSYNC)
+        else:
+            os.fdatasync(self._descriptor)  # includes the size, not the times
+
+    def size(self) -> int:  # noqa: D102 - the Protocol says it
+        return os.fstat(self._descriptor).st_size
+
+    def close(self) -> None:  # noqa: D102 - the Protocol says it
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class RealDisk:
+    """The files of this machine."""
+
+    def open(self, path: str, *, create: bool = False) -> RealFile:  # noqa: D102 - see Disk
+        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return RealFile(os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:  # noqa: D102 - see Disk
+        return Path(path).exists()
+
+    def size(self, path: str) -> int:  # noqa: D102 - see Disk
+        return Path(path).stat().st_size
+
+    def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
+        return sorted(entry.name for entry in Path(path).iterdir())
+
+    def mkdir(self, path: str) -> None:  # noqa: D102 - see Disk
+        directory = Path(path)
+        missing = [parent for parent in (directory, *directory.parents) if not parent.exists()]
+        directory.mkdir(parents=True, exist_ok=True)
+        for created in missing:
+            self.fsync_dir(str(created.parent))
+
+    def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
+        Path(source).replace(target)
+
+    def unlink(self, path: str) -> None:  # noqa: D102 - see Disk
+        Path(path).unlink()
+
+    def rmdir(self, path: str) -> None:  # noqa: D102 - see Disk
+        Path(path).rmdir()
+
+    def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def lock(self, path: str) -> "RealLock":  # noqa: D102 - see Disk
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(descriptor)
+            raise StorageError(f"{path} is locked: another process uses this directory") from error
+        return RealLock(descriptor)
+
+
+class RealLock:
+    """An flock: the system releases it when the process dies."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:  # noqa: D102 - the Protocol says it
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """Return the whole of a small file. Raises OSError; FileNotFoundError if there is none."""
+    file = disk.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
+    """Replace a small file whole: after power loss there is the old one or the new one.
+
+    When it returns, the new one survives power loss. Raises OSError; then either may be there.
+    """
+    draft = f"{path}.tmp"
+    file = disk.open(draft, create=True)
+    try:
+        file.truncate(0)  # a draft left behind by a crash
+        file.append([content])
+        file.fsync()
+    finally:
+        file.close()
+    disk.rename(draft, path)
+    disk.fsync_dir(path.rpartition("/")[0] or "/")

@@ -1,0 +1,119 @@
+"""The file `leader-epoch-checkpoint`: the leader epochs of one log, kept across restarts.
+
+Every change is durable before it is believed (KAFKA-16541: a torn file after power loss).
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final
+
+from quorumlog.storage.core.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
+from quorumlog.wire.codec.identifiers import Epoch, Offset
+
+FILE_NAME: Final = "leader-epoch-checkpoint"
+_VERSION: Final = "0"
+
+
+def encode_epochs(epochs: LeaderEpochs) -> bytes:
+    """Return the file: version, count, then one `epoch start_offset` line per entry."""
+    lines = [_VERSION, str(len(epochs.entries))]
+    lines += [f"{epoch} {start_offset}" for epoch, start_offset in epochs.entries]
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def decode_epochs(content: bytes) -> LeaderEpochs:
+    """Read the content of the file. Raises ValueError unless it is whole and its entries rise."""
+    version, count, *lines = content.decode("ascii").splitlines()
+    pairs = [tuple(map(int, line.split(" "))) for line in lines]
+    entries = tuple(EpochEntry(Epoch(epoch), Offset(start)) for epoch, start in pairs)
+    if version != _VERSION or int(count) != len(entries) or not content.endswith(b"\n"):
+        raise ValueError(f"version {version} and {count} entries were announced")
+    for older, newer in pairwise(entries):
+        if newer.epoch <= older.epoch or newer.start_offset <= older.start_offset:
+            raise ValueError(f"{newer} after {older}")
+    return LeaderEpochs(entries)
+
+
+class LeaderEpochCache:
+    """The epochs of one log, in memory and on disk.
+
+    Invariant: what is in memory is durable. A failed write changes neither, and raises
+    StorageError.
+    """
+
+    def __init__(self, disk: Disk, directory: str, epochs: LeaderEpochs) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{FILE_NAME}"
+        self._epochs = epochs
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
+        """Read the file, if there is one. Raises CorruptCheckpoint: rebuild it from the log."""
+        path = f"{directory}/{FILE_NAME}"
+        if not disk.exists(path):
+            return cls(disk, directory, LeaderEpochs())
+        try:
+            epochs = decode_epochs(read_file(disk, path))
+        except ValueError as error:
+            raise CorruptCheckpoint(
+                f"{path} is not whole ({error}): delete it, and it is rebuilt from the log"
+            ) from error
+        return cls(disk, directory, epochs)
+
+    @classmethod
+    def empty(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
+        """Knowing nothing, whatever the file holds; the next change replaces it."""
+        return cls(disk, directory, LeaderEpochs())
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        """(epoch, start_offset), oldest first."""
+        return self._epochs.entries
+
+    @property
+    def latest_epoch(self) -> Epoch:
+        """NO_EPOCH if there is none."""
+        return self._epochs.latest_epoch
+
+    def epoch_at(self, offset: int) -> Epoch:
+        """Return the epoch in which `offset` was, or would be, written; NO_EPOCH if not known."""
+        return self._epochs.epoch_at(offset)
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Find the largest known epoch <= `epoch` and where it ends: see `LeaderEpochs`."""
+        return self._epochs.end_offset_for(epoch, log_end_offset)
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` starts at `start_offset`; drop what contradicts it. Durable."""
+        self._replace(self._epochs.assigned(epoch, start_offset))
+
+    def extend(self, starts: Iterable[tuple[int, int]]) -> None:
+        """Assign every (epoch, start_offset) of an epoch newer than all we know, in one write."""
+        epochs = self._epochs
+        for epoch, start_offset in starts:
+            if epoch > epochs.latest_epoch:
+                epochs = epochs.assigned(epoch, start_offset)
+        self._replace(epochs)
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drop the epochs that start at or after `end_offset`. Durable."""
+        self._replace(self._epochs.truncated_from_end(end_offset))
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drop what lies below `start_offset`. Durable."""
+        self._replace(self._epochs.truncated_from_start(start_offset))
+
+    def clear(self) -> None:
+        """Forget all. Durable."""
+        self._replace(LeaderEpochs())
+
+    def _replace(self, epochs: LeaderEpochs) -> None:
+        if epochs.entries == self._epochs.entries:
+            return
+        try:
+            write_file_durably(self._disk, self._path, encode_epochs(epochs))
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error}") from error
+        self._epochs = epochs

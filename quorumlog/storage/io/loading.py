@@ -1,0 +1,147 @@
+"""Opening a log: sweep what a crash has left, find the segments, recover the tail.
+
+It refuses a directory in which Kafka's cleaner was interrupted. Source: Kafka's `LogLoader`.
+"""
+
+import logging
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
+from quorumlog.storage.io.segment import BrokenSegment, Segment
+from quorumlog.wire.codec.identifiers import NO_EPOCH
+
+SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
+LEFTOVERS: Final = (".deleted", ".cleaned", ".tmp")
+
+logger = logging.getLogger(__name__)
+
+
+class LoadedLog(NamedTuple):
+    """What is in a directory; the last segment is loaded, and all of it is durable."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochCache
+
+
+def load_log(
+    disk: Disk, directory: str, settings: LogSettings, *, clean: bool, recovery_point: int
+) -> LoadedLog:
+    """Make the directory and its first segment if need be. See `Log.open`."""
+    disk.mkdir(directory)
+    base_offsets = _sweep(disk, directory)
+    segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
+    if clean and segments:
+        try:
+            segments[-1].load()
+        except BrokenSegment as error:
+            logger.warning("%s was closed cleanly, and yet: %s", directory, error)
+            clean, recovery_point = False, max(recovery_point, segments[-1].base_offset)
+    epoch_starts: list[tuple[int, int]] = []
+    if not clean:
+        epoch_starts = _recover(disk, directory, segments, settings, recovery_point)
+    if not segments:
+        segments.append(Segment.create(disk, directory, 0, settings))
+    disk.fsync_dir(directory)
+    epochs = _open_epochs(disk, directory, segments)
+    epochs.extend(epoch_starts)
+    return LoadedLog(segments, epochs)
+
+
+def delete_log(disk: Disk, directory: str) -> None:
+    """Remove the directory of a log that is closed, durably. Raises OSError."""
+    for name in disk.listdir(directory):
+        disk.unlink(f"{directory}/{name}")
+    disk.rmdir(directory)
+    disk.fsync_dir(directory.rpartition("/")[0] or "/")
+
+
+def _sweep(disk: Disk, directory: str) -> list[int]:
+    """Remove leftovers; return the base offsets of the segments, in order."""
+    names = disk.listdir(directory)
+    if any(name.endswith(".swap") for name in names):
+        raise StorageError(
+            f"{directory} holds .swap files: Kafka's cleaner was interrupted there;"
+            " start and stop Kafka on it once"
+        )
+    logs = {
+        name.removesuffix(".log")
+        for name in names
+        if SEGMENT_NAME.fullmatch(name) and name.endswith(".log")
+    }
+    for name in names:
+        match = SEGMENT_NAME.fullmatch(name)
+        if name.endswith(LEFTOVERS) or (match is not None and match[1] not in logs):
+            disk.unlink(f"{directory}/{name}")
+    return sorted(map(int, logs))
+
+
+def _recover(
+    disk: Disk, directory: str, segments: list[Segment], settings: LogSettings, recovery_point: int
+) -> list[tuple[int, int]]:
+    """Check what reaches beyond recovery_point; drop from `segments` what follows a fault.
+
+    Returns (leader epoch, first offset) of the epochs seen.
+    """
+    epoch_starts: list[tuple[int, int]] = []
+    epoch: int = NO_EPOCH
+    expected: int | None = None
+    for slot, segment in enumerate(segments):
+        is_last = slot == len(segments) - 1
+        if expected is not None and not _continues(segment.base_offset, expected, settings):
+            logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
+            _drop(disk, directory, segments, slot)
+            break
+        if not is_last and segments[slot + 1].base_offset <= recovery_point:
+            try:
+                expected = segment.index.next_offset
+                segment.release()
+                continue
+            except BrokenSegment as error:
+                logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
+        scan = segment.recover(epoch)
+        epoch, expected = scan.last_epoch, scan.index.next_offset
+        epoch_starts += scan.epoch_starts
+        if scan.fault is not None:
+            logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
+            _drop(disk, directory, segments, slot + 1)
+            break
+        if not is_last:
+            segment.index.seal()
+            segment.write_indexes()
+            segment.release()
+    if segments and not segments[-1].is_loaded:
+        segments[-1].load()
+    return epoch_starts
+
+
+def _continues(base_offset: int, expected: int, settings: LogSettings) -> bool:
+    return base_offset == expected or (base_offset > expected and settings.may_have_gaps)
+
+
+def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> None:
+    """Delete all but the first `keep`, the last one first: a crash meanwhile leaves no gap."""
+    while len(segments) > keep:
+        segments.pop().delete()
+        disk.fsync_dir(directory)
+
+
+def _open_epochs(disk: Disk, directory: str, segments: Iterable[Segment]) -> LeaderEpochCache:
+    try:
+        return LeaderEpochCache.open(disk, directory)
+    except CorruptCheckpoint as error:
+        logger.warning("%s; this is done now", error)
+    epochs = LeaderEpochCache.empty(disk, directory)
+    starts: list[tuple[int, int]] = []
+    latest: int = NO_EPOCH
+    for segment in segments:
+        for _, header in segment.headers(segment.base_offset):
+            if header.leader_epoch > latest:
+                latest = header.leader_epoch
+                starts.append((latest, header.base_offset))
+    epochs.extend(starts)
+    return epochs

@@ -1,0 +1,398 @@
+"""A log: segments in one directory, appended to at one end.
+
+It refuses gaps, torn batches and anything after a failed fsync. Records are never looked at, but
+for one lookup by timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
+from typing import Final, NamedTuple
+
+from quorumlog.storage.core.appending import Append, stamped_by_another, stamped_by_leader
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import OffsetOutOfRange, StorageError
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
+from quorumlog.storage.io.loading import delete_log, load_log
+from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_list import SegmentList
+from quorumlog.storage.io.timestamps import find_first_since, find_latest
+from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import BatchHeader
+
+OUT_OF_HANDLES: Final = frozenset({EMFILE, ENFILE})  # it passes, and says nothing of the file
+
+
+class AppendInfo(NamedTuple):
+    """What one append has added: offsets [first, last]; nothing if size is 0."""
+
+    first_offset: Offset
+    last_offset: Offset
+    max_timestamp: int
+    size: int
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, and the offset to read on from."""
+
+    records: bytes
+    next_offset: Offset
+
+
+class Log:
+    """The records [log_start_offset, log_end_offset) of one partition.
+
+    Invariants:
+      1. log_start_offset <= flushed_offset <= log_end_offset.
+      2. Segments are consecutive; only the last one is appended to.
+      3. No batch is returned by a read before it is entire in the file, none after truncation.
+      4. After a failed fsync, or an append that could not be undone, every call raises
+         StorageError: the file may no longer be what the system says it is.
+
+    Threads: one thread calls everything, but for `flush`, which another may call at the same
+    time, while appends and reads go on. What removes files or closes them waits for it. Offsets
+    come in as int (sums of offsets are), and go out as Offset.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        settings: LogSettings,
+        *,
+        segments: SegmentList,
+        epochs: LeaderEpochCache,
+    ) -> None:
+        """Use `Log.open`."""
+        self.directory: Final = directory
+        self.settings = settings
+        self.epochs: Final = epochs
+        self._disk = disk
+        self._segments = segments
+        self._log_end_offset = segments.active.index.next_offset
+        self._log_start_offset = segments.first_base_offset
+        self._flushed_offset = self._log_end_offset
+        self._flush_lock = threading.Lock()
+        self._failure: StorageError | None = None
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        settings: LogSettings,
+        *,
+        clean: bool,
+        recovery_point: int = 0,
+        log_start_offset: int | None = None,
+    ) -> "Log":
+        """Open the log in `directory`, or make an empty one there. All of it is durable then.
+
+        clean: it was closed with `close(clean=True)`, and this is known for certain (Kafka's
+        `.kafka_cleanshutdown`). Otherwise every segment that reaches beyond recovery_point is
+        read and checked, and cut where it is torn. log_start_offset: from the caller's checkpoint.
+        Raises StorageError.
+        """
+        try:
+            loaded = load_log(disk, directory, settings, clean=clean, recovery_point=recovery_point)
+        except OSError as error:
+            raise StorageError(f"cannot open the log in {directory}: {error}") from error
+        segments = SegmentList(disk, directory, settings, loaded.segments)
+        log = cls(disk, directory, settings, segments=segments, epochs=loaded.epochs)
+        if log_start_offset is not None and log_start_offset > log.log_end_offset:
+            log.truncate_fully_and_start_at(log_start_offset)  # it lost records that were deleted
+        elif log_start_offset is not None:
+            log.advance_log_start_offset(log_start_offset)
+        log.epochs.truncate_from_end(log.log_end_offset)
+        return log
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """The first offset that may be read."""
+        return Offset(self._log_start_offset)
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The offset that the next record gets."""
+        return Offset(self._log_end_offset)
+
+    @property
+    def flushed_offset(self) -> Offset:
+        """Records below it survive power loss."""
+        return Offset(self._flushed_offset)
+
+    @property
+    def failure(self) -> StorageError | None:
+        """Why this log is of no more use; None while it is."""
+        return self._failure
+
+    @property
+    def size(self) -> int:
+        """Bytes in all `.log` files."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_base_offsets(self) -> tuple[Offset, ...]:
+        """Where the segments start, oldest first."""
+        return tuple(Offset(segment.base_offset) for segment in self._segments)
+
+    def update_settings(self, settings: LogSettings) -> None:
+        """Roll by these from the next append on; new segments are indexed by them."""
+        self.settings = self._segments.settings = settings
+
+    # --- appends ---
+
+    def append_as_leader(self, records: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Append whole batches, giving them the next offsets and this leader epoch.
+
+        The caller has checked the CRCs; the buffer is not changed, the records are not copied.
+        now_ms counts for the age of the segment where the batches have no timestamp. Raises
+        CorruptBatch (not whole batches), RecordsTooLarge, StorageError: nothing is appended.
+        """
+        self._require_usable()
+        append = stamped_by_leader(
+            memoryview(records),
+            next_offset=self._log_end_offset,
+            leader_epoch=leader_epoch,
+            latest_epoch=self.epochs.latest_epoch,
+        )
+        return self._append(append, now_ms)
+
+    def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
+        """Append batches that a leader has stamped; a partial batch at the end is left out.
+
+        With leader_epoch, the epoch that is being followed, a batch of a newer epoch and all
+        after it are left out (KAFKA-18723). Raises CorruptBatch (a CRC), UnexpectedOffset (the
+        batches do not continue the log), RecordsTooLarge, StorageError: nothing is appended.
+        """
+        self._require_usable()
+        append = stamped_by_another(
+            memoryview(records),
+            next_offset=self._log_end_offset,
+            leader_epoch=leader_epoch,
+            latest_epoch=self.epochs.latest_epoch,
+            may_have_gaps=self.settings.may_have_gaps,
+        )
+        if append is None:
+            end = self._log_end_offset
+            return AppendInfo(Offset(end), Offset(end - 1), NO_TIMESTAMP, 0)
+        return self._append(append, NO_TIMESTAMP)
+
+    def _append(self, append: Append, now_ms: int) -> AppendInfo:
+        last_offset, max_timestamp = append.last_offset, append.max_timestamp
+        self.epochs.extend(append.epoch_starts)
+        if self._segments.active.index.must_roll_for(
+            size=append.size,
+            last_offset=last_offset,
+            max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else now_ms,
+            settings=self.settings,
+        ):
+            self._roll(append.base_offset)
+        try:
+            self._segments.active.append(append.chunks, append.spans)
+        except OSError as error:
+            self._undo_append(error)
+            raise StorageError(f"cannot append in {self.directory}: {error}") from error
+        self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
+        first_offset = Offset(append.base_offset)
+        return AppendInfo(first_offset, Offset(last_offset), max_timestamp, append.size)
+
+    def _roll(self, base_offset: int) -> None:
+        try:
+            self._segments.roll(base_offset)
+        except OSError as error:  # nothing has changed
+            raise StorageError(f"cannot start a segment in {self.directory}: {error}") from error
+
+    def _undo_append(self, error: OSError) -> None:
+        """Make the file what it was, or fail the log (KAFKA-7866)."""
+        try:
+            self._segments.active.undo_append()
+        except OSError as undo_error:
+            raise self._fail("undo an append", undo_error) from error
+        if error.errno not in {ENOSPC, EDQUOT}:
+            raise self._fail("append", error) from error
+
+    # --- reads ---
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
+    ) -> ReadResult:
+        """Whole batches of one segment, from the one that holds `offset`, all below end_offset.
+
+        Together they have at most max_bytes; with at_least_one the first may have more. The first
+        may start before `offset`: readers skip. Raises OffsetOutOfRange, StorageError.
+        """
+        self._require_usable()
+        if not self._log_start_offset <= offset <= self._log_end_offset:
+            raise OffsetOutOfRange(
+                f"{offset} is not in [{self._log_start_offset}, {self._log_end_offset}]"
+            )
+        end_offset = min(end_offset, self._log_end_offset)
+        if offset >= end_offset:
+            return ReadResult(b"", Offset(offset))
+        with self._fatal("read"):
+            for segment in self._segments_from(offset):
+                found = segment.read(
+                    offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
+                )
+                if found is not None:
+                    return ReadResult(found[0], Offset(found[1]))
+        return ReadResult(b"", Offset(offset))
+
+    def headers(self, from_offset: int) -> Iterator[BatchHeader]:
+        """Iterate over the headers of the batch that holds `from_offset` and of all after it.
+
+        Append and read while it is used, but do not truncate. Raises StorageError.
+        """
+        self._require_usable()
+        with self._fatal("read"):
+            for segment in self._segments_from(from_offset):
+                for _, header in segment.headers(from_offset):
+                    yield header
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
+        """Find the first record with a timestamp >= timestamp_ms: (offset, timestamp), or None.
+
+        The caller compares the offset with the high watermark. Raises StorageError, CorruptBatch.
+        """
+        self._require_usable()
+        with self._fatal("read"):
+            segments = self._segments_from(self._log_start_offset)
+            return find_first_since(segments, timestamp_ms, self._log_start_offset)
+
+    def offset_of_max_timestamp(self) -> tuple[Offset, int] | None:
+        """Find the first record with the largest timestamp: (offset, its timestamp); or None.
+
+        Raises StorageError, CorruptBatch.
+        """
+        self._require_usable()
+        with self._fatal("read"):
+            return find_latest(self._segments_from(self._log_start_offset), self._log_start_offset)
+
+    def _segments_from(self, offset: int) -> Iterator[Segment]:
+        return self._segments.from_offset(offset, flushed_offset=self._flushed_offset)
+
+    # --- durability ---
+
+    def flush(self) -> Offset:
+        """Make every record that is in the log now durable; return the offset after the last.
+
+        Safe in another thread: what is appended meanwhile may or may not be included. A failed
+        fsync is final: the system may have dropped the pages and report success the next time.
+        Raises StorageError.
+        """
+        with self._flush_lock:
+            self._require_usable()
+            end_offset = self._log_end_offset  # first: what comes later may be missed, not claimed
+            with self._fatal("flush"):
+                self._segments.sync(flushed_offset=self._flushed_offset, end_offset=end_offset)
+            self._flushed_offset = end_offset
+            return Offset(end_offset)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Give up all files. With `clean`, flush first and write the indexes.
+
+        Raises StorageError: then the log must not be said to have been closed cleanly.
+        """
+        if self._is_closed:
+            return
+        try:
+            if clean:
+                self.flush()
+                with self._fatal("close"):
+                    self._segments.write_active_index()
+        finally:
+            with self._flush_lock:
+                self._segments.close()
+                self._is_closed = True
+                self._failure = self._failure or StorageError(f"{self.directory} is closed")
+
+    def delete(self) -> None:
+        """Remove the directory and all in it. Raises StorageError; then some of it may be left."""
+        self.close(clean=False)
+        try:
+            delete_log(self._disk, self.directory)
+        except OSError as error:
+            raise StorageError(f"cannot delete {self.directory}: {error}") from error
+
+    # --- cutting: each waits for a flush that is under way ---
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut every batch that holds `offset` or more, durably; the epochs with them.
+
+        The epochs are cut even if the log already ends there (KAFKA-10706). A caller that keeps a
+        recovery-point checkpoint writes flushed_offset there before the next append: what is
+        below the recovery point is not checked after a crash. Raises StorageError.
+        """
+        with self._flush_lock:
+            self._require_usable()
+            if offset < self._segments.first_base_offset:
+                self._restart_at(offset)
+                return
+            end_offset = offset
+            if offset < self._log_end_offset:
+                with self._fatal("truncate"):
+                    end_offset = self._segments.cut(offset)
+                self._set_end(end_offset)
+            self.epochs.truncate_from_end(end_offset)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop all, durably; the next record gets `offset`. Raises StorageError."""
+        with self._flush_lock:
+            self._require_usable()
+            self._restart_at(offset)
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Let the log start at `offset`, which is in it or its end; a smaller one is ignored.
+
+        Full segments below are deleted. The caller keeps the offset in its checkpoint (the
+        `log_start_offset` of `open`). Raises OffsetOutOfRange, StorageError.
+        """
+        with self._flush_lock:
+            self._require_usable()
+            if offset > self._log_end_offset:
+                raise OffsetOutOfRange(f"{offset} is behind the end, {self._log_end_offset}")
+            if offset <= self._log_start_offset:
+                return
+            self._log_start_offset = offset
+            self._flushed_offset = max(self._flushed_offset, offset)
+            with self._fatal("delete segments"):
+                self._segments.drop_below(offset)
+            self.epochs.truncate_from_start(offset)
+
+    def _restart_at(self, offset: int) -> None:
+        with self._fatal("truncate"):
+            self._segments.restart_at(offset)
+        self._set_end(offset)
+        self._log_start_offset = self._flushed_offset = offset
+        self.epochs.clear()
+
+    def _set_end(self, end_offset: int) -> None:
+        self._log_end_offset = end_offset
+        self._log_start_offset = min(self._log_start_offset, end_offset)
+        self._flushed_offset = min(self._flushed_offset, end_offset)
+
+    # --- failure ---
+
+    def _require_usable(self) -> None:
+        if self._failure is not None:
+            raise StorageError(str(self._failure)) from self._failure
+
+    def _fail(self, action: str, error: OSError) -> StorageError:
+        """Remember that nothing is known of the files any more."""
+        self._failure = StorageError(f"{self.directory}: cannot {action}: {error}")
+        return self._failure
+
+    @contextmanager
+    def _fatal(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if action == "read" and error.errno in OUT_OF_HANDLES:
+                raise StorageError(f"{self.directory}: cannot read now: {error}") from error
+            raise self._fail(action, error) from error

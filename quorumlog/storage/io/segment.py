@@ -1,0 +1,321 @@
+"""One segment: a `.log` file and its two index files.
+
+The indexes of the segment that is appended to live in memory; they are written when it is
+flushed as a full segment, or closed. So an append is one system call, and a crash costs a rebuild.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry
+from quorumlog.storage.core.recovery import SegmentScan
+from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import Disk, DiskFile, read_file
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
+
+HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
+RECOVERY_CHUNK_BYTES: Final = 1 << 20
+SUFFIXES: Final = (".log", ".index", ".timeindex")
+
+logger = logging.getLogger(__name__)
+
+
+class BrokenSegment(StorageError):
+    """Where a batch should start, there is none."""
+
+
+class Segment:
+    """Batches [base_offset, next_offset), in bytes [0, size) of one file.
+
+    It is *loaded* (file open, index in memory) or not; what needs the index loads it. One thread
+    appends and reads; `sync` may run in another, on a loaded segment, while nobody releases,
+    truncates or deletes it: `Log` sees to that.
+    """
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> None:
+        self.base_offset: Final = base_offset
+        self._disk = disk
+        self._stem = f"{directory}/{base_offset:020d}"
+        self._settings = settings
+        self._file: DiskFile | None = None
+        self._index = SegmentIndex(base_offset, settings)
+
+    @classmethod
+    def create(
+        cls, disk: Disk, directory: str, base_offset: int, settings: LogSettings
+    ) -> "Segment":
+        """Start an empty one; its name is durable after an fsync of the directory."""
+        segment = cls(disk, directory, base_offset, settings)
+        segment._file = disk.open(segment.path, create=True)
+        segment._file.truncate(0)
+        return segment
+
+    @property
+    def path(self) -> str:
+        """Of the `.log` file."""
+        return self._stem + ".log"
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether it holds an open file and its index."""
+        return self._file is not None
+
+    @property
+    def index(self) -> SegmentIndex:
+        """The index; loads it."""
+        if self._file is None:
+            self.load()
+        return self._index
+
+    @property
+    def size(self) -> int:
+        """Bytes of whole batches; loads nothing."""
+        return self._index.size if self._file is not None else self._disk.size(self.path)
+
+    # --- life ---
+
+    def load(self) -> None:
+        """Open the file and read the indexes; rebuild those that are missing or corrupt.
+
+        Raises BrokenSegment if the file does not end with a whole batch; OSError.
+        """
+        file = self._disk.open(self.path)
+        try:
+            size = file.size()
+            try:
+                index = self._resume(file, self._read_indexes(size), size)
+            except (CorruptIndex, BrokenSegment) as error:
+                logger.warning("%s: rebuilding the indexes: %s", self.path, error)
+                index = self._resume(file, SegmentIndex(self.base_offset, self._settings), size)
+        except BaseException:
+            file.close()
+            raise
+        self._file, self._index = file, index
+
+    def _read_indexes(self, size: int) -> SegmentIndex:
+        try:
+            offsets = read_file(self._disk, self._stem + ".index")
+            times = read_file(self._disk, self._stem + ".timeindex")
+        except FileNotFoundError as error:
+            raise CorruptIndex("an index file is missing") from error
+        return SegmentIndex.decode(
+            self.base_offset, self._settings, offsets=offsets, times=times, size=size
+        )
+
+    def _resume(self, file: DiskFile, index: SegmentIndex, size: int) -> SegmentIndex:
+        """Add the headers behind the newest index entry, up to byte `size`."""
+        newest = index.offsets.last()
+        for position, header in self._scan(file, index.size, size):
+            if newest is not None and position == newest.position:
+                if header.last_offset != newest.last_offset:
+                    raise CorruptIndex(f"{newest} is not the batch at its position")
+            elif header.base_offset < index.next_offset:
+                raise BrokenSegment(f"{self.path}: offset {header.base_offset} at byte {position}")
+            index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
+        first = next((header for _, header in self._scan(file, 0, size)), None)
+        if first is not None:
+            index.first_timestamp = first.max_timestamp
+        return index
+
+    def recover(self, previous_epoch: int) -> SegmentScan:
+        """Read and check every batch, cut the file behind the last good one, make that durable.
+
+        Raises OSError.
+        """
+        self.release()
+        file = self._disk.open(self.path)
+        try:
+            scan = SegmentScan(
+                self.base_offset, self._settings, size=file.size(), previous_epoch=previous_epoch
+            )
+            while not scan.is_over:
+                wanted = max(RECOVERY_CHUNK_BYTES, scan.bytes_wanted)
+                scan.feed(memoryview(file.pread(wanted, scan.index.size)))
+            if scan.fault is not None:
+                file.truncate(scan.index.size)
+            file.fsync()
+        except BaseException:
+            file.close()
+            raise
+        self._file, self._index = file, scan.index
+        return scan
+
+    def write_indexes(self) -> None:
+        """Write both index files, durably but for their names; first `index.seal()`."""
+        for suffix, content in (
+            (".index", self._index.offsets.encode()),
+            (".timeindex", self._index.times.encode()),
+        ):
+            file = self._disk.open(self._stem + suffix, create=True)
+            try:
+                file.truncate(0)
+                file.append([content])
+                file.fsync()
+            finally:
+                file.close()
+
+    def sync(self) -> None:
+        """Make the batches that are in the file now durable. Raises OSError: never try again."""
+        if self._file is not None:
+            self._file.fsync()
+
+    def release(self) -> None:
+        """Give up the file and the index; what needs them loads them again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def delete(self) -> None:
+        """Remove the files, the `.log` first: index files alone are swept at the next start."""
+        self.release()
+        for suffix in SUFFIXES:
+            if self._disk.exists(self._stem + suffix):
+                self._disk.unlink(self._stem + suffix)
+
+    # --- batches ---
+
+    def append(self, chunks: Sequence[Buffer], spans: Sequence[BatchSpan]) -> None:
+        """Write whole batches, described by `spans`, at the end.
+
+        Raises OSError; then part of them may be in the file: `undo_append`.
+        """
+        self._open_file().append(chunks)
+        for span in spans:
+            self._index.add(*span)
+
+    def undo_append(self) -> None:
+        """Cut what a failed append has left. Raises OSError."""
+        self._open_file().truncate(self._index.size)
+
+    def truncate_to(self, offset: int) -> int:
+        """Cut the batch that holds `offset` and all after it, durably; return the new end."""
+        found = self.find(offset)
+        if found is None:
+            return self._index.next_offset
+        position, header = found
+        file = self._open_file()
+        file.truncate(position)
+        file.fsync()  # before any append: else a power loss could mix old and new batches
+        offsets, times = self._index.offsets, self._index.times
+        offsets.truncate_to(header.base_offset)
+        times.truncate_to(header.base_offset)
+        index = SegmentIndex.resumed(self.base_offset, self._settings, offsets, times)
+        self._index = self._resume(file, index, position)
+        return self._index.next_offset
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Find the batch that holds `offset`, or the first one after it; and its position."""
+        try:
+            return self._find(offset)
+        except (CorruptIndex, BrokenSegment) as error:
+            self._rebuild(error)
+            return self._find(offset)
+
+    def headers(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batch that holds `offset` and of all after it."""
+        found = self.find(offset)
+        if found is not None:
+            yield from self._scan(self._open_file(), found[0], self._index.size)
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool
+    ) -> tuple[bytes, int] | None:
+        """Whole batches from the one that holds `offset`, all below `end_offset`: see `Log.read`.
+
+        Returns them and the offset after them; None if no batch here holds `offset` or more.
+        """
+        first = self.find(offset)
+        if first is None:
+            return None
+        start, header = first
+        if header.next_offset > end_offset:
+            return b"", offset
+        if header.size_in_bytes > max_bytes:
+            if not at_least_one:
+                return b"", offset
+            return self.read_bytes(start, start + header.size_in_bytes), header.next_offset
+        try:
+            end, next_offset = self._end_within(start, start + max_bytes, end_offset)
+        except (CorruptIndex, BrokenSegment) as error:
+            self._rebuild(error)
+            end, next_offset = self._end_within(start, start + max_bytes, end_offset)
+        return self.read_bytes(start, end), next_offset
+
+    def read_bytes(self, start: int, end: int) -> bytes:
+        """Bytes [start, end) of the file. Raises BrokenSegment if they are not there."""
+        data = self._open_file().pread(end - start, start)
+        if len(data) != end - start:
+            raise BrokenSegment(f"{self.path} ends at byte {start + len(data)}, not {end}")
+        return data
+
+    def _find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        for position, header in self._scan_from(self.index.entry_for(offset)):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def _end_within(self, start: int, position_max: int, end_offset: int) -> tuple[int, int]:
+        """Where the last batch ends that lies in bytes [start, position_max), below end_offset.
+
+        The batch at `start` is known to. Returns (position, offset after it).
+        """
+        index = self.index
+        if index.size <= position_max and index.next_offset <= end_offset:
+            return index.size, index.next_offset
+        by_bytes, by_offset = (
+            index.offsets.starting_by(position_max),
+            index.entry_for(end_offset - 1),
+        )
+        entry = min(by_bytes, by_offset) if by_bytes and by_offset else None
+        if entry is None or entry.position <= start:
+            batches = self._scan(self._open_file(), start, index.size)
+        else:
+            batches = self._scan_from(entry)
+        for position, header in batches:
+            if position + header.size_in_bytes > position_max or header.next_offset > end_offset:
+                return position, header.base_offset
+        return index.size, index.next_offset
+
+    def _scan_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) from an index entry on; CorruptIndex if the entry is not true."""
+        start = entry.position if entry is not None else 0
+        for position, header in self._scan(self._open_file(), start, self.index.size):
+            if entry is not None and position == start and header.last_offset != entry.last_offset:
+                raise CorruptIndex(f"{entry} is not the batch at its position")
+            yield position, header
+
+    def _rebuild(self, reason: Exception) -> None:
+        logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
+        index = SegmentIndex(self.base_offset, self._settings)
+        self._index = self._resume(self._open_file(), index, self.index.size)
+
+    def _scan(self, file: DiskFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches in bytes [start, end). Raises BrokenSegment."""
+        while start < end:
+            chunk = file.pread(min(HEADER_SCAN_BYTES, end - start), start)
+            position = 0
+            while position + HEADER_BYTES <= len(chunk):
+                try:
+                    header = read_header(chunk, position)
+                except CorruptBatch as error:
+                    raise BrokenSegment(f"{self.path}, byte {start + position}: {error}") from error
+                size = header.size_in_bytes
+                if header.magic != MAGIC or start + position + size > end:
+                    raise BrokenSegment(f"{self.path}: no whole batch at byte {start + position}")
+                yield start + position, header
+                position += size
+            if not position:
+                raise BrokenSegment(f"{self.path}: no whole batch at byte {start}")
+            start += position
+
+    def _open_file(self) -> DiskFile:
+        if self._file is None:
+            self.load()
+        if self._file is None:
+            raise StorageError(f"{self.path} is not open")
+        return self._file

@@ -1,0 +1,128 @@
+"""The segments of one log: which there are, which are open, which are not durable yet.
+
+Names are changed one at a time and made durable each time, so that no crash leaves a gap.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final
+
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.segment import Segment
+
+LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their file and index open
+
+
+class SegmentList:
+    """At least one segment, oldest first; the last is the one that is appended to.
+
+    Everything raises OSError. `sync` may run in a second thread beside `roll`, `from_offset` and
+    appends, not beside the rest. A full segment stays open until it is flushed.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: str, settings: LogSettings, segments: list[Segment]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.settings = settings
+        self._segments = segments
+        self.active = segments[-1]
+        self._recently_used: list[Segment] = []  # full and flushed, the newest use last
+        self._unwritten: list[Segment] = []  # full, with indexes that are not on disk yet
+        self._names_created = self._names_synced = 0
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def first_base_offset(self) -> int:
+        """Where the oldest one starts."""
+        return self._segments[0].base_offset
+
+    def from_offset(self, offset: int, *, flushed_offset: int) -> Iterator[Segment]:
+        """Yield the segment that holds `offset`, then those after it, each when asked for."""
+        if offset >= self.active.base_offset:
+            yield self.active
+            return
+        slot = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
+        for segment in self._segments[max(0, slot - 1) :]:
+            if segment is not self.active and segment.index.next_offset <= flushed_offset:
+                self._note_use(segment)
+            yield segment
+
+    def _note_use(self, segment: Segment) -> None:
+        if segment in self._recently_used:
+            self._recently_used.remove(segment)
+        self._recently_used.append(segment)
+        if len(self._recently_used) > LOADED_SEGMENTS_MAX:
+            self._recently_used.pop(0).release()
+
+    def roll(self, base_offset: int) -> None:
+        """Append to a new segment from now on. If it raises, nothing has changed."""
+        segment = Segment.create(self._disk, self._directory, base_offset, self.settings)
+        self.active.index.seal()
+        self._unwritten.append(self.active)
+        self._names_created += 1
+        self._segments.append(segment)
+        self.active = segment
+
+    def sync(self, *, flushed_offset: int, end_offset: int) -> None:
+        """Make the batches in [flushed_offset, end_offset) durable, and the full indexes."""
+        names_created = self._names_created
+        unwritten, segments = tuple(self._unwritten), tuple(self._segments)
+        ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
+        for segment, end in zip(segments, ends, strict=True):
+            if end > flushed_offset:
+                segment.sync()
+        for segment in unwritten:
+            segment.write_indexes()
+        if names_created != self._names_synced or unwritten:
+            self._disk.fsync_dir(self._directory)
+        del self._unwritten[: len(unwritten)]
+        self._names_synced = names_created
+
+    def write_active_index(self) -> None:
+        """For a clean close: so that the next start need not read the segment."""
+        self.active.index.seal()
+        self.active.write_indexes()
+        self._disk.fsync_dir(self._directory)
+
+    def cut(self, offset: int) -> int:
+        """Drop every batch that holds `offset` or more, durably; return the new end offset."""
+        while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
+            self._delete(-1)
+        self.active = self._segments[-1]
+        self._forget(self.active)
+        return self.active.truncate_to(offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything, durably; go on with an empty segment at `offset`."""
+        while self._segments:
+            self._delete(-1)
+        self.active = Segment.create(self._disk, self._directory, offset, self.settings)
+        self._segments.append(self.active)
+        self._disk.fsync_dir(self._directory)
+
+    def drop_below(self, offset: int) -> None:
+        """Delete the full segments that hold nothing from `offset` on, durably."""
+        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
+            self._delete(0)
+
+    def close(self) -> None:
+        """Give up all files."""
+        for segment in self._segments:
+            segment.release()
+
+    def _delete(self, slot: int) -> None:
+        segment = self._segments.pop(slot)
+        self._forget(segment)
+        segment.delete()
+        self._disk.fsync_dir(self._directory)
+
+    def _forget(self, segment: Segment) -> None:
+        for segments in (self._recently_used, self._unwritten):
+            if segment in segments:
+                segments.remove(segment)

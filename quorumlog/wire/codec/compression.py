@@ -1,0 +1,156 @@
+"""The compression types of record batches, in the framing that Kafka's Java client writes.
+
+What comes from elsewhere may claim any size, so `decompress` has a limit. Libraries are imported at
+first use. Sources: KAFKA-527 (snappy in xerial's frames), KIP-57 (lz4 frames of independent
+blocks), KIP-110 (zstd).
+"""
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import Final, assert_never
+
+from quorumlog.wire.codec.errors import CorruptBatch
+
+GZIP_WINDOW_BITS: Final = 31  # zlib: 15, with gzip's header and trailer
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, compatible version
+XERIAL_BLOCK_BYTES: Final = 32 * 1024
+ZSTD_WINDOW_BYTES_MAX: Final = 2**27
+_INT32: Final = struct.Struct(">i")
+
+
+class Compression(IntEnum):
+    """How the records of a batch are compressed: the low three bits of its attributes."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+def compress(compression: Compression, data: bytes) -> bytes:
+    """Return `data` as the records section of a batch."""
+    match compression:
+        case Compression.NONE:
+            return data
+        case Compression.GZIP:
+            compressor = zlib.compressobj(wbits=GZIP_WINDOW_BITS)
+            return compressor.compress(data) + compressor.flush()
+        case Compression.SNAPPY:
+            return _compress_snappy(data)
+        case Compression.LZ4:
+            from lz4 import frame
+
+            # Java refuses blocks that depend on each other.
+            size = frame.BLOCKSIZE_MAX64KB
+            lz4: bytes = frame.compress(data, block_size=size, block_linked=False, store_size=False)
+            return lz4
+        case Compression.ZSTD:
+            import zstandard
+
+            return zstandard.ZstdCompressor().compress(data)
+
+
+def decompress(compression: Compression, data: memoryview, *, size_max: int) -> bytes:
+    """Return the records section as it was before `compress`.
+
+    Raises CorruptBatch, also if it is larger than `size_max` bytes.
+    """
+    match compression:
+        case Compression.NONE:
+            result = bytes(data)
+        case Compression.GZIP:
+            result = _decompress_gzip(data, size_max)
+        case Compression.SNAPPY:
+            result = _decompress_snappy(data, size_max)
+        case Compression.LZ4:
+            result = _decompress_lz4(data, size_max)
+        case Compression.ZSTD:
+            result = _decompress_zstd(data, size_max)
+        case _:
+            assert_never(compression)
+    if len(result) > size_max:
+        raise CorruptBatch(f"the records are larger than {size_max} bytes")
+    return result
+
+
+def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
+    decompressor = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
+    try:
+        result = decompressor.decompress(data, size_max + 1)
+    except zlib.error as error:
+        raise CorruptBatch(f"gzip: {error}") from error
+    if not decompressor.eof and len(result) <= size_max:
+        raise CorruptBatch("gzip: the stream has no end")
+    return result
+
+
+def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
+    from lz4 import frame
+
+    decompressor = frame.LZ4FrameDecompressor()
+    try:
+        result: bytes = decompressor.decompress(data, max_length=size_max + 1)
+    except (RuntimeError, EOFError, MemoryError) as error:
+        raise CorruptBatch(f"lz4: {error}") from error
+    if not decompressor.eof and len(result) <= size_max:
+        raise CorruptBatch("lz4: the frame has no end")
+    return result
+
+
+def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
+    import zstandard
+
+    decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+    try:
+        with decompressor.stream_reader(data) as reader:
+            return reader.read(size_max + 1)
+    except zstandard.ZstdError as error:
+        raise CorruptBatch(f"zstd: {error}") from error
+
+
+def _compress_snappy(data: bytes) -> bytes:
+    from cramjam import snappy
+
+    parts = [XERIAL_HEADER]
+    for start in range(0, len(data), XERIAL_BLOCK_BYTES):
+        block = bytes(snappy.compress_raw(data[start : start + XERIAL_BLOCK_BYTES]))
+        parts += (_INT32.pack(len(block)), block)
+    return b"".join(parts)
+
+
+def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
+    """Both framings: xerial's (Java, librdkafka) and one raw block (some other clients)."""
+    if data[: len(XERIAL_MAGIC)] != memoryview(XERIAL_MAGIC):
+        return _decompress_snappy_block(data, size_max)
+    parts, position = [], len(XERIAL_HEADER)
+    while position < len(data):
+        if position + _INT32.size > len(data):
+            raise CorruptBatch("snappy: a block without its size")
+        (size,) = _INT32.unpack_from(data, position)
+        position += _INT32.size
+        if not 0 <= size <= len(data) - position:
+            raise CorruptBatch(f"snappy: a block of {size} bytes")
+        parts.append(_decompress_snappy_block(data[position : position + size], size_max))
+        size_max -= len(parts[-1])
+        position += size
+    return b"".join(parts)
+
+
+def _decompress_snappy_block(block: memoryview, size_max: int) -> bytes:
+    import cramjam
+
+    size = shift = 0  # a block starts with a varint: its size when decompressed
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > size_max:
+        raise CorruptBatch(f"snappy: a block of {size} bytes, which is more than {size_max}")
+    try:
+        return bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
+        raise CorruptBatch(f"snappy: {error}") from error

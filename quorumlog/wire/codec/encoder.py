@@ -1,0 +1,266 @@
+"""Message -> bytes, by straight-line functions, compiled for each (class, version) at first use.
+
+Neighbouring fields of fixed size, and the lengths that follow them, become one `struct.pack`. Large
+record buffers are handed on, not copied. The source of a compiled function is its `__doc__`.
+"""
+
+from collections.abc import Callable, Sequence
+from struct import Struct as Packer
+from struct import error as PackError  # noqa: N812 - it is an exception, under the name of one
+from struct import pack
+from typing import Any, Final
+
+from quorumlog.invariants import require
+from quorumlog.wire.codec.errors import UnencodableMessage
+from quorumlog.wire.codec.layout import FIXED_FORMATS, FieldLayout, layout_of
+from quorumlog.wire.codec.message import Buffer, Message, Struct
+from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
+
+Encode = Callable[[Message, list[Buffer], list[Buffer]], None]
+COPY_BELOW_BYTES: Final = 1024
+"""Records smaller than this are copied next to what surrounds them: cheaper than one more buffer to
+send.
+"""
+
+
+def encode_message(message: Message, version: int) -> list[Buffer]:
+    """Return the bytes of `message`, in buffers to be sent one after the other.
+
+    Fields that `version` lacks are left out. Raises UnencodableMessage if a value does not fit its
+    field.
+    """
+    chunks: list[Buffer] = []
+    parts: list[Buffer] = []
+    try:
+        encoder_for(type(message), version)(message, chunks, parts)
+        chunks.append(b"".join(parts))
+    except (PackError, AttributeError, TypeError, UnicodeEncodeError) as error:
+        name = f"{type(message).__name__} v{version}"
+        raise UnencodableMessage(f"{name}: {error}: {message!r:.500}") from error
+    return chunks
+
+
+def encoder_for(message_class: type[Message], version: int) -> Encode:
+    """Return, compiled at first use, the function (message, chunks, parts) that appends its bytes.
+
+    To `chunks` go whole buffers, to `parts` what follows the last of them.
+    """
+    encode = _encoders.get((message_class, version))
+    if encode is None:
+        name = message_class.__name__
+        require(version in message_class.VERSIONS, f"{name} has a version {version}")
+        source = _EncoderSource(version, flexible=version >= message_class.FLEXIBLE_SINCE)
+        encode = _encoders[message_class, version] = source.compile(message_class)
+    return encode
+
+
+_encoders: Final[dict[tuple[type[Message], int], Encode]] = {}
+
+
+def append_records(
+    chunks: list[Buffer], parts: list[Buffer], records: Buffer | Sequence[Buffer], size: int
+) -> None:
+    """Add record batches of `size` bytes in all: as they are, or copied if they are small."""
+    buffers = [records] if isinstance(records, bytes | bytearray | memoryview) else records
+    if size < COPY_BELOW_BYTES:
+        parts.extend(buffers)
+        return
+    chunks.append(b"".join(parts))
+    parts.clear()
+    chunks.extend(buffers)
+
+
+def total_size(buffers: Sequence[Buffer]) -> int:
+    """Return the size of buffers that follow each other."""
+    return sum(map(len, buffers))
+
+
+class _EncoderSource:
+    """The source text of one encoder, as it grows.
+
+    `_fixed`: what waits to be packed together: (struct format, expression). `_write`: the name of
+    the function that takes bytes; it changes inside a tagged field, whose size must be known before
+    it is written.
+    """
+
+    def __init__(self, version: int, *, flexible: bool) -> None:
+        self._version = version
+        self._flexible = flexible
+        self._lines: list[str] = []
+        self._fixed: list[tuple[str, str]] = []
+        self._write = "write"
+        self._names = 0
+        self._scope: dict[str, Any] = {
+            "append_records": append_records,
+            "encode_uvarint": encode_uvarint,
+            "pack": pack,
+            "total_size": total_size,
+            "UVARINTS": UVARINTS,
+        }
+
+    def compile(self, message_class: type[Message]) -> Encode:
+        """Compile what encodes one message."""
+        self._emit(0, "def encode(message, chunks, parts):")
+        self._emit(1, "write = parts.append")
+        self._struct(1, message_class, "message")
+        self._flush(1)
+        text = "\n".join(self._lines)
+        name = f"<encoder of {message_class.__name__} v{self._version}>"
+        exec(compile(text, name, "exec"), self._scope)  # noqa: S102 - text that is made here
+        encode: Encode = self._scope["encode"]
+        encode.__doc__ = text
+        return encode
+
+    def _emit(self, depth: int, line: str) -> None:
+        self._lines.append("    " * depth + line)
+
+    def _name(self, prefix: str, value: object = None) -> str:
+        """Make a new name; with a value, it is a constant of the function."""
+        self._names += 1
+        name = f"{prefix}{self._names}"
+        if value is not None:
+            self._scope[name] = value
+        return name
+
+    def _flush(self, depth: int) -> None:
+        """Write what waits.
+
+        Done before anything of variable size, a branch, or the end of a loop's body.
+        """
+        if not self._fixed:
+            return
+        if self._fixed == [("B", "0")]:
+            self._emit(depth, rf'{self._write}(b"\0")')
+        else:
+            formats = "".join(format_ for format_, _ in self._fixed)
+            packer = self._name("pack_", Packer(f">{formats}").pack)
+            arguments = ", ".join(expression for _, expression in self._fixed)
+            self._emit(depth, f"{self._write}({packer}({arguments}))")
+        self._fixed = []
+
+    def _struct(self, depth: int, struct: type[Struct], expression: str) -> None:
+        layout = layout_of(struct, self._version)
+        for field in layout.fields:
+            self._field(depth, field, f"{expression}.{field.name}")
+        if layout.tagged:
+            self._tagged_fields(depth, layout.tagged, expression)
+        elif self._flexible:
+            self._fixed.append(("B", "0"))
+
+    def _field(self, depth: int, field: FieldLayout, expression: str) -> None:
+        if field.is_array:
+            self._array(depth, field, expression)
+        elif field.struct is None:
+            self._scalar(depth, field, expression)
+        elif field.nullable:
+            # KIP-893: a byte says whether the struct is there.
+            self._flush(depth)
+            value = self._name("value")
+            self._emit(depth, f"{value} = {expression}")
+            self._emit(depth, f"if {value} is None:")
+            self._emit(depth + 1, rf'{self._write}(b"\xff")')
+            self._emit(depth, "else:")
+            self._fixed.append(("b", "1"))
+            self._struct(depth + 1, field.struct, value)
+            self._flush(depth + 1)
+        else:
+            self._struct(depth, field.struct, expression)
+
+    def _scalar(self, depth: int, field: FieldLayout, expression: str) -> None:
+        if field.wire_type in FIXED_FORMATS:
+            self._fixed.append((FIXED_FORMATS[field.wire_type], expression))
+            return
+        value, size = self._name("value"), self._name("size")
+        self._emit(depth, f"{value} = {expression}")
+        if field.nullable:
+            self._emit(depth, f"if {value} is None:")
+            self._emit(depth + 1, f'{value}, {size} = b"", -1')
+            self._emit(depth, "else:")
+        inner = depth + 1 if field.nullable else depth
+        if field.wire_type == "string":
+            self._emit(inner, f"{value} = {value}.encode()")
+        is_records = field.wire_type == "records"
+        if is_records:
+            measure = f"total_size({value}) if type({value}) in (list, tuple) else len({value})"
+            self._emit(inner, f"{size} = {measure}")
+        else:
+            self._emit(inner, f"{size} = len({value})")
+        self._length(depth, size, "h" if field.wire_type == "string" else "i")
+        self._flush(depth)
+        if is_records:
+            require(self._write == "write", "records are never tagged")
+            self._emit(depth, f"append_records(chunks, parts, {value}, {size})")
+        else:
+            self._emit(depth, f"{self._write}({value})")
+
+    def _length(self, depth: int, size: str, legacy_format: str) -> None:
+        """Write a length or count, -1 for null."""
+        if not self._flexible:
+            self._fixed.append((legacy_format, size))
+            return
+        self._flush(depth)
+        short = f"UVARINTS[{size} + 1] if {size} < {UVARINT_LIMIT - 1}"
+        self._emit(depth, f"{self._write}({short} else encode_uvarint({size} + 1))")
+
+    def _array(self, depth: int, field: FieldLayout, expression: str) -> None:
+        value, size, element = self._name("value"), self._name("size"), self._name("element")
+        self._emit(depth, f"{value} = {expression}")
+        count = f"len({value})"
+        self._emit(
+            depth,
+            f"{size} = " + (f"-1 if {value} is None else {count}" if field.nullable else count),
+        )
+        self._length(depth, size, "i")
+        self._flush(depth)
+        if field.struct is None and field.wire_type in FIXED_FORMATS:
+            self._emit(depth, f"if {size} > 0:")
+            format_ = FIXED_FORMATS[field.wire_type]
+            many = f"'{format_}' * {size}" if len(format_) > 1 else f"f'{{{size}}}{format_}'"
+            self._emit(depth + 1, f"{self._write}(pack('>' + {many}, *{value}))")
+            return
+        self._emit(depth, f"for {element} in {value}" + (" or ():" if field.nullable else ":"))
+        if field.struct is None:
+            plain = FieldLayout(
+                name=field.name,
+                wire_type=field.wire_type,
+                struct=None,
+                is_array=False,
+                nullable=False,
+                tag=None,
+                default=None,
+            )
+            self._scalar(depth + 1, plain, element)
+        else:
+            self._struct(depth + 1, field.struct, element)
+        self._flush(depth + 1)
+
+    def _tagged_fields(self, depth: int, fields: Sequence[FieldLayout], expression: str) -> None:
+        self._flush(depth)
+        present = [self._differs(field, f"{expression}.{field.name}") for field in fields]
+        self._emit(depth, f"if {' or '.join(present)}:")
+        sections = self._name("sections")
+        self._emit(depth + 1, f"{sections} = []")
+        outer = self._write
+        for field, is_present in zip(fields, present, strict=True):
+            parts, section = self._name("parts"), self._name("section")
+            self._emit(depth + 1, f"if {is_present}:")
+            self._emit(depth + 2, f"{parts} = []")
+            self._write = f"{parts}.append"
+            self._field(depth + 2, field, f"{expression}.{field.name}")
+            self._flush(depth + 2)
+            self._emit(depth + 2, f'{section} = b"".join({parts})')
+            head = f"encode_uvarint({field.tag}) + encode_uvarint(len({section}))"
+            self._emit(depth + 2, f"{sections}.append({head} + {section})")
+        self._write = outer
+        self._emit(depth + 1, f"{outer}(encode_uvarint(len({sections})))")
+        self._emit(depth + 1, f'{outer}(b"".join({sections}))')
+        self._emit(depth, "else:")
+        self._emit(depth + 1, rf'{outer}(b"\0")')
+
+    def _differs(self, field: FieldLayout, expression: str) -> str:
+        """Return the condition under which a tagged field is written: not its default."""
+        if field.default is None:
+            return f"{expression} is not None"
+        if field.default in ([], b""):
+            return expression
+        return f"{expression} != {field.default!r}"

@@ -1,0 +1,16 @@
+"""What is wrong with bytes that came from elsewhere, or with a message that should become bytes."""
+
+
+class MalformedFrame(ValueError):
+    """The bytes are not what the protocol says.
+
+    The connection they came by cannot be trusted any more.
+    """
+
+
+class CorruptBatch(ValueError):
+    """A record batch is not whole: size, magic, checksum, or what is inside does not fit."""
+
+
+class UnencodableMessage(ValueError):
+    """A value does not fit its field: null in the wrong version, a wrong type, out of range."""

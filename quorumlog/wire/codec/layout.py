@@ -1,0 +1,118 @@
+"""Which fields a struct has in one version: what encoders and decoders are compiled from."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.invariants import require
+from quorumlog.wire.codec.message import Field, Struct
+
+FIXED_FORMATS: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
+"""The wire types of fixed size, as `struct` formats."""
+FIXED_SIZES: Final = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldLayout:
+    """One field in one version. `wire_type` is "" and `struct` is set if it is made of structs."""
+
+    name: str
+    wire_type: str
+    struct: type[Struct] | None
+    is_array: bool
+    nullable: bool
+    tag: int | None
+    default: object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The fields of one struct in one version.
+
+    `fields` are in wire order, `tagged` by tag; `absent` are those of other versions.
+    """
+
+    fields: tuple[FieldLayout, ...]
+    tagged: tuple[FieldLayout, ...]
+    absent: tuple[FieldLayout, ...]
+
+
+def contains(versions: str, version: int) -> bool:
+    """Whether `version` is among `versions`: "", "3", "3-12" or "3+"."""
+    if not versions:
+        return False
+    if versions.endswith("+"):
+        return version >= int(versions[:-1])
+    first, _, last = versions.partition("-")
+    return int(first) <= version <= int(last or first)
+
+
+def layout_of(struct: type[Struct], version: int) -> Layout:
+    """Return the layout of `struct` in a message of `version`."""
+    sample = struct()
+    fields, tagged, absent = [], [], []
+    for field in struct.FIELDS:
+        layout = _field_layout(field, version, getattr(sample, field.name))
+        if not contains(field.versions, version):
+            absent.append(layout)
+        elif field.tag is None:
+            fields.append(layout)
+        else:
+            tagged.append(layout)
+    tagged.sort(key=lambda layout: layout.tag or 0)
+    return Layout(fields=tuple(fields), tagged=tuple(tagged), absent=tuple(absent))
+
+
+def _field_layout(field: Field, version: int, default: object) -> FieldLayout:
+    is_array = isinstance(field.type, list)
+    inner = field.type[0] if isinstance(field.type, list) else field.type
+    is_struct = isinstance(inner, type)
+    require(is_struct or isinstance(inner, str), f"{field.name} has a type")
+    return FieldLayout(
+        name=field.name,
+        wire_type=inner if isinstance(inner, str) else "",
+        struct=inner if isinstance(inner, type) else None,
+        is_array=is_array,
+        nullable=contains(field.nullable, version),
+        tag=field.tag,
+        default=default,
+    )
+
+
+def minimum_size(struct: type[Struct], version: int, *, flexible: bool) -> int:
+    """Return the fewest bytes that a `struct` takes: it bounds the count a frame may claim."""
+    size = 1 if flexible else 0
+    for field in layout_of(struct, version).fields:
+        size += _minimum_field_size(field, version, flexible=flexible)
+    return max(size, 1)
+
+
+def _minimum_field_size(field: FieldLayout, version: int, *, flexible: bool) -> int:
+    if field.is_array:
+        return 1 if flexible else 4
+    if field.struct is not None:
+        return 1 if field.nullable else minimum_size(field.struct, version, flexible=flexible)
+    if field.wire_type in FIXED_SIZES:
+        return FIXED_SIZES[field.wire_type]
+    if flexible:
+        return 1
+    return 2 if field.wire_type == "string" else 4

@@ -1,0 +1,80 @@
+"""What every message class is made of; the classes themselves are generated (`messages/`).
+
+A class describes all versions of its message at once: it has the union of the fields, and each
+field says in which versions it is on the wire. Values are plain: int, float, bool, str, bytes,
+list, or another `Struct`. A uuid is 16 raw bytes, a duration or timestamp is an int of
+milliseconds, an error code is an int.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+
+Buffer = bytes | bytearray | memoryview
+Records = Buffer | Sequence[Buffer] | None
+"""Record batches: as decoded a view into the frame; to encode, one buffer or several that follow
+each other.
+"""
+
+EMPTY: Final[list[Any]] = []
+"""The default of an array argument: "give me a new list". It is never stored, so never changed."""
+ZERO_UUID: Final = bytes(16)
+
+
+class Field(NamedTuple):
+    """One field, for all versions of its struct.
+
+    `type`: a wire type ("int32", "string", ...), a `Struct` class, or a list of one of these: an
+    array.
+    `versions`, `nullable`: "3+", "3-12" or "7"; `nullable` is "" where null is never allowed.
+    `tag`: the number of a tagged field (KIP-482), which is left out when it has its default.
+    """
+
+    name: str
+    type: "str | type[Struct] | Sequence[str | type[Struct]]"
+    versions: str
+    nullable: str = ""
+    tag: int | None = None
+
+
+class Struct:  # noqa: PLW1641 - it can change, so it has no hash
+    """A group of fields. Invariant: `__slots__` and `FIELDS` name the same fields in wire order."""
+
+    __slots__: tuple[str, ...] = ()
+    FIELDS: ClassVar[tuple[Field, ...]] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        return f"{type(self).__name__}({fields})"
+
+
+class Message(Struct):
+    """A struct that can be encoded by itself, in each of `VERSIONS`.
+
+    From version `FLEXIBLE_SINCE` on, lengths are varints and tagged fields are allowed (KIP-482).
+    """
+
+    __slots__ = ()
+    VERSIONS: ClassVar[range]
+    FLEXIBLE_SINCE: ClassVar[int]
+
+
+class Response(Message):
+    """What a broker answers; `API_KEY` as in the request."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+
+class Request(Message, Generic[ResponseT]):
+    """What a broker is asked. The type argument is the class of the answer."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]

@@ -1,0 +1,383 @@
+"""Record batches, version 2 (KIP-98): their headers, for brokers; their records, for readers.
+
+A broker touches only the 61 bytes of a header: it checks the batch, and writes two fields that the
+checksum does not cover (base offset, leader epoch). Everything that comes from elsewhere ends as
+records or as CorruptBatch.
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct as Packer
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from quorumlog.invariants import require
+from quorumlog.wire.codec.compression import Compression, compress, decompress
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.varint import encode_uvarint
+
+__all__ = [
+    "HEADER_BYTES",
+    "BatchHeader",
+    "Compression",
+    "CorruptBatch",
+    "Record",
+    "decode_batch",
+    "decode_batches",
+    "encode_batch",
+    "iterate_headers",
+    "read_header",
+    "restamp",
+    "validate_batch",
+]
+
+MAGIC: Final = 2
+HEADER_BYTES: Final = 61
+LOG_OVERHEAD_BYTES: Final = 12  # base offset and batch length, which that length does not count
+CRC_END: Final = 21  # the checksum covers all that follows it
+RECORD_BYTES_MIN: Final = 7  # seven numbers of one byte
+DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
+
+TIMESTAMP_TYPE_BIT: Final = 0x08  # set: the broker's clock, and the same for all records
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
+COMPRESSION_MASK: Final = 0x07
+
+_HEADER: Final = Packer(">qiibIhiqqqhii")
+_START: Final = Packer(">qiibI")  # up to the checksum
+_CHECKED: Final = Packer(">hiqqqhii")  # after it
+_INT64: Final = Packer(">q")
+_INT32: Final = Packer(">i")
+
+
+class BatchHeader(NamedTuple):
+    """The first 61 bytes of a batch.
+
+    Offsets: [base_offset, next_offset). Timestamps in milliseconds.
+    """
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record; compaction may have removed that record."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The base offset of the batch that follows in a log."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def size_in_bytes(self) -> int:
+        """The size of the whole batch."""
+        return self.batch_length + LOG_OVERHEAD_BYTES
+
+    @property
+    def compression(self) -> Compression:
+        """How the records are compressed. Raises CorruptBatch for a type that there is not."""
+        try:
+            return Compression(self.attributes & COMPRESSION_MASK)
+        except ValueError as error:
+            raise CorruptBatch(f"compression type {self.attributes & COMPRESSION_MASK}") from error
+
+    @property
+    def has_log_append_time(self) -> bool:
+        """Whether all records have `max_timestamp` as their time, from the broker's clock."""
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the records are markers, not data: clients must not show them."""
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record: wraps to 0 after int32; -1 without a producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+class Record(NamedTuple):
+    """One record. Header keys are text, header values bytes or null."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Return the header of the batch at `position`; nothing else is looked at.
+
+    Raises CorruptBatch if fewer than 61 bytes are left, or the batch claims fewer.
+    """
+    if len(buffer) - position < HEADER_BYTES:
+        raise CorruptBatch(f"{len(buffer) - position} bytes are no batch header")
+    header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+    if header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES:
+        raise CorruptBatch(f"batch length {header.batch_length}")
+    return header
+
+
+def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each whole batch; a partial batch at the end is left out.
+
+    Raises CorruptBatch if a batch claims to be smaller than its header.
+    """
+    position, end = 0, len(buffer)
+    while end - position >= HEADER_BYTES:
+        header = read_header(buffer, position)
+        size = header.size_in_bytes
+        if size > end - position:
+            return
+        yield position, header
+        position += size
+
+
+def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Check size, magic, checksum and the cheap facts. Raises CorruptBatch.
+
+    `record_count` may be less than the offsets that the batch spans: compaction removes records.
+    """
+    end = position + header.size_in_bytes
+    if end > len(buffer):
+        raise CorruptBatch(
+            f"a batch of {header.size_in_bytes} bytes, {len(buffer) - position} left"
+        )
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"magic {header.magic}")
+    if crc32c(memoryview(buffer)[position + CRC_END : end]) != header.crc:
+        raise CorruptBatch(f"the checksum of the batch at offset {header.base_offset} differs")
+    if not 0 <= header.record_count <= header.last_offset_delta + 1:
+        raise CorruptBatch(f"{header.record_count} records, last delta {header.last_offset_delta}")
+    room = header.size_in_bytes - HEADER_BYTES
+    is_plain = header.compression is Compression.NONE
+    if is_plain and header.record_count * RECORD_BYTES_MIN > room:
+        raise CorruptBatch(f"{header.record_count} records in {room} bytes")
+
+
+def restamp(
+    buffer: bytearray | memoryview, position: int, *, base_offset: int, leader_epoch: int
+) -> None:
+    """Write, in place, what a leader gives a batch at append. The checksum covers neither field."""
+    _INT64.pack_into(buffer, position, base_offset)
+    _INT32.pack_into(buffer, position + LOG_OVERHEAD_BYTES, leader_epoch)
+
+
+def _encode_varint(value: int) -> bytes:
+    """Zigzag: small numbers of either sign take few bytes."""
+    return encode_uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
+
+
+_SMALL_LIMIT: Final = 4096
+_SMALL: Final = tuple(_encode_varint(value) for value in range(_SMALL_LIMIT))
+_NULL: Final = _encode_varint(-1)
+
+
+def encode_batch(
+    records: Sequence[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    compression: Compression = Compression.NONE,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_control: bool = False,
+    is_transactional: bool = False,
+) -> bytes:
+    """Return one batch of at least one record.
+
+    The offsets increase, and start at or after `base_offset`.
+    A producer numbers its records from 0; the leader assigns the final offsets (`restamp`).
+    """
+    require(len(records) > 0, "a batch has records")
+    first_timestamp = records[0].timestamp_ms
+    body = compress(compression, _encode_records(records, base_offset, first_timestamp))
+    attributes = int(compression)
+    if is_transactional:
+        attributes |= TRANSACTIONAL_BIT
+    if is_control:
+        attributes |= CONTROL_BIT
+    checked = _CHECKED.pack(
+        attributes,
+        records[-1].offset - base_offset,
+        first_timestamp,
+        max(record.timestamp_ms for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    length = HEADER_BYTES - LOG_OVERHEAD_BYTES + len(body)
+    crc = crc32c(body, crc32c(checked))
+    start = _START.pack(base_offset, length, leader_epoch, MAGIC, crc)
+    return b"".join((start, checked, body))
+
+
+def _encode_records(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
+    small, limit, varint = _SMALL, _SMALL_LIMIT, _encode_varint  # locals: this loop is hot
+    parts: list[bytes] = []
+    previous = base_offset - 1
+    for offset, timestamp, key, value, headers in records:
+        require(offset > previous, f"offsets increase: {offset} after {previous}")
+        previous = offset
+        delta = timestamp - base_timestamp
+        time_delta = small[delta] if 0 <= delta < limit else varint(delta)
+        delta = offset - base_offset
+        offset_delta = small[delta] if delta < limit else varint(delta)
+        size = -1 if key is None else len(key)
+        key_size = small[size] if 0 <= size < limit else varint(size)
+        size = -1 if value is None else len(value)
+        value_size = small[size] if 0 <= size < limit else varint(size)
+        tail = _encode_headers(headers) if headers else b"\0"
+        # The first byte: attributes, of which there are none yet.
+        body = b"".join(
+            (b"\0", time_delta, offset_delta, key_size, key or b"", value_size, value or b"", tail)
+        )
+        size = len(body)
+        parts.append(small[size] if size < limit else varint(size))
+        parts.append(body)
+    return b"".join(parts)
+
+
+def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
+    parts = [_encode_varint(len(headers))]
+    for key, value in headers:
+        name = key.encode()
+        parts += (_encode_varint(len(name)), name)
+        if value is None:
+            parts.append(_NULL)
+        else:
+            parts += (_encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+def decode_batch(
+    buffer: Buffer, position: int = 0, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> list[Record]:
+    """Return the records of the batch at `position`, as copies. Raises CorruptBatch."""
+    header = read_header(buffer, position)
+    return _decode_checked(buffer, position, header, decompressed_bytes_max)
+
+
+def decode_batches(
+    buffer: Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX
+) -> Iterator[tuple[BatchHeader, list[Record]]]:
+    """Yield each whole batch of `buffer`, in order; a partial one at the end is left out.
+
+    Raises CorruptBatch.
+    """
+    for position, header in iterate_headers(buffer):
+        yield header, _decode_checked(buffer, position, header, decompressed_bytes_max)
+
+
+def _decode_checked(
+    buffer: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int
+) -> list[Record]:
+    validate_batch(buffer, position, header)
+    body = memoryview(buffer)[position + HEADER_BYTES : position + header.size_in_bytes]
+    data = decompress(header.compression, body, size_max=decompressed_bytes_max)
+    try:
+        return _decode_records(data, header)
+    except (IndexError, UnicodeDecodeError) as error:
+        raise CorruptBatch(f"the records at offset {header.base_offset}: {error}") from error
+
+
+def _decode_records(data: bytes, header: BatchHeader) -> list[Record]:
+    """Return what `data` holds.
+
+    Raises CorruptBatch, IndexError or UnicodeDecodeError if it is not `header`'s records.
+    """
+    varint, make = _read_varint, Record._make  # locals: this loop is hot
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.has_log_append_time else None
+    records: list[Record] = []
+    p = 0
+    for _ in range(header.record_count):
+        size, p = varint(data, p)
+        end = p + size
+        time_delta, p = varint(data, p + 1)  # after the attributes, of which there are none yet
+        byte = data[p]  # nearly always one byte
+        offset_delta, p = (byte >> 1 ^ -(byte & 1), p + 1) if byte < 0x80 else varint(data, p)
+        size, p = varint(data, p)
+        key = None
+        if size >= 0:
+            key = data[p : p + size]
+            p += size
+        size, p = varint(data, p)
+        value = None
+        if size >= 0:
+            value = data[p : p + size]
+            p += size
+        headers: tuple[tuple[str, bytes | None], ...] = ()
+        if data[p]:
+            headers, p = _decode_headers(data, p)
+        else:
+            p += 1
+        if p != end:
+            raise CorruptBatch("a record is not as long as it says")
+        timestamp = base_timestamp + time_delta if append_time is None else append_time
+        records.append(make((base_offset + offset_delta, timestamp, key, value, headers)))
+    if p != len(data):
+        raise CorruptBatch(f"{len(data) - p} bytes after the last record")
+    return records
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a zigzag number: (value, next position). Raises IndexError at the end of `data`."""
+    byte = data[position]
+    if byte < 0x80:
+        return byte >> 1 ^ -(byte & 1), position + 1
+    second = data[position + 1]
+    value = byte & 0x7F | (second & 0x7F) << 7
+    position += 2
+    shift = 14
+    while second >= 0x80:
+        second = data[position]
+        position += 1
+        value |= (second & 0x7F) << shift
+        shift += 7
+        if shift > 70:
+            raise CorruptBatch("a number takes more than ten bytes")
+    return value >> 1 ^ -(value & 1), position
+
+
+def _decode_headers(data: bytes, position: int) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    count, position = _read_varint(data, position)
+    if count < 0:
+        raise CorruptBatch(f"{count} headers")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        size, position = _read_varint(data, position)
+        if size < 0:
+            raise CorruptBatch("a header without a key")
+        key = data[position : position + size].decode()
+        size, position = _read_varint(data, position + size)
+        value = None
+        if size >= 0:
+            value = data[position : position + size]
+            position += size
+        headers.append((key, value))
+    return tuple(headers), position

@@ -1,0 +1,196 @@
+"""The door to the messages: frames of requests and responses, with their headers.
+
+Header versions (KIP-482): flexible requests have header v2 and flexible responses header v1, older
+ones v1 and v0. Two exceptions: `client_id` is always a string of the old form, and a response to
+ApiVersions always has header v0, because a client that asks cannot know yet what the broker
+understands (KIP-511).
+"""
+
+from functools import cache
+from importlib import import_module
+from struct import Struct as Packer
+from typing import Any, Final, NamedTuple
+
+from quorumlog.wire.codec.decoder import DECODING_ERRORS, Decode, decode_message, decoder_for
+from quorumlog.wire.codec.encoder import encode_message
+from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
+from quorumlog.wire.codec.message import Buffer, Request, Response
+from quorumlog.wire.codec.messages import APIS
+from quorumlog.wire.codec.varint import skip_tagged_fields
+
+__all__ = [
+    "APIS",
+    "MalformedFrame",
+    "RequestHeader",
+    "UnencodableMessage",
+    "UnsupportedVersion",
+    "decode_message",
+    "decode_request",
+    "decode_response",
+    "encode_message",
+    "encode_request",
+    "encode_response",
+    "request_class",
+    "response_class",
+]
+
+API_VERSIONS_KEY: Final = 18
+_REQUEST_HEADER: Final = Packer(">hhih")  # the last: the length of client_id
+_INT32: Final = Packer(">i")
+_UNSUPPORTED_VERSION: Final = memoryview(b"\0\x23")  # ErrorCode.UNSUPPORTED_VERSION as int16
+
+
+class RequestHeader(NamedTuple):
+    """What stands before each request. `correlation_id` comes back in the response."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class UnsupportedVersion(Exception):
+    """There are no messages of this API or version.
+
+    Its `header` is what a reply needs (error 35).
+    """
+
+    def __init__(self, header: RequestHeader) -> None:
+        super().__init__(f"API key {header.api_key} version {header.api_version} is not supported")
+        self.header: Final = header
+
+
+class _Codec(NamedTuple):
+    decode: Decode
+    flexible: bool
+
+
+def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Any]]:
+    """Return the request in `frame` (without its length). Its records are views into `frame`.
+
+    Raises UnsupportedVersion for an API or version that we have no messages for, and
+    MalformedFrame.
+    """
+    view = memoryview(frame)
+    end = len(view)
+    try:
+        header, position = _decode_request_header(view, end)
+        codec = _request_codec(header)
+        if codec.flexible:
+            position = skip_tagged_fields(view, position) if view[position] else position + 1
+        message, _ = codec.decode(view, position, end)
+    except DECODING_ERRORS as error:
+        raise MalformedFrame(f"a request of {end} bytes: {error}") from error
+    return header, message  # type: ignore[return-value]  # the decoder of a request's class
+
+
+def _decode_request_header(view: memoryview, end: int) -> tuple[RequestHeader, int]:
+    api_key, api_version, correlation_id, size = _REQUEST_HEADER.unpack_from(view)
+    position = _REQUEST_HEADER.size
+    client_id = None
+    if size >= 0:
+        stop = position + size
+        if stop > end:
+            raise MalformedFrame("client_id is longer than the frame")
+        client_id = str(view[position:stop], "utf-8")
+        position = stop
+    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+
+
+def encode_request(
+    request: Request[Any], *, api_version: int, correlation_id: int, client_id: str | None
+) -> list[Buffer]:
+    """Return a frame with its length, in buffers to be sent one after the other.
+
+    Large records are not copied. Raises UnencodableMessage if a value does not fit its field.
+    """
+    chunks = encode_message(request, api_version)
+    name = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(name)
+    header = _REQUEST_HEADER.pack(request.API_KEY, api_version, correlation_id, size) + name
+    if api_version >= request.FLEXIBLE_SINCE:
+        header += b"\0"
+    return _framed(header, chunks)
+
+
+def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
+    """Return the frame that answers the request of `header`; else as `encode_request`."""
+    version = header.api_version
+    chunks = encode_message(response, version)
+    correlation_id = _INT32.pack(header.correlation_id)
+    if _has_flexible_header(response, version):
+        correlation_id += b"\0"
+    return _framed(correlation_id, chunks)
+
+
+def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Response]:
+    """Return (correlation_id, response) in `frame` (without its length).
+
+    Its records are views into `frame`. The caller knows API and version: it has asked. But a broker
+    that lacks the version of an ApiVersions request answers in version 0, with error 35 (KIP-511).
+    Raises MalformedFrame.
+    """
+    view = memoryview(frame)
+    if api_key == API_VERSIONS_KEY and view[4:6] == _UNSUPPORTED_VERSION:
+        api_version = 0
+    codec = _response_codec(api_key, api_version)
+    try:
+        (correlation_id,) = _INT32.unpack_from(view)
+        position = _INT32.size
+        if codec.flexible:
+            position = skip_tagged_fields(view, position)
+        message, _ = codec.decode(view, position, len(view))
+    except DECODING_ERRORS as error:
+        name = APIS[api_key].name
+        raise MalformedFrame(f"a {name} v{api_version} response: {error}") from error
+    return correlation_id, message  # type: ignore[return-value]  # the decoder of a response's class
+
+
+def _framed(header: bytes, chunks: list[Buffer]) -> list[Buffer]:
+    size = len(header)
+    for chunk in chunks:
+        size += len(chunk)
+    chunks[0] = b"".join((_INT32.pack(size), header, chunks[0]))
+    return chunks
+
+
+def _has_flexible_header(response: Response | type[Response], version: int) -> bool:
+    return version >= response.FLEXIBLE_SINCE and response.API_KEY != API_VERSIONS_KEY
+
+
+def request_class(api_key: int) -> type[Request[Any]]:
+    """Return the class of an API's requests. Imports its module; raises KeyError if unknown."""
+    found: type[Request[Any]] = _class_of(api_key, "Request")
+    return found
+
+
+def response_class(api_key: int) -> type[Response]:
+    """Return the class of an API's responses. Imports and raises as `request_class`."""
+    found: type[Response] = _class_of(api_key, "Response")
+    return found
+
+
+def _class_of(api_key: int, suffix: str) -> Any:
+    api = APIS[api_key]
+    module = import_module(f"quorumlog.wire.codec.messages.{api.module}")
+    return getattr(module, api.name + suffix)
+
+
+def _request_codec(header: RequestHeader) -> _Codec:
+    """Return the codec of a known request: what is refused must not fill the cache."""
+    api = APIS.get(header.api_key)
+    if api is None or header.api_version not in api.versions:
+        raise UnsupportedVersion(header)
+    return _known_request_codec(header.api_key, header.api_version)
+
+
+@cache
+def _known_request_codec(api_key: int, version: int) -> _Codec:
+    found = request_class(api_key)
+    return _Codec(decoder_for(found, version), version >= found.FLEXIBLE_SINCE)
+
+
+@cache
+def _response_codec(api_key: int, version: int) -> _Codec:
+    found = response_class(api_key)
+    return _Codec(decoder_for(found, version), _has_flexible_header(found, version))

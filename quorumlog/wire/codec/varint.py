@@ -1,0 +1,69 @@
+"""Variable length integers: 7 bits a byte, least significant first (KIP-482; Protocol Buffers)."""
+
+from typing import Final
+
+from quorumlog.wire.codec.errors import MalformedFrame
+
+_LAST_SHIFT: Final = 28  # five bytes hold what an int32 length needs
+
+
+def encode_uvarint(value: int) -> bytes:
+    """Return `value` >= 0 in as few bytes as it takes. Raises ValueError if it is negative."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+UVARINT_LIMIT: Final = 2048
+UVARINTS: Final = tuple(encode_uvarint(value) for value in range(UVARINT_LIMIT))
+"""The encodings of the small numbers, which are nearly all there are: a look-up costs a tenth of a
+call.
+"""
+
+
+def uvarint(value: int) -> bytes:
+    """As `encode_uvarint`, from the table when it can be."""
+    return UVARINTS[value] if 0 <= value < UVARINT_LIMIT else encode_uvarint(value)
+
+
+def finish_uvarint(buffer: memoryview, position: int, first: int) -> tuple[int, int]:
+    """Read on after `first`, a byte over 127: return (value, next position).
+
+    Raises IndexError at the end of the buffer, MalformedFrame if it takes more than five bytes.
+    """
+    value, shift = first & 0x7F, 7
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        if shift == _LAST_SHIFT:
+            raise MalformedFrame("a length takes more than five bytes")
+        shift += 7
+
+
+def read_uvarint(buffer: memoryview, position: int) -> tuple[int, int]:
+    """Return one number: (value, next position). Errors as `finish_uvarint`."""
+    first = buffer[position]
+    if first < 0x80:
+        return first, position + 1
+    return finish_uvarint(buffer, position + 1, first)
+
+
+def skip_tagged_fields(buffer: memoryview, position: int) -> int:
+    """Return the position after a section of tagged fields, all unknown (KIP-482: ignore them).
+
+    Raises IndexError or MalformedFrame if the section is not whole.
+    """
+    count, position = read_uvarint(buffer, position)
+    for _ in range(count):
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > len(buffer):
+            raise MalformedFrame("a tagged field is longer than the frame")
+    return position

@@ -1,0 +1,306 @@
+"""One connection to a Kafka broker, for whoever asks: a client, a follower, an administrator.
+
+A broker answers the requests of one connection in their order, so an answer belongs to the oldest
+request that has none yet; its correlation id must say so too, or the connection is closed. As in
+Kafka's own client, a request that times out closes the connection: nothing behind it on this
+connection could be answered sooner, and a new one may find a way around what is wrong.
+Source: KIP-35 and KIP-511 (which versions the broker knows).
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.message import Buffer, Request, Response
+from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumlog.wire.codec.schemas import (
+    RequestHeader,
+    UnsupportedVersion,
+    decode_response,
+    encode_request,
+)
+from quorumlog.wire.io.frames import FRAME_MAX_BYTES, FrameProtocol
+
+__all__ = ["ConnectionLost", "KafkaConnection", "RequestTimedOut", "UnsupportedVersion"]
+
+IN_FLIGHT_MAX: Final = 64
+REQUEST_TIMEOUT_MS: Final = 30_000
+CLOSE_TIMEOUT_MS: Final = 500
+SOFTWARE_NAME: Final = "quorumlog"
+SOFTWARE_VERSION: Final = "0.1"
+_CORRELATION_ID_MASK: Final = 0x7FFFFFFF
+
+ResponseT = TypeVar("ResponseT", bound=Response)
+
+
+class ConnectionLost(Exception):
+    """The connection is gone, or was never there. What was sent may have been done or not."""
+
+
+class RequestTimedOut(Exception):
+    """There was no answer in time. What was asked may have been done or not."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Pending:
+    """A request that waits: for its turn to be sent, then for its answer."""
+
+    header: RequestHeader
+    frame: list[Buffer]  # emptied when it is sent
+    answer: "asyncio.Future[Response]"
+    timer: asyncio.TimerHandle | None = None
+
+
+class _ClientProtocol(FrameProtocol):
+    """Hands frames and the end of the connection to its owner."""
+
+    def __init__(self, owner: "KafkaConnection", *, frame_max_bytes: int) -> None:
+        super().__init__(frame_max_bytes=frame_max_bytes)
+        self._owner: Final = owner
+
+    def frame_received(self, frame: memoryview) -> None:
+        # A copy: an answer, with its records, lives as long as the caller wants.
+        self._owner.handle_frame(bytes(frame))
+
+    def connection_closed(self, error: Exception | None) -> None:
+        self._owner.handle_closed(error)
+
+
+class KafkaConnection:
+    """Requests out, answers back. Made by `open`; ended by `close`, or by the peer: see `closed`.
+
+    Invariants:
+      1. At most `in_flight_max` requests wait for an answer; further callers wait in their order.
+      2. Requests are written in the order in which `send` was called.
+      3. When `closed` is done, nothing waits any more and no timer is left.
+    """
+
+    def __init__(
+        self,
+        *,
+        client_id: str | None,
+        request_timeout_ms: int,
+        in_flight_max: int,
+        frame_max_bytes: int,
+    ) -> None:
+        self._loop: Final = asyncio.get_running_loop()
+        self._protocol: Final = _ClientProtocol(self, frame_max_bytes=frame_max_bytes)
+        self._client_id: Final = client_id
+        self._request_timeout_ms: Final = request_timeout_ms
+        self._in_flight_max: Final = in_flight_max
+        self._pending: Final[deque[_Pending]] = deque()
+        self._waiting: Final[deque[_Pending]] = deque()
+        self._correlation_id = 0
+        self._versions: dict[int, range] = {ApiVersionsRequest.API_KEY: ApiVersionsRequest.VERSIONS}
+        self.closed: Final[asyncio.Future[Exception | None]] = self._loop.create_future()
+        """Done when the connection is gone; the result is the error, None if a side just closed."""
+
+    @classmethod
+    async def open(
+        cls,
+        host: str,
+        port: int,
+        *,
+        client_id: str | None,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        frame_max_bytes: int = FRAME_MAX_BYTES,
+    ) -> "KafkaConnection":
+        """Connect, and learn which versions the broker knows.
+
+        Raises ConnectionLost (also if nobody listens) or RequestTimedOut.
+        """
+        connection = cls(
+            client_id=client_id,
+            request_timeout_ms=request_timeout_ms,
+            in_flight_max=in_flight_max,
+            frame_max_bytes=frame_max_bytes,
+        )
+        try:
+            async with asyncio.timeout(request_timeout_ms / 1000):
+                await connection._loop.create_connection(lambda: connection._protocol, host, port)
+        except TimeoutError as error:
+            raise RequestTimedOut(f"no connection to {host}:{port} in time") from error
+        except OSError as error:
+            raise ConnectionLost(f"{host}:{port}: {error}") from error
+        try:
+            await connection._learn_versions()
+        except BaseException:
+            connection._protocol.abort()
+            raise
+        return connection
+
+    @property
+    def api_versions(self) -> Mapping[int, range]:
+        """The versions that the broker said it knows, by API key."""
+        return self._versions
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._pending)
+
+    def version_for(self, request: type[Request[Any]] | Request[Any]) -> int:
+        """Return the highest version that both sides know. Raises UnsupportedVersion."""
+        theirs = self._versions.get(request.API_KEY, range(0))
+        version = min(request.VERSIONS[-1], theirs.stop - 1)
+        if version not in theirs or version not in request.VERSIONS:
+            header = RequestHeader(request.API_KEY, version, -1, self._client_id)
+            raise UnsupportedVersion(header)
+        return version
+
+    async def send(
+        self,
+        request: Request[ResponseT],
+        *,
+        version: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> ResponseT:
+        """Send `request` and return its answer.
+
+        A caller that is cancelled leaves its request under way; the answer is then thrown away.
+        Raises UnsupportedVersion and UnencodableMessage (nothing was sent), ConnectionLost (also if
+        the answer cannot be read) and RequestTimedOut; the timeout includes the wait for others.
+        """
+        header, frame = self._encode(request, version)
+        pending = _Pending(header=header, frame=frame, answer=self._loop.create_future())
+        wait_ms = self._request_timeout_ms if timeout_ms is None else timeout_ms
+        pending.timer = self._loop.call_later(wait_ms / 1000, self._handle_timeout, pending)
+        self._waiting.append(pending)
+        self._send_waiting()
+        try:
+            return cast(ResponseT, await pending.answer)
+        except asyncio.CancelledError:
+            self._forget_unsent(pending)
+            raise
+
+    def send_no_reply(self, request: Request[Any], *, version: int | None = None) -> None:
+        """Send what the broker does not answer (Produce with acks=0). Never blocks; see `drain`.
+
+        It does not count as in flight and overtakes what waits for its turn.
+        Raises UnsupportedVersion, UnencodableMessage and ConnectionLost.
+        """
+        _, frame = self._encode(request, version)
+        self._protocol.write(frame)
+
+    async def drain(self) -> None:
+        """Wait until the broker has taken most of what was sent, or the connection is closed."""
+        await self._protocol.drain()
+
+    async def close(self) -> None:
+        """Close, and wait until the connection is gone.
+
+        What was written is sent first, if the broker takes it soon. Who waits for an answer gets
+        ConnectionLost.
+        """
+        self._protocol.close()
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
+                await asyncio.shield(self.closed)
+        except TimeoutError:
+            self._protocol.abort()
+            await asyncio.shield(self.closed)
+
+    async def _learn_versions(self) -> None:
+        """Ask with the newest version we know; a broker that lacks it answers in version 0."""
+        request = ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION
+        )
+        response: ApiVersionsResponse = await self.send(request)
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            self._take_versions(response)
+            self._versions.setdefault(request.API_KEY, range(1))  # before KIP-511 it says nothing
+            response = await self.send(request)
+        if response.error_code != ErrorCode.NONE:
+            raise ConnectionLost(f"ApiVersions was refused with error {response.error_code}")
+        self._take_versions(response)
+
+    def _take_versions(self, response: ApiVersionsResponse) -> None:
+        self._versions = {
+            api.api_key: range(api.min_version, api.max_version + 1) for api in response.api_keys
+        }
+
+    def _encode(
+        self, request: Request[Any], version: int | None
+    ) -> tuple[RequestHeader, list[Buffer]]:
+        if self._protocol.is_closing:
+            raise ConnectionLost("the connection is closed")
+        if version is None:
+            version = self.version_for(request)
+        elif version not in request.VERSIONS:
+            raise UnsupportedVersion(RequestHeader(request.API_KEY, version, -1, self._client_id))
+        self._correlation_id = (self._correlation_id + 1) & _CORRELATION_ID_MASK
+        header = RequestHeader(request.API_KEY, version, self._correlation_id, self._client_id)
+        frame = encode_request(
+            request,
+            api_version=version,
+            correlation_id=header.correlation_id,
+            client_id=self._client_id,
+        )
+        return header, frame
+
+    def _send_waiting(self) -> None:
+        """Write what waits, oldest first, as far as there are places in flight."""
+        while self._waiting and len(self._pending) < self._in_flight_max:
+            pending = self._waiting.popleft()
+            self._pending.append(pending)
+            self._protocol.write(pending.frame)
+            pending.frame = []
+
+    def _forget_unsent(self, pending: _Pending) -> bool:
+        """Take `pending` out of the line; False if it has been sent."""
+        if pending not in self._waiting:
+            return False
+        self._waiting.remove(pending)
+        _stop_timer(pending)
+        return True
+
+    def _handle_timeout(self, pending: _Pending) -> None:
+        request = f"API key {pending.header.api_key} v{pending.header.api_version}"
+        was_sent = not self._forget_unsent(pending)
+        if not pending.answer.done():
+            pending.answer.set_exception(RequestTimedOut(f"no answer to {request} in time"))
+        if was_sent:
+            self._protocol.abort(RequestTimedOut(f"no answer to {request} in time"))
+
+    def handle_frame(self, frame: bytes) -> None:
+        """Take an answer from the protocol, and give it to whoever waits for it."""
+        if not self._pending:
+            self._protocol.abort(MalformedFrame("an answer to no request"))
+            return
+        header, answer = self._pending[0].header, self._pending[0].answer
+        try:
+            correlation_id, response = decode_response(header.api_key, header.api_version, frame)
+        except MalformedFrame as error:
+            self._protocol.abort(error)
+            return
+        if correlation_id != header.correlation_id:
+            mismatch = f"the answer to {correlation_id}, not to {header.correlation_id}"
+            self._protocol.abort(MalformedFrame(mismatch))
+            return
+        _stop_timer(self._pending.popleft())
+        if not answer.done():
+            answer.set_result(response)
+        self._send_waiting()
+
+    def handle_closed(self, error: Exception | None) -> None:
+        """Fail everybody who waits: the protocol says that the connection is gone."""
+        for pending in (*self._pending, *self._waiting):
+            _stop_timer(pending)
+            if not pending.answer.done():
+                lost = ConnectionLost(f"the connection was lost: {error or 'closed'}")
+                lost.__cause__ = error
+                pending.answer.set_exception(lost)
+        self._pending.clear()
+        self._waiting.clear()
+        if not self.closed.done():  # a waiter may have cancelled it
+            self.closed.set_result(error)
+
+
+def _stop_timer(pending: _Pending) -> None:
+    if pending.timer is not None:
+        pending.timer.cancel()

@@ -1,0 +1,145 @@
+"""Histories written by hand: operations one after the other, or where the test puts them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, Message, Operation
+from quorumlog.chaos.history.schema import table_of
+
+STEP_NS = 1_000_000
+Row = tuple[str, int, int]  # key, offset, value
+
+
+@dataclass
+class Op:
+    """One operation, before its two rows are put among the others."""
+
+    process: int
+    f: str
+    start_ns: int
+    end_ns: int | None
+    outcome: str = "ok"
+    messages: list[Row] = field(default_factory=list)
+    node: str = ""
+    details: str = ""
+
+
+def rows_of(ops: Sequence[Op]) -> list[Operation]:
+    """Put rows in the order of time, completions first; an operation lasts at least 1 ns."""
+    rows: list[tuple[int, int, int, Operation]] = []
+    for place, op in enumerate(ops):
+        known = [Message(*row) for row in op.messages]
+        asked = (
+            [Message(m.key, UNKNOWN_OFFSET, m.value) for m in known] if "poll" not in op.f else []
+        )
+        ends = [(op.start_ns, 2 * place, "invoke", asked)]
+        if op.process == NEMESIS:
+            ends = [(op.start_ns, 2 * place, "info", [])]
+        elif op.end_ns is not None:
+            ends.append((op.end_ns, 2 * place + 1, op.outcome, known))
+        for time_ns, order, type_, messages in ends:
+            row = Operation(
+                index=0,
+                time_ns=time_ns,
+                process=op.process,
+                type=type_,
+                f=op.f,
+                messages=tuple(messages),
+                node=op.node,
+                details="" if type_ == "invoke" else op.details,
+            )
+            rows.append((time_ns, type_ == "invoke", order, row))
+    rows.sort(key=lambda row: row[:3])
+    return [
+        Operation(
+            index=index,
+            time_ns=row.time_ns,
+            process=row.process,
+            type=row.type,
+            f=row.f,
+            messages=row.messages,
+            node=row.node,
+            details=row.details,
+        )
+        for index, (_, _, _, row) in enumerate(rows)
+    ]
+
+
+class History:
+    """A builder: each operation starts one step after the last one ended, unless told otherwise."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self.now_ns = 0
+
+    def op(
+        self,
+        process: int,
+        f: str,
+        messages: Sequence[Row] = (),
+        outcome: str = "ok",
+        *,
+        at: tuple[int, int | None] | None = None,
+        details: str = "",
+    ) -> "History":
+        start, end = at or (self.now_ns, self.now_ns + STEP_NS)
+        self.now_ns = max(self.now_ns, end or start) + STEP_NS
+        self.ops.append(Op(process, f, start, end, outcome, list(messages), details=details))
+        return self
+
+    def send(
+        self,
+        value: int,
+        offset: int = UNKNOWN_OFFSET,
+        *,
+        process: int = 0,
+        key: str = "x-0",
+        outcome: str = "ok",
+        at: tuple[int, int | None] | None = None,
+    ) -> "History":
+        return self.op(process, "send", [(key, offset, value)], outcome, at=at)
+
+    def sent(self, *values: int) -> "History":
+        """Send each value in turn, at offsets from 0."""
+        for offset, value in enumerate(values):
+            self.send(value, offset)
+        return self
+
+    def poll(
+        self,
+        *pairs: tuple[int, int],
+        process: int = 1,
+        key: str = "x-0",
+        f: str = "poll",
+        outcome: str = "ok",
+        at: tuple[int, int | None] | None = None,
+        details: str = "",
+    ) -> "History":
+        """Poll (offset, value) pairs."""
+        rows = [(key, offset, value) for offset, value in pairs]
+        return self.op(process, f, rows, outcome, at=at, details=details)
+
+    def final(self, *pairs: tuple[int, int], key: str = "x-0", end: int | None = None) -> "History":
+        """Read at last; `end` says which log end offset was reached."""
+        self.poll(*pairs, process=9, key=key, f="final_poll")
+        if end is not None:
+            self.op(9, "final_end", [(key, end, 0)])
+        return self
+
+    def nemesis(self, f: str, node: str = "") -> "History":
+        self.ops.append(Op(NEMESIS, f, self.now_ns, None, node=node))
+        self.now_ns += STEP_NS
+        return self
+
+    def table(self, *, final_reads: str = "marked") -> pa.Table:
+        return table_of(rows_of(self.ops), final_reads=final_reads)
+
+    def verdict(self) -> Verdict:
+        return check_history(self.table())
+
+
+def found(verdict: Verdict) -> list[str]:
+    return [result.name for result in verdict.results]

@@ -1,0 +1,220 @@
+"""Each checker on a history where the anomaly is, and on the nearest one where it is not."""
+
+import pytest
+
+from quorumlog.chaos.checkers import Severity, Verdict, check_history
+from tests.chaos.hand_made import History, found
+
+
+def result(verdict: Verdict, name: str) -> tuple[int, Severity]:
+    (one,) = [result for result in verdict.results if result.name == name]
+    return one.count, one.severity
+
+
+def test_all_was_read_and_nothing_is_wrong() -> None:
+    history = History().sent(1, 2, 3).poll((0, 1), (1, 2)).poll((2, 3))
+    verdict = history.final((0, 1), (1, 2), (2, 3), end=3).verdict()
+    assert (verdict.valid, found(verdict), verdict.unknown_because) == (True, [], [])
+    assert verdict.operations == 7
+    assert verdict.figures["acknowledged"] == 3
+    assert verdict.figures["polled"] == 6
+
+
+def test_an_empty_history_is_unknown() -> None:
+    verdict = History().verdict()
+    assert (verdict.valid, verdict.operations) == ("unknown", 0)
+    assert verdict.unknown_because == ["the history is empty"]
+
+
+def test_without_an_acknowledgement_nothing_is_proved() -> None:
+    verdict = History().send(1, outcome="info").final(end=0).verdict()
+    assert verdict.valid == "unknown"
+
+
+def test_without_final_reads_the_verdict_is_unknown() -> None:
+    verdict = History().sent(1).poll((0, 1)).verdict()
+    assert verdict.valid == "unknown"
+    assert "there are no final reads" in verdict.unknown_because
+
+
+def test_final_reads_must_reach_the_end_of_every_key() -> None:
+    history = History().sent(1, 2).send(7, 0, key="x-1").final((0, 1), (1, 2))
+    verdict = history.verdict()
+    assert verdict.valid == "unknown"
+    assert any("x-1" in reason for reason in verdict.unknown_because)
+
+
+def test_final_reads_that_reach_what_was_seen_are_enough() -> None:
+    assert History().sent(1, 2).final((0, 1), (1, 2)).verdict().valid is True
+
+
+def test_an_unread_tail_is_undecided_until_the_end_was_reached() -> None:
+    verdict = History().sent(1, 2).final((0, 1)).verdict()
+    assert (verdict.valid, found(verdict)) == ("unknown", ["unseen"])
+    assert result(verdict, "unseen") == (1, Severity.UNKNOWN)
+    verdict = History().sent(1, 2).final((0, 1), end=1).verdict()
+    assert (verdict.valid, found(verdict)) == (False, ["lost-write", "unseen"])
+    assert verdict.unknown_because == []
+
+
+def test_jepsen_marks_no_final_reads_so_unseen_counts() -> None:
+    verdict = check_history(History().sent(1, 2).poll((0, 1)).table(final_reads="unmarked"))
+    assert (verdict.valid, found(verdict)) == (False, ["unseen"])
+
+
+def test_an_acknowledged_value_below_what_was_read_is_lost() -> None:
+    verdict = History().sent(1, 2).final((1, 2), end=2).verdict()
+    assert result(verdict, "lost-write") == (1, Severity.INVALID)
+    (witness,) = verdict.results[0].witnesses
+    assert [op["value"] for op in witness["ops"]] == [1, 2]
+
+
+def test_an_acknowledgement_without_an_offset_can_be_lost_too() -> None:
+    verdict = History().send(1).send(2, 0).final((0, 2), end=1).verdict()
+    assert result(verdict, "lost-write") == (1, Severity.INVALID)
+
+
+def test_an_offset_in_an_info_is_an_acknowledgement() -> None:
+    rows = [("x-0", 0, 1), ("x-0", -1, 2)]
+    verdict = History().op(0, "send", rows, "info").send(3, 1).final((1, 3), end=2).verdict()
+    assert result(verdict, "lost-write") == (1, Severity.INVALID)
+
+
+def test_an_indeterminate_value_may_be_there_or_not() -> None:
+    history = History().send(1, 0).send(2, outcome="info").send(3, process=5, outcome="info")
+    assert history.final((0, 1), (4, 3), end=5).verdict().valid is True
+
+
+def test_a_value_polled_once_must_stay() -> None:
+    verdict = History().sent(1, 2).poll((0, 1), (1, 2)).final((0, 1), end=1).verdict()
+    assert (verdict.valid, found(verdict)) == (False, ["vanished-write"])
+    roles = [op["role"] for op in verdict.results[0].witnesses[0]["ops"]]
+    assert roles == ["vanished send", "read before", "read past"]
+
+
+def test_a_value_nobody_sent_is_a_phantom() -> None:
+    verdict = History().sent(1).final((0, 1), (1, 99), end=2).verdict()
+    assert (verdict.valid, found(verdict)) == (False, ["phantom"])
+
+
+def test_a_value_in_another_key_than_it_was_sent_to_is_a_phantom() -> None:
+    verdict = History().sent(1).final((0, 1), end=1).final((0, 1), key="y-0", end=1).verdict()
+    assert "phantom" in found(verdict)
+
+
+def test_a_failed_send_must_stay_away() -> None:
+    history = History().sent(1).send(2, outcome="fail")
+    assert found(history.final((0, 1), (1, 2), end=2).verdict()) == ["G1a"]
+
+
+def test_a_value_sent_twice_cannot_be_judged() -> None:
+    verdict = History().send(1, 0).send(1, 1).final((0, 1), (1, 1), end=2).verdict()
+    assert verdict.valid is False  # the duplicate is real, whoever made it
+    assert any("sent more than once" in reason for reason in verdict.unknown_because)
+
+
+def test_a_duplicate_explains_the_order_it_spoils() -> None:
+    verdict = History().sent(1, 2).final((0, 1), (1, 2), (2, 1), end=3).verdict()
+    assert found(verdict)[0] == "duplicate"
+    followers = [one for one in verdict.results if one.name != "duplicate"]
+    assert followers
+    assert all(one.explained == one.count for one in followers)
+
+
+def test_skips_over_a_lost_value_are_explained_by_it() -> None:
+    verdict = History().sent(1, 2, 3).final((0, 1), (2, 3), end=3).verdict()
+    assert found(verdict) == ["lost-write", "int-poll-skip", "unseen"]
+    assert [one.explained for one in verdict.results] == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("f", "keys", "skips"),
+    [
+        ("assign", ["x-0"], True),  # kept: the position stays
+        ("assign", ["y-0"], False),
+        ("subscribe", ["y-0"], False),
+        ("seek", ["x-0"], False),
+        ("seek", ["y-0"], True),
+        ("crash", [], False),
+    ],
+)
+def test_a_position_that_was_changed_forgives_a_skip(f: str, keys: list[str], skips: bool) -> None:
+    history = History().sent(1, 2, 3).poll((0, 1)).op(1, f, [(key, -1, 0) for key in keys])
+    verdict = history.poll((2, 3)).final((0, 1), (1, 2), (2, 3), end=3).verdict()
+    assert ("poll-skip" in found(verdict)) is skips
+
+
+def test_a_change_that_failed_changed_nothing() -> None:
+    history = History().sent(1, 2, 3).poll((0, 1)).op(1, "assign", [("y-0", -1, 0)], "fail")
+    verdict = history.poll((2, 3)).final((0, 1), (1, 2), (2, 3), end=3).verdict()
+    assert found(verdict) == ["poll-skip"]
+
+
+def test_a_member_of_a_group_may_be_moved() -> None:
+    history = History().sent(1, 2, 3).op(1, "subscribe", [("x-0", -1, 0)]).poll((0, 1))
+    verdict = history.poll((2, 3)).poll((0, 1)).final((0, 1), (1, 2), (2, 3), end=3).verdict()
+    assert verdict.valid is True
+    assert result(verdict, "poll-skip") == (1, Severity.ALLOWED)
+    assert result(verdict, "nonmonotonic-poll") == (1, Severity.ALLOWED)
+
+
+def test_a_rebalance_within_a_poll_forgives_what_is_within() -> None:
+    history = History().sent(1, 2, 3).poll((0, 1), (2, 3), details="rebalanced")
+    assert history.final((0, 1), (1, 2), (2, 3), end=3).verdict().valid is True
+
+
+def test_holes_are_no_skips() -> None:
+    history = History().send(1, 0).send(2, 5).poll((0, 1), (5, 2))
+    assert history.final((0, 1), (5, 2), end=6).verdict().valid is True
+
+
+def test_a_later_send_must_not_go_below() -> None:
+    verdict = History().send(1, 1).send(2, 0).final((0, 2), (1, 1), end=2).verdict()
+    assert found(verdict) == ["nonmonotonic-send"]
+    rows = [("x-0", 1, 1), ("x-0", 0, 2)]
+    verdict = History().op(0, "send", rows).final((0, 2), (1, 1), end=2).verdict()
+    assert found(verdict) == ["int-nonmonotonic-send"]
+
+
+def test_nobody_may_go_below_what_was_acknowledged() -> None:
+    verdict = History().send(1, 1).send(2, 0, process=5).final((0, 2), (1, 1), end=2).verdict()
+    assert found(verdict) == ["nonlinearizable-log"]
+    roles = [op["role"] for op in verdict.results[0].witnesses[0]["ops"]]
+    assert roles == ["seen first", "sent later"]
+
+
+def test_a_value_must_not_be_read_before_it_is_sent() -> None:
+    history = History().poll((0, 1)).send(1, 0).final((0, 1), end=1)
+    assert found(history.verdict()) == ["nonlinearizable-log"]
+
+
+def test_sends_to_one_key_in_one_operation_may_be_interleaved() -> None:
+    history = (
+        History()
+        .op(0, "send", [("x-0", 0, 1), ("x-0", 2, 3)], at=(0, 10))
+        .send(2, 1, process=5, at=(0, 10))
+    )
+    verdict = history.final((0, 1), (1, 2), (2, 3), end=3).verdict()
+    assert (verdict.valid, verdict.figures["interleaved_sends"]) == (True, 1)
+
+
+def test_the_worst_lag_is_how_stale_a_poll_was() -> None:
+    history = History().send(1, 0, at=(0, 10)).send(2, 1, at=(10, 20)).poll((0, 1), at=(120, 130))
+    verdict = history.poll((1, 2), at=(140, 150)).final((0, 1), (1, 2), end=2).verdict()
+    assert verdict.figures["worst_lag_ns"] == 100
+
+
+def test_witnesses_name_the_faults_that_were_active() -> None:
+    history = History().send(1, 0).nemesis("kill", "2").send(2, 1).nemesis("start", "2")
+    verdict = history.send(3, 2).final((0, 1), (2, 3), end=3).verdict()
+    (witness,) = verdict.results[0].witnesses
+    assert [op["faults"] for op in witness["ops"]] == [["kill 2"], []]
+    assert verdict.figures["faults"] == 1
+
+
+def test_witnesses_are_bounded_and_counts_are_not() -> None:
+    history = History().sent(*range(1, 101)).final((99, 100), end=100)
+    verdict = history.verdict()
+    lost = verdict.results[0]
+    assert (lost.name, lost.count, len(lost.witnesses)) == ("lost-write", 99, 32)
+    assert lost.witnesses[0]["ops"][0]["value"] == 1

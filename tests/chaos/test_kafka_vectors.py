@@ -1,0 +1,64 @@
+"""Jepsen's operations in, Jepsen's anomalies out: every vector, or a reason why not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.chaos.checkers import Severity, check_history
+from quorumlog.chaos.history import read_history
+from tests.chaos.hand_made import found
+
+VECTORS = [
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "data/histories/kafka-vectors.jsonl")
+    .read_text()
+    .splitlines()
+]
+
+# Anomalies between the operations of transactions: not judged in this version.
+NOT_COVERED = {
+    "info-txn-proved-by-one-read": "all of an indeterminate transaction, proved by one read",
+    "int-send-skip": "a write cycle (G0), legal in Kafka",
+    "precommitted-read": "a transaction that reads what it sends",
+    "G0-cross-key": "a write cycle (G0), legal in Kafka",
+    "G1c-wr-only": "a cycle of reads (G1c)",
+}
+# Nothing was acknowledged in these, so nothing that could be lost was proved to be there.
+UNKNOWN = {"info-read-is-legal"}
+
+
+def read(vector: dict[str, Any], directory: Path) -> Any:
+    file = directory / "history.json"
+    file.write_text("\n".join(json.dumps(operation) for operation in vector["history"]))
+    return read_history(file)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_a_vector_gives_what_it_must_and_nothing_else(
+    vector: dict[str, Any], tmp_path: Path
+) -> None:
+    verdict = check_history(read(vector, tmp_path))
+    names, expected = set(found(verdict)), set(vector["expect"])
+    if vector["name"] in NOT_COVERED:
+        assert vector["txn"]
+        assert verdict.valid is not True or not names
+        return
+    assert expected <= names <= expected | set(vector["may_also"])
+    if not expected:
+        assert verdict.valid == ("unknown" if vector["name"] in UNKNOWN else True)
+    else:
+        assert verdict.valid is False
+        assert all(result.severity is Severity.INVALID for result in verdict.results)
+
+
+def test_what_is_not_covered_is_a_vector() -> None:
+    assert {*NOT_COVERED, *UNKNOWN} <= {vector["name"] for vector in VECTORS}
+
+
+def test_an_array_of_operations_is_read_as_lines_are(tmp_path: Path) -> None:
+    lines = read(VECTORS[2], tmp_path)
+    array = tmp_path / "array.json"
+    array.write_text(json.dumps(VECTORS[2]["history"], indent=1))
+    assert read_history(array).equals(lines)

@@ -1,0 +1,70 @@
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.history import read_history, write_meta
+from quorumlog.chaos.history.schema import table_of
+from quorumlog.chaos.report import write_report
+from quorumlog.chaos.report.chart import number, ticks
+from tests.chaos.hand_made import History, rows_of
+from tests.chaos.random_histories import good, lose
+
+
+def report_of(table: pa.Table, directory: Path) -> str:
+    pq.write_table(table, directory / "history.parquet")
+    verdict = check_history(read_history(directory))
+    return write_report(directory, verdict, directory / "report.html").read_text()
+
+
+def test_a_bad_run_shows_its_witnesses_and_its_key(tmp_path: Path) -> None:
+    sketch = good(5)
+    lose(sketch)
+    page = report_of(table_of(rows_of(sketch.ops)), tmp_path)
+    assert "<h1>Invalid</h1>" in page
+    assert "<b>lost-write</b> <em>1</em>" in page
+    assert re.search("Offsets of [ab]-[01] over time", page)
+    assert page.count("<svg") == page.count("</svg>") == 4
+
+
+def test_a_good_run_shows_its_plots(tmp_path: Path) -> None:
+    page = report_of(table_of(rows_of(good(5).ops)), tmp_path)
+    assert "<h1>Valid</h1>" in page
+    assert page.count("<svg") == 3
+
+
+def test_an_empty_history_has_a_report_too(tmp_path: Path) -> None:
+    page = report_of(History().table(), tmp_path)
+    assert "<h1>Unknown</h1>" in page
+    assert "the history is empty" in page
+
+
+def test_nothing_of_a_history_is_taken_for_html(tmp_path: Path) -> None:
+    evil = '<script>alert("x")</script>'
+    history = History().send(1, 0, key=evil).nemesis(evil, evil).send(2, 1, key=evil)
+    history.final((1, 2), key=evil, end=2)
+    write_meta(tmp_path, {evil: evil, "list": [evil], "deep": {"a": [evil]}})
+    page = report_of(history.table(), tmp_path)
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") > 5
+
+
+def test_it_fetches_nothing(tmp_path: Path) -> None:
+    page = report_of(History().sent(1).final((0, 1), end=1).table(), tmp_path)
+    assert not re.search(r"https?://|src=|href=|@import|url\(", page)
+
+
+def test_its_size_is_bounded(tmp_path: Path) -> None:
+    history = History()
+    for n in range(4000):
+        history.send(n + 1, n, process=n % 70)
+        history.poll((n, n + 1), process=100 + n % 3, at=(history.now_ns, history.now_ns + 50))
+    assert len(report_of(history.table(), tmp_path)) < 500_000
+
+
+def test_ticks_are_round() -> None:
+    assert ticks(0, 60, 10) == [0, 10, 20, 30, 40, 50, 60]
+    assert ticks(0, 0.7, 5) == [0.0, 0.2, 0.4, 0.6000000000000001]
+    assert [number(n) for n in (0.2, 10, 1500, 2e6, 0)] == ["0.2", "10", "1.5k", "2M", "0"]

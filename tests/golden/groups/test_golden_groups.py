@@ -1,0 +1,159 @@
+"""Stories of a group: `command`, `---`, output. `--rewrite` writes them, then read the diff.
+
+`<now_ms> <what> <arguments> name=value`; requests are numbered in order, as are writes.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.core.groups import events
+from quorumlog.broker.core.groups.coordinator import GroupCoordinator
+from quorumlog.broker.core.groups.effects import AppendRecords, Effect, Reply
+from quorumlog.broker.core.groups.records import GroupRecord, LogRecord
+from quorumlog.broker.core.groups.requests import (
+    CommitResult,
+    JoinResult,
+    LeaveResult,
+    Request,
+    Result,
+    SyncResult,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.unit.broker.groups.coordination import SETTINGS, beat, commit, join, leave, sync
+
+SCRIPTS = sorted(Path(__file__).parent.glob("*.golden"))
+
+
+class Story:
+    def __init__(self) -> None:
+        self.coordinator = GroupCoordinator(SETTINGS)
+        self.coordinator.loaded(0)
+        self.log: list[LogRecord] = []
+        self.writes: dict[int, tuple[LogRecord, ...]] = {}
+        self.requests = 0
+
+    def run(self, command: str) -> list[str]:
+        time, what, *words = command.split()
+        names = [word for word in words if "=" not in word]
+        values = dict(word.split("=") for word in words if "=" in word)
+        now_ms = int(time)
+        if what == "failover":
+            self.coordinator = GroupCoordinator(SETTINGS)
+            for record in self.log:
+                self.coordinator.replay(record)
+            self.coordinator.loaded(now_ms)
+            self.writes.clear()
+            return [self.state()]
+        effects = self.coordinator.step(now_ms, self.event(what, names, values))
+        return [*(self.show(effect) for effect in effects), self.state()]
+
+    def event(self, what: str, names: list[str], values: dict[str, str]) -> events.Event:
+        if what == "tick":
+            return events.Ticked()
+        if what == "written":
+            write_id = int(names[0])
+            self.log += self.writes.pop(write_id)
+            return events.WriteCommitted(write_id=write_id)
+        if what == "failed":
+            del self.writes[int(names[0])]
+            return events.WriteFailed(write_id=int(names[0]), error_code=ErrorCode[names[1]])
+        self.requests += 1
+        request = self.request(what, names, values)
+        return events.RequestReceived(request_id=self.requests, request=request)
+
+    def request(self, what: str, names: list[str], values: dict[str, str]) -> Request:
+        name, instance = names[0], values.pop("instance", None)
+        match what:
+            case "new":
+                must_ask = values.pop("knows_id", "no") == "no"
+                return join(
+                    new_member_id=name,
+                    group_instance_id=instance,
+                    requires_known_member_id=must_ask,
+                )
+            case "join":
+                return join(name, group_instance_id=instance)
+            case "sync":
+                return sync(
+                    name, int(names[1]), **{key: val.encode() for key, val in values.items()}
+                )
+            case "beat":
+                return beat(name, int(names[1]), instance)
+            case "leave":
+                return leave(*names)
+            case "commit":
+                return commit(int(names[2]), name, int(names[1]))
+        raise ValueError(what)
+
+    def show(self, effect: Effect) -> str:
+        match effect:
+            case Reply(request_id=request_id, result=result):
+                return f"#{request_id} {show_result(result)}"
+            case AppendRecords(write_id=write_id, records=records):
+                self.writes[write_id] = records
+                return f"write {write_id}: " + "; ".join(map(show_record, records))
+
+    def state(self) -> str:
+        group = self.coordinator.groups.get("g")
+        offset = [
+            str(found.offset)
+            for found in self.coordinator.fetch_offsets("g", None).values()
+            if found
+        ]
+        committed = f" offset={','.join(offset)}" if offset else ""
+        if group is None:
+            return f"= no group{committed}"
+        members = ",".join(group.members)
+        where = f"{group.state.value} generation={group.generation_id} members={members}"
+        return f"= {where} leader={group.leader}{committed}"
+
+
+def show_result(result: Result) -> str:
+    match result:
+        case ErrorCode():
+            return result.name
+        case LeaveResult(members=members):
+            return " ".join(code.name for code in members)
+        case CommitResult(error_code=error_code, partitions=partitions):
+            return " ".join({code.name for code in partitions.values()} or {error_code.name})
+        case SyncResult(error_code=ErrorCode.NONE, assignment=assignment):
+            return f"assigned {assignment.decode()}"
+        case JoinResult(error_code=ErrorCode.NONE):
+            told = ",".join(member.member_id for member in result.members)
+            knows = f" members={told}" if told else ""
+            skips = " skip_assignment" if result.skip_assignment else ""
+            you = f"joined {result.member_id} generation={result.generation_id}"
+            return f"{you} leader={result.leader}{knows}{skips}"
+        case JoinResult(error_code=error_code, member_id=member_id):
+            return f"{error_code.name} {member_id}".strip()
+        case _:
+            return result.error_code.name
+
+
+def show_record(record: LogRecord) -> str:
+    if not isinstance(record, GroupRecord):
+        found = record.committed
+        return f"{record.topic_partition} -> {found.offset if found else 'gone'}"
+    if record.stored is None:
+        return f"group {record.group_id} gone"
+    assigned = [f"{one.member_id}={one.assignment.decode()}" for one in record.stored.members]
+    return f"generation {record.stored.generation_id} {' '.join(assigned)}".strip()
+
+
+def replay(script: str) -> str:
+    story, blocks = Story(), []
+    for block in script.strip().split("\n\n"):
+        lines = block.partition("\n---")[0].splitlines()
+        commands = [line for line in lines if not line.startswith("#")]
+        outputs = [line for command in commands for line in story.run(command)]
+        blocks.append("\n".join([*lines, "---", *outputs] if commands else lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_story(path: Path, request: pytest.FixtureRequest) -> None:
+    actual = replay(path.read_text())
+    if request.config.getoption("--rewrite"):
+        path.write_text(actual)
+    assert actual == path.read_text()

@@ -1,0 +1,286 @@
+"""Three nodes' metadata quorums in one process, on loopback, with real disks."""
+
+import asyncio
+import io
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import cbor2
+import pytest
+
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    ControllerUnavailable,
+    NewTopic,
+)
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.io.node import MetadataQuorum
+from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+
+pytestmark = pytest.mark.integration
+CLUSTER_ID = "test-cluster"
+
+
+def listen() -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", 0))
+    return listener
+
+
+class Seen:
+    """A publisher that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.deltas: list[ClusterDelta] = []
+        self.ends: list[int] = []
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        self.deltas.append(delta)
+        self.ends.append(image.end_offset)
+
+
+class Nodes:
+    """Voters 1 to `voters`, then observers; each keeps its address over restarts."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        voters: int = 3,
+        observers: int = 0,
+        request_timeout_ms: int = 10_000,
+    ) -> None:
+        self.directory = directory
+        self.request_timeout_ms = request_timeout_ms
+        self.ports: dict[int, int] = {}
+        for node_id in range(1, voters + observers + 1):
+            with listen() as listener:
+                self.ports[node_id] = listener.getsockname()[1]
+        self.voters = {BrokerId(n): self.address(n) for n in range(1, voters + 1)}
+        self.running: dict[int, MetadataQuorum] = {}
+        self.seen: dict[int, Seen] = {}
+
+    def address(self, node_id: int) -> str:
+        return f"127.0.0.1:{self.ports[node_id]}"
+
+    async def start(self, *node_ids: int) -> None:
+        for node_id in node_ids:
+            settings = MetadataQuorumSettings(
+                cluster_id=CLUSTER_ID,
+                node_id=BrokerId(node_id),
+                voters=self.voters,
+                log_dir=str(self.directory / str(node_id)),
+                listen_port=self.ports[node_id],
+                controller_request_timeout_ms=self.request_timeout_ms,
+            )
+            node = MetadataQuorum(settings, RealDisk())
+            self.seen[node_id] = Seen()
+            node.add_publisher(self.seen[node_id])
+            await node.start()
+            self.running[node_id] = node
+
+    async def stop(self, *node_ids: int, resign: bool = True) -> None:
+        nodes = [self.running.pop(node_id) for node_id in node_ids]
+        await asyncio.gather(*(node.stop(resign=resign) for node in nodes))
+
+    async def active(self) -> int:
+        def find() -> int | None:
+            return next((n for n, node in self.running.items() if node.is_active_controller), None)
+
+        await eventually(lambda: find() is not None)
+        return find() or 0
+
+    async def register(self, node_id: int) -> int:
+        """Register a broker and have it unfenced; return its epoch."""
+        node = self.running[node_id]
+        registration = BrokerRegistration(
+            broker_id=BrokerId(node_id),
+            incarnation_id=f"{node_id}-{time.monotonic_ns()}",
+            host="127.0.0.1",
+            port=9000 + node_id,
+            control_address=self.address(node_id),
+        )
+        reply = await node.controller.register_broker(registration)
+        assert reply.error_code is ErrorCode.NONE, reply
+        await eventually(lambda: node.image.end_offset > reply.broker_epoch)
+        heartbeat = BrokerHeartbeat(
+            broker_id=BrokerId(node_id),
+            broker_epoch=reply.broker_epoch,
+            metadata_offset=node.image.end_offset - 1,
+        )
+        assert not (await node.controller.broker_heartbeat(heartbeat)).is_fenced
+        return reply.broker_epoch
+
+    async def agree(self) -> ClusterImage:
+        """Wait until all have replayed the same; return it."""
+
+        def same() -> bool:
+            images = [node.image for node in self.running.values()]
+            return all(image == images[0] for image in images)
+
+        await eventually(same)
+        return next(iter(self.running.values())).image
+
+
+async def eventually(holds: Callable[[], bool], timeout_s: float = 10) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not holds():
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def running(nodes: Nodes) -> AsyncIterator[Nodes]:
+    try:
+        await nodes.start(*nodes.ports)
+        yield nodes
+    finally:
+        await nodes.stop(*list(nodes.running), resign=False)
+
+
+def run(scenario: Awaitable[None]) -> None:
+    async def main() -> None:
+        await scenario
+
+    asyncio.run(main())
+
+
+def test_a_topic_is_created_and_every_node_sees_the_same(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path, observers=1)) as nodes:
+            await nodes.active()
+            for node_id in (1, 2, 3):
+                await nodes.register(node_id)
+            (result,) = await nodes.running[4].controller.create_topics(
+                [NewTopic(name="t", partitions=3, replication_factor=3)]
+            )
+            assert result.error_code is ErrorCode.NONE
+            image = await nodes.agree()
+            assert [sorted(p.isr) for p in image.topics["t"].partitions] == [[1, 2, 3]] * 3
+            assert not any(broker.fenced for broker in image.brokers.values())
+            for seen in nodes.seen.values():
+                assert seen.ends == sorted(seen.ends)
+
+    run(scenario())
+
+
+def test_when_the_active_controller_is_killed_another_takes_over_and_fences_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path)) as nodes:
+            killed = await nodes.active()
+            for node_id in (1, 2, 3):
+                await nodes.register(node_id)
+            await nodes.running[killed].controller.create_topics(
+                [NewTopic(name="t", partitions=3, replication_factor=3)]
+            )
+            await nodes.agree()
+            await nodes.stop(killed, resign=False)
+            survivor = nodes.running[await nodes.active()]
+            await eventually(lambda: survivor.image.brokers[BrokerId(killed)].fenced)
+            image = await nodes.agree()
+            for partition in image.topics["t"].partitions:
+                assert killed not in {partition.leader_id, *partition.isr}
+            # What was there is still there, and it goes on.
+            await nodes.start(killed)
+            await nodes.register(killed)
+            await nodes.running[killed].controller.create_topics([NewTopic(name="u")])
+            assert {*(await nodes.agree()).topics} == {"t", "u"}
+
+    run(scenario())
+
+
+def test_a_dead_broker_is_fenced_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path, observers=1)) as nodes:
+            active = await nodes.active()
+            await nodes.register(4)
+            await nodes.stop(4, resign=False)
+            await eventually(lambda: nodes.running[active].image.brokers[BrokerId(4)].fenced)
+
+    run(scenario())
+
+
+def test_all_nodes_killed_at_once_come_back_with_what_was_committed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path)) as nodes:
+            await nodes.active()
+            for node_id in (1, 2, 3):
+                await nodes.register(node_id)
+            for number in range(5):
+                await nodes.running[1].controller.create_topics([NewTopic(name=f"t{number}")])
+            before = await nodes.agree()
+            await nodes.stop(1, 2, 3, resign=False)
+            await nodes.start(1, 2, 3)
+            await nodes.active()
+            await nodes.register(1)
+            after = await nodes.agree()
+            assert after.topics.keys() == before.topics.keys()
+            assert after.epoch > before.epoch
+
+    run(scenario())
+
+
+def test_a_leader_that_resigns_hands_over(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path)) as nodes:
+            first = await nodes.active()
+            await nodes.stop(first)
+            assert await nodes.active() != first
+
+    run(scenario())
+
+
+def test_without_a_majority_requests_fail_and_nothing_is_committed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path, request_timeout_ms=1000)) as nodes:
+            active = await nodes.active()
+            await nodes.register(active)
+            end = nodes.running[active].image.end_offset
+            await nodes.stop(*({1, 2, 3} - {active}), resign=False)
+            with pytest.raises(ControllerUnavailable):
+                await nodes.running[active].controller.create_topics([NewTopic(name="t")])
+            assert nodes.running[active].image.end_offset == end
+
+    run(scenario())
+
+
+def test_bytes_that_are_no_request_are_refused_and_harm_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path, voters=1)) as nodes:
+            await nodes.active()
+            good = {"cluster_id": CLUSTER_ID, "protocol_version": 1, "sender_id": 9, "body": {}}
+            cases: list[tuple[str, bytes, int, str]] = [
+                ("Vote", b"", 400, "not CBOR"),
+                ("Vote", b"\xff\x00garbage", 400, "not CBOR"),
+                ("Vote", b"\x9b" + b"\xff" * 8, 400, "malformed"),
+                ("Vote", b"\x81" * 100_000, 400, "malformed"),
+                ("Vote", cbor2.dumps([1, 2]), 400, "expected a map"),
+                ("Vote", cbor2.dumps({**good, "sender_id": "x"}), 400, "sender_id: expected int"),
+                ("Vote", cbor2.dumps(good), 400, "VoteRequest.replica_id"),
+                ("Nothing", cbor2.dumps(good), 404, "no such RPC"),
+                ("Vote", bytes(17 * 1024 * 1024), 413, ""),
+            ]
+            url = f"http://{nodes.address(1)}/rpc/"
+            async with aiohttp.ClientSession() as session:
+                for name, body, status, text in cases:
+                    async with session.post(url + name, data=io.BytesIO(body)) as answer:
+                        assert (answer.status, text in await answer.text()) == (status, True)
+                other = cbor2.dumps(
+                    {**good, "cluster_id": "other", "body": {"leader_id": 9, "leader_epoch": 99}}
+                )
+                async with session.post(url + "BeginQuorumEpoch", data=other) as answer:
+                    reply = cbor2.loads(await answer.read())
+                    assert reply["error_code"] == ErrorCode.INCONSISTENT_CLUSTER_ID
+            assert nodes.running[1].is_active_controller
+
+    run(scenario())

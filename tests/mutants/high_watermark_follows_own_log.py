@@ -1,0 +1,26 @@
+"""A node whose high watermark follows the leader's own log end: it acknowledges what it alone has.
+
+`quorumlog chaos run --node-module tests.mutants.high_watermark_follows_own_log` must end invalid.
+"""
+
+import sys
+from collections.abc import Iterable
+
+from quorumlog.broker.core.isr import Progress
+from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.core.partition_state import Marks
+from quorumlog.broker.core.roles import Leader
+from quorumlog.node.assemble import NodeParts
+from quorumlog.node.main import main
+
+
+class Mutant(Partition):
+    def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+        return []
+
+    def check_invariants(self, before: Marks, *, truncates: bool = False) -> None:
+        """The core would notice at once and end the node: here the history has to tell."""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], NodeParts(partition=Mutant)))

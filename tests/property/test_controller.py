@@ -1,0 +1,210 @@
+"""Any schedule of brokers that come, go and propose: the rules hold after each step."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumlog.metadata_quorum.controller.brokers import active_brokers
+from quorumlog.metadata_quorum.controller.requests import (
+    AllocateProducerIds,
+    AlterPartitions,
+    AlterTopicConfigs,
+    DeleteTopics,
+    GrowTopic,
+    IsrResults,
+)
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.controller_client import IsrProposal, NewTopic
+from quorumlog.metadata_quorum.image.model import PartitionImage
+from quorumlog.metadata_quorum.image.replay import check_partition
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex
+from tests.unit.metadata_quorum.controllers import Bench, image_of
+
+BROKERS = st.integers(1, 4)
+NAMES = st.sampled_from(["a", "b"])
+RARELY = st.sampled_from([False] * 7 + [True])
+STEPS = st.one_of(
+    st.tuples(st.just("register"), BROKERS, st.sampled_from("xy"), st.sampled_from([0, 0, 1])),
+    st.tuples(st.just("heartbeat"), BROKERS, RARELY, RARELY, RARELY),
+    st.tuples(st.just("heartbeat"), BROKERS, st.just(False), st.just(False), st.just(False)),
+    st.tuples(st.just("died"), BROKERS),
+    st.tuples(st.just("died_half_way"), BROKERS, st.integers(1, 3)),
+    st.tuples(st.just("wait"), st.sampled_from([100, 5000, 9000])),
+    st.tuples(st.just("create"), NAMES, st.integers(1, 3), st.integers(1, 4)),
+    st.tuples(st.just("grow"), NAMES, st.integers(1, 4)),
+    st.tuples(st.just("delete"), NAMES),
+    st.tuples(st.just("min_isr"), NAMES, st.integers(1, 3)),
+    st.tuples(st.just("alter"), NAMES, st.integers(0, 1), st.integers(0, 15), RARELY, RARELY),
+    st.tuples(st.just("alter"), NAMES, st.just(0), st.just(15), st.just(False), st.just(False)),
+    st.tuples(st.just("producer_ids"), BROKERS),
+    st.tuples(st.just("fail_over"), st.integers(0, 3)),
+)
+SCHEDULES = st.lists(STEPS, min_size=5, max_size=40)
+
+
+class World(Bench):
+    """A bench whose methods are the steps; `written` is what the last step appended."""
+
+    written = 0
+
+    def do(self, step: tuple[Any, ...]) -> None:
+        before = len(self.log)
+        getattr(self, f"do_{step[0]}")(*step[1:])
+        self.written = len(self.log) - before if step[0] in {"register", "died", "wait"} else 0
+
+    def do_register(self, broker_id: int, incarnation: str, address: int) -> None:
+        self.register(broker_id, incarnation, address * (19100 + broker_id))
+
+    def do_heartbeat(self, broker_id: int, behind: bool, fence: bool, stop: bool) -> None:
+        offset = -1 if behind else len(self.log) - 1
+        self.heartbeat(broker_id, metadata_offset=offset, want_fence=fence, want_shut_down=stop)
+
+    def do_died(self, broker_id: int) -> None:
+        self.die(broker_id)
+
+    def do_died_half_way(self, broker_id: int, lost: int) -> None:
+        """The controller dies while it fences the broker."""
+        written = len(self.log)
+        self.die(broker_id)
+        self.written = len(self.log) - written
+        self.do_fail_over(lost)
+
+    def do_wait(self, time_ms: int) -> None:
+        self.now_ms += time_ms
+        while self.carry_out(self.controller.decide_expiry(self.now_ms)) is not None:
+            pass
+
+    def do_create(self, name: str, partitions: int, replication_factor: int) -> None:
+        self.create(
+            NewTopic(name=name, partitions=partitions, replication_factor=replication_factor)
+        )
+
+    def do_grow(self, name: str, partitions: int) -> None:
+        self.ask(GrowTopic(name=name, partitions=partitions))
+
+    def do_delete(self, name: str) -> None:
+        self.ask(DeleteTopics(names=(name,)))
+
+    def do_min_isr(self, name: str, least: int) -> None:
+        self.ask(AlterTopicConfigs(name=name, entries={"min.insync.replicas": str(least)}))
+
+    def do_alter(self, name: str, index: int, mask: int, drifts: bool, reboots: bool) -> None:
+        cluster = self.controller.cluster
+        partition, topic_id = cluster.partition(name, index), cluster.topic_id(name)
+        if partition is None or topic_id is None or partition.leader_id not in cluster.brokers:
+            return
+        leader = cluster.brokers[partition.leader_id]
+        members = [cluster.brokers[b] for b in partition.replicas if mask >> (b - 1) & 1]
+        seen_epochs = [m.broker_epoch - (reboots and m is not leader) for m in members]
+        proposal = IsrProposal(
+            topic_id=topic_id,
+            partition=PartitionIndex(index),
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=Epoch(partition.partition_epoch + drifts),
+            new_isr=tuple((m.broker_id, e) for m, e in zip(members, seen_epochs, strict=True)),
+        )
+        request = AlterPartitions(
+            broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
+        )
+        response = self.ask(request)
+        assert isinstance(response, IsrResults)
+        if response.results[0].error_code is ErrorCode.NONE:
+            assert leader in members
+            assert not drifts
+            assert not reboots or members == [leader]
+        elif not (drifts or reboots) and leader in members:
+            assert not {m.broker_id for m in members} <= active_brokers(cluster)
+
+    def do_producer_ids(self, broker_id: int) -> None:
+        broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
+        epoch = -1 if broker is None else broker.broker_epoch
+        self.ask(AllocateProducerIds(broker_id=BrokerId(broker_id), broker_epoch=epoch))
+
+    def do_fail_over(self, lost: int) -> None:
+        """The next controller finds the last decision only in part: it was in several batches."""
+        del self.log[len(self.log) - min(lost, self.written) :]
+        self.controller = self.take_over()
+        self.carry_out(self.controller.decide_activation())
+
+
+def check(world: World, before: dict[tuple[bytes, int], PartitionImage]) -> None:
+    cluster = world.controller.cluster
+    assert world.controller.check_invariants() == []
+    active = active_brokers(cluster)
+    now = image_of(cluster)
+    for name, topic in now.topics.items():
+        least = int(topic.configs.get("min.insync.replicas", world.settings.min_insync_replicas))
+        for index, partition in enumerate(topic.partitions):
+            check_partition(partition)
+            assert {*partition.isr} <= active, (name, index)
+            # Whoever may lead, leads.
+            assert (partition.leader_id in active) == bool(partition.isr)
+            assert partition.isr or not {*partition.elr} & active
+            assert partition.isr or partition.elr, "somebody holds all that is committed"
+            if len(partition.isr) >= min(least, len(partition.replicas)):
+                assert not partition.elr
+            old = before.get((topic.topic_id, index))
+            if old is not None:
+                assert partition.leader_epoch >= old.leader_epoch
+                assert partition.partition_epoch >= old.partition_epoch
+                same_epoch = partition.leader_epoch == old.leader_epoch
+                assert partition.leader_id == old.leader_id or not same_epoch
+            before[topic.topic_id, index] = partition
+
+
+@settings(max_examples=250, deadline=None, derandomize=True)
+@given(SCHEDULES, st.integers(1, 3))
+def test_the_rules_hold_and_replay_equals_live(steps: list[tuple[Any, ...]], least: int) -> None:
+    world = World(settings=ControllerSettings(min_insync_replicas=least))
+    world.start(1, 2, 3)
+    world.do_create("a", 2, 3)
+    before: dict[tuple[bytes, int], PartitionImage] = {}
+    for step in steps:
+        if step[0] in {"fail_over", "died_half_way"}:
+            before = {}  # what was not committed is taken back
+        world.do(step)
+        check(world, before)
+    assert image_of(world.replay()) == image_of(world.controller.cluster)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(SCHEDULES, st.lists(st.integers(1, 5), max_size=30))
+def test_published_deltas_name_all_that_changed(
+    steps: list[tuple[Any, ...]], batches: list[int]
+) -> None:
+    world = World()
+    world.start(1, 2, 3)
+    world.do_create("a", 2, 3)
+    for step in steps:
+        world.do(step)
+    world.now_ms += 1
+    replay, offset = Bench().replay(), 0
+    image = image_of(replay)
+    for size in [*batches, len(world.log)]:
+        was = image
+        for record in world.log[offset : offset + size]:
+            replay.apply(replay.end_offset, record)
+        offset += size
+        delta, image = replay.publish(
+            end_offset=replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(1)
+        )
+        old_brokers, new_brokers = dict(was.brokers), dict(image.brokers)
+        assert {
+            b for b in {**old_brokers, **new_brokers} if old_brokers.get(b) != new_brokers.get(b)
+        } <= delta.brokers
+        for name, topic in image.topics.items():
+            old = was.topics.get(name)
+            if old is not None and old.topic_id != topic.topic_id:
+                assert delta.deleted_topics[name] == old.topic_id
+                old = None
+            changed = {
+                index
+                for index, partition in enumerate(topic.partitions)
+                if old is None or index >= len(old.partitions) or old.partitions[index] != partition
+            }
+            assert changed == {tp.partition for tp in delta.partitions if tp.topic == name}
+        gone = {name for name in was.topics if name not in image.topics}
+        assert gone <= {*delta.deleted_topics}
+        assert {tp.topic for tp in delta.partitions} <= {*image.topics}

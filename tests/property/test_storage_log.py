@@ -1,0 +1,214 @@
+"""A log against a list of batches, under any sequence of what may be done to it; and epochs."""
+
+from dataclasses import dataclass
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.records import read_header
+from tests.unit.storage.batches import DIRECTORY, batch, read_all
+
+SETTINGS = LogSettings(segment_bytes=500, index_interval_bytes=100)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One batch of the model."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    data: bytes
+
+
+class LogMachine(RuleBasedStateMachine):
+    """Crashes included: what was flushed stays, and what is there is a prefix of what was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = SimDisk()
+        self.recovery_point = 0
+        self.epoch = 0
+        self.count = 0
+        self.start = 0
+        self.batches: list[Stored] = []
+        self.log = self.open(clean=False)
+
+    def open(self, *, clean: bool) -> Log:
+        return Log.open(
+            self.disk,
+            DIRECTORY,
+            SETTINGS,
+            clean=clean,
+            recovery_point=self.recovery_point,
+            log_start_offset=self.start,
+        )
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1].next_offset if self.batches else self.start
+
+    @rule(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), as_leader=st.booleans())
+    def append(self, sizes: list[int], as_leader: bool) -> None:
+        offset, parts = self.end, []
+        for size in sizes:
+            values = [f"value-{self.count + index}" for index in range(size)]
+            self.count += size
+            data = batch(*values, base_offset=offset, leader_epoch=self.epoch)
+            parts.append(Stored(offset, offset + size, self.epoch, data))
+            offset += size
+        data = b"".join(part.data for part in parts)
+        if as_leader:
+            info = self.log.append_as_leader(data, leader_epoch=self.epoch, now_ms=0)
+        else:
+            info = self.log.append_as_follower(data)
+        assert (info.first_offset, info.last_offset) == (self.end, offset - 1)
+        self.batches += parts
+
+    @rule()
+    def elect(self) -> None:
+        self.epoch += 1
+
+    @rule(back=st.integers(-2, 12))
+    def truncate(self, back: int) -> None:
+        self._truncate(max(self.start, self.end - back))
+
+    def _truncate(self, offset: int) -> None:
+        self.log.truncate_to(offset)
+        self.recovery_point = min(self.recovery_point, self.log.flushed_offset)
+        cut = [part for part in self.batches if part.next_offset > offset]
+        self.batches = [part for part in self.batches if part.next_offset <= offset]
+        if cut:  # the start may lie in a batch that is cut
+            self.start = min(self.start, cut[0].base_offset)
+
+    @rule(forward=st.integers(0, 8))
+    def advance_start(self, forward: int) -> None:
+        self.start = min(self.start + forward, self.end)
+        self.log.advance_log_start_offset(self.start)
+        if self.start == self.end:
+            self.log.truncate_fully_and_start_at(self.start)
+            self.batches, self.recovery_point = [], self.start
+            self.epoch += 1
+
+    @rule()
+    def flush(self) -> None:
+        assert self.log.flush() == self.end
+        self.recovery_point = self.end
+
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool) -> None:
+        self.log.close(clean=clean)
+        self.disk.kill()
+        self.log = self.open(clean=clean)
+
+    @rule(seed=st.integers(0, 1 << 32))
+    def lose_power(self, seed: int) -> None:
+        flushed = self.log.flushed_offset
+        self.disk.crash(Random(seed))
+        self.log = self.open(clean=False)
+        assert flushed <= self.log.log_end_offset <= self.end
+        assert self.log.flushed_offset == self.log.log_end_offset
+        end = self.log.log_end_offset
+        self.batches = [part for part in self.batches if self.start < part.next_offset <= end]
+
+    @rule(data=st.data())
+    def read(self, data: st.DataObject) -> None:
+        offset = data.draw(st.integers(self.start, self.end))
+        end_offset = data.draw(st.integers(self.start, self.end + 1))
+        max_bytes = data.draw(st.integers(1, 700))
+        records, next_offset = self.log.read(offset, max_bytes=max_bytes, end_offset=end_offset)
+        wanted = [
+            part
+            for part in self.batches
+            if part.next_offset > offset and part.next_offset <= end_offset
+        ]
+        if not wanted or offset >= end_offset:
+            assert (records, next_offset) == (b"", offset)
+            return
+        assert read_header(records).base_offset == wanted[0].base_offset
+        assert b"".join(part.data for part in wanted).startswith(records)
+        assert next_offset in {part.next_offset for part in wanted}
+        assert len(records) <= max(max_bytes, len(wanted[0].data))
+
+    @invariant()
+    def it_is_what_the_model_says(self) -> None:
+        held = [part for part in self.batches if part.next_offset > self.start]
+        assert (self.log.log_start_offset, self.log.log_end_offset) == (self.start, self.end)
+        assert read_all(self.log) == b"".join(part.data for part in held)
+        assert [header.base_offset for header in self.log.headers(self.start)] == [
+            part.base_offset for part in held
+        ]
+
+    @invariant()
+    def its_epochs_start_where_their_batches_do(self) -> None:
+        expected: dict[int, int] = {}
+        for part in self.batches:
+            if part.next_offset > self.start:
+                expected.setdefault(part.epoch, max(part.base_offset, self.start))
+        entries = {int(epoch): int(start) for epoch, start in self.log.epochs.entries}
+        assert entries == expected
+
+
+def test_a_log_is_a_list_of_batches() -> None:
+    run_state_machine_as_test(
+        LogMachine,
+        settings=settings(
+            max_examples=150, stateful_step_count=30, deadline=None, derandomize=True
+        ),
+    )
+
+
+def dumb_end(entries: list[EpochEntry], epoch: int, log_end_offset: int) -> tuple[int, int]:
+    """KIP-101 and KIP-279, sentence by sentence, on lists."""
+    if epoch == -1 or not entries or epoch > entries[-1].epoch:
+        return (-1, -1)
+    if epoch == entries[-1].epoch:
+        return (epoch, log_end_offset)
+    higher = [entry for entry in entries if entry.epoch > epoch]
+    lower = [entry for entry in entries if entry.epoch <= epoch]
+    return (lower[-1].epoch if lower else epoch, higher[0].start_offset)
+
+
+steps = st.one_of(
+    st.tuples(st.just("assign"), st.integers(0, 8), st.integers(0, 20)),
+    st.tuples(st.just("end"), st.just(0), st.integers(0, 20)),
+    st.tuples(st.just("start"), st.just(0), st.integers(0, 20)),
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.lists(steps, max_size=8))
+def test_epochs_do_what_a_dumb_list_does(changes: list[tuple[str, int, int]]) -> None:
+    epochs, dumb = LeaderEpochs(), list[EpochEntry]()
+    for kind, epoch, offset in changes:
+        if kind == "assign":
+            epochs = epochs.assigned(epoch, offset)
+            if not (dumb and dumb[-1].epoch == epoch and dumb[-1].start_offset <= offset):
+                dumb = [e for e in dumb if e.epoch < epoch and e.start_offset < offset]
+                dumb.append(EpochEntry(Epoch(epoch), Offset(offset)))
+        elif kind == "end":
+            epochs = epochs.truncated_from_end(offset)
+            dumb = [e for e in dumb if e.start_offset < offset]
+        else:
+            epochs = epochs.truncated_from_start(offset)
+            below = [e for e in dumb if e.start_offset <= offset]
+            first = [EpochEntry(below[-1].epoch, Offset(offset))] if below else []
+            dumb = first + [e for e in dumb if e.start_offset > offset]
+        assert list(epochs.entries) == dumb
+    for asked in range(-1, 10):
+        assert epochs.end_offset_for(asked, 30) == dumb_end(dumb, asked, 30)
+    for offset in range(25):
+        held = [entry.epoch for entry in dumb if entry.start_offset <= offset]
+        assert epochs.epoch_at(offset) == (held[-1] if held else -1)

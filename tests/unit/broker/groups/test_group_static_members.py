@@ -1,0 +1,147 @@
+"""Members with an instance id (KIP-345) come back without a rebalance, and fence who they were."""
+
+from quorumlog.broker.core.groups.requests import JoinResult, LeaveResult, SyncResult
+from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.unit.broker.groups.coordination import Coordination, beat, join, leave, sync
+
+
+def rejoin(group: Coordination, instance: str, new_id: str, **changes: object) -> int:
+    return group.ask(join(new_member_id=new_id, group_instance_id=instance, **changes))
+
+
+def result(group: Coordination, request_id: int) -> JoinResult:
+    answer = group.replies[request_id]
+    assert isinstance(answer, JoinResult)
+    return answer
+
+
+def test_a_follower_comes_back_without_a_rebalance() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    request_id = rejoin(group, "i-b", "b2")
+    assert request_id not in group.replies, "not before the new member id is committed"
+    group.commit_writes()
+    answer = result(group, request_id)
+    assert (answer.error_code, answer.generation_id, answer.leader) == (ErrorCode.NONE, 1, "a")
+    assert group.answer(sync("b2", 1)) == SyncResult(
+        error_code=ErrorCode.NONE,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignment=b"b",
+    )
+    assert group.answer(beat("b", 1, "i-b")) is ErrorCode.FENCED_INSTANCE_ID
+    assert group.answer(beat("b", 1)) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert group.answer(beat("b2", 1, "i-b")) is ErrorCode.NONE
+
+
+def test_a_leader_comes_back_as_leader_with_nothing_to_assign() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    request_id = rejoin(group, "i-a", "a2")
+    group.commit_writes()
+    answer = result(group, request_id)
+    assert (answer.leader, answer.skip_assignment, len(answer.members)) == ("a2", True, 2)
+
+
+def test_an_old_client_that_led_is_not_told_that_it_leads() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    request_id = rejoin(group, "i-a", "a2", supports_skipping_assignment=False)
+    group.commit_writes()
+    assert (result(group, request_id).leader, result(group, request_id).members) == ("a", ())
+
+
+def test_the_next_coordinator_knows_the_new_member_id() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    rejoin(group, "i-b", "b2")
+    group.commit_writes()
+    successor = group.reloaded()
+    assert successor.answer(beat("b2", 1, "i-b")) is ErrorCode.NONE
+    again = rejoin(successor, "i-b", "b3")
+    successor.commit_writes()
+    assert result(successor, again).generation_id == 1, "a failover is no reason to rebalance"
+
+
+def test_if_the_new_member_id_cannot_be_written_the_old_one_stays() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    request_id = rejoin(group, "i-b", "b2")
+    group.fail_write()
+    assert result(group, request_id).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert group.answer(beat("b", 1, "i-b")) is ErrorCode.NONE
+
+
+def test_a_rebalance_during_that_write_makes_the_member_ask_again() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    request_id = rejoin(group, "i-b", "b2")
+    group.ask(join("a", group_instance_id="i-a"))
+    group.commit_writes()
+    assert result(group, request_id).error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    again = rejoin(group, "i-b", "b3")
+    assert result(group, again).generation_id == 2
+
+
+def test_two_who_come_back_at_once_rebalance() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    first, second = rejoin(group, "i-a", "a2"), rejoin(group, "i-b", "b2")
+    group.commit_writes()
+    assert result(group, first).error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    rejoin(group, "i-a", "a3")
+    assert result(group, second).generation_id == 2
+
+
+def test_with_another_subscription_it_comes_back_with_a_rebalance() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    rejoin(group, "i-b", "b2", protocols=(("range", b"other topics"),))
+    assert group.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
+    assert group.answer(beat("a", 1, "i-a")) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_in_a_rebalance_who_comes_back_fences_who_waits() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    waiting = group.ask(join("a", group_instance_id="i-a"))
+    rejoin(group, "i-a", "a2")
+    assert result(group, waiting).error_code is ErrorCode.FENCED_INSTANCE_ID
+
+
+def test_while_the_leader_assigns_coming_back_starts_over() -> None:
+    group = Coordination()
+    for name in "ab":
+        rejoin(group, f"i-{name}", name)
+    group.tick(200)
+    waiting = group.ask(sync("b", 1))
+    rejoin(group, "i-b", "b2")
+    assert group.replies[waiting] == SyncResult(error_code=ErrorCode.FENCED_INSTANCE_ID)
+    assert group.coordinator.groups["g"].state is GroupState.PREPARING_REBALANCE
+
+
+def test_a_rebalance_keeps_static_members_that_are_away_until_their_session_ends() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    request_id = group.ask(join("a", group_instance_id="i-a", rebalance_timeout_ms=500))
+    group.ask(join("b", group_instance_id="i-b", session_timeout_ms=5000, rebalance_timeout_ms=500))
+    assert len(result(group, request_id).members) == 2
+    group.ask(join(new_member_id="c", rebalance_timeout_ms=500))
+    a = group.ask(join("a", group_instance_id="i-a", rebalance_timeout_ms=500))
+    group.tick(2000)
+    assert {member.member_id for member in result(group, a).members} == {"a", "b", "c"}
+
+
+def test_an_administrator_removes_an_instance() -> None:
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    wrong = group.answer(leave("a", instance="i-b"))
+    right = group.answer(leave("", instance="i-b"))
+    nobody = group.answer(leave("", instance="i-z"))
+    outcomes = [answer.members for answer in (wrong, right, nobody) if isinstance(answer, LeaveResult)]
+    assert outcomes == [
+        (ErrorCode.FENCED_INSTANCE_ID,),
+        (ErrorCode.NONE,),
+        (ErrorCode.UNKNOWN_MEMBER_ID,),
+    ]

@@ -1,0 +1,72 @@
+from quorumlog.broker.core.purgatory import (
+    PURGE_AT_LEAST,
+    Deadlines,
+    FetchPurgatory,
+    ProduceQueue,
+    WaitingFetch,
+    WaitingProduce,
+)
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+def test_a_produce_is_completed_once() -> None:
+    deadlines = Deadlines[WaitingProduce]()
+    queue = ProduceQueue(deadlines)
+    first, second = WaitingProduce(50, 10), WaitingProduce(40, 20)
+    assert queue.add(first)
+    assert queue.add(second)  # its deadline is the earliest now
+    assert queue.complete_below(9) == []
+    assert queue.complete_below(10) == [first]
+    assert deadlines.expire(60) == [second]
+    assert queue.complete_below(30) == []
+    assert queue.fail() == []
+    assert len(deadlines) == len(queue) == 0
+
+
+def test_a_repeated_batch_does_not_wait_for_newer_ones() -> None:
+    queue = ProduceQueue(Deadlines[WaitingProduce]())
+    newer, repeated = WaitingProduce(50, 20), WaitingProduce(50, 10)
+    queue.add(newer)
+    queue.add(repeated)
+    assert queue.complete_below(15) == [repeated]
+    assert queue.fail() == [newer]
+
+
+def test_those_who_timed_out_do_not_pile_up() -> None:
+    deadlines = Deadlines[WaitingProduce]()
+    queue = ProduceQueue(deadlines)
+    for offset in range(100):
+        queue.add(WaitingProduce(offset, offset + 1))
+        deadlines.expire(offset)
+    assert len(queue._queue) <= 1
+
+
+def test_deadlines_come_in_order_and_the_done_are_purged() -> None:
+    deadlines = Deadlines[WaitingProduce]()
+    waits = [WaitingProduce(1000 - at, 0) for at in range(2 * PURGE_AT_LEAST + 10)]
+    for wait in waits:
+        deadlines.add(wait)
+    for wait in waits[: PURGE_AT_LEAST + 6]:
+        assert deadlines.end(wait)
+        assert not deadlines.end(wait)
+    assert len(deadlines._heap) == len(deadlines) == PURGE_AT_LEAST + 4
+    assert deadlines.next_deadline_ms() == waits[-1].deadline_ms
+    assert deadlines.expire(5000) == waits[: PURGE_AT_LEAST + 5 : -1]
+    assert deadlines.next_deadline_ms() is None
+
+
+def test_a_fetch_waits_on_all_its_partitions_and_leaves_all() -> None:
+    purgatory = FetchPurgatory[WaitingFetch]()
+    both, one = WaitingFetch(100, [A, B]), WaitingFetch(200, [A])
+    assert purgatory.park(both)
+    assert not purgatory.park(one)
+    assert purgatory.waiting_on(A) == [both, one]
+    assert purgatory.end(both)
+    assert not purgatory.end(both)
+    assert purgatory.waiting_on(A) == [one]
+    assert not purgatory.has_waiting(B)
+    assert purgatory.expire(199) == []
+    assert purgatory.expire(200) == [one]
+    assert not purgatory.has_waiting(A)

@@ -1,0 +1,60 @@
+from pathlib import Path
+
+import pytest
+
+from quorumlog.cluster import ClusterError, LocalCluster, layout
+
+BOTH = ("broker", "controller")
+
+
+def test_a_cluster_is_read_back_as_it_was_saved(tmp_path: Path) -> None:
+    spec = layout.plan([BOTH, BOTH], host="127.0.0.1", port=9092, config={"num.partitions": "3"})
+    layout.save(tmp_path, spec)
+    assert layout.load(tmp_path) == spec
+    assert spec.bootstrap == "127.0.0.1:9092,127.0.0.1:9093"
+    text = layout.properties_file(tmp_path, 2).read_text()
+    assert "controller.quorum.voters=1@127.0.0.1:19092,2@127.0.0.1:19093" in text
+    assert "default.replication.factor=2" in text
+    assert "num.partitions=3" in text
+
+
+def test_free_ports_are_all_different() -> None:
+    spec = layout.plan([BOTH] * 5, host="127.0.0.1", port=0, config={})
+    addresses = [address for node in spec.nodes for address in (node.kafka, node.control)]
+    assert len(set(addresses)) == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is damaged"),
+        ("[]", "is damaged"),
+        ('{"format": 9}', "format 9 is not 1"),
+        ('{"format": 1, "nodes": [{}], "config": {}, "cluster_id": "x"}', "is damaged"),
+    ],
+)
+def test_a_damaged_cluster_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    with pytest.raises(ClusterError, match=message):
+        LocalCluster.open(tmp_path)
+
+
+def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="holds no cluster"):
+        LocalCluster.open(tmp_path)
+    with pytest.raises(ClusterError, match="at least one"):
+        LocalCluster(tmp_path, nodes=0)
+    with pytest.raises(ClusterError, match="go together"):
+        LocalCluster(tmp_path, controllers=1)
+    with pytest.raises(ClusterError, match="fast or kafka"):
+        LocalCluster(tmp_path, defaults="slow")
+    with pytest.raises(ClusterError, match="choose one below"):
+        LocalCluster(tmp_path, port=60_000)
+
+
+def test_a_node_that_does_not_run_cannot_be_signalled(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=1)
+    with pytest.raises(ClusterError, match="node 1 does not run"):
+        cluster.kill(1)
+    with pytest.raises(ClusterError, match="there is no node 7; this cluster has 1"):
+        cluster.pause(7)

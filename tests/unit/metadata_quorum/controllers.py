@@ -1,0 +1,124 @@
+"""A controller with its log in a list: what the driver does, without disk, network or quorum."""
+
+import random
+from dataclasses import dataclass, field
+from typing import TypeVar, cast
+
+from quorumlog.metadata_quorum.controller.facade import Controller
+from quorumlog.metadata_quorum.controller.requests import (
+    ControllerRequest,
+    CreateTopics,
+    Decision,
+    TopicResults,
+)
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    NewTopic,
+    RegistrationReply,
+    TopicResult,
+)
+from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
+from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+SETTINGS = ControllerSettings(default_replication_factor=3)
+T = TypeVar("T")
+
+
+def image_of(cluster: ClusterReplay) -> ClusterImage:
+    """Freeze a copy, whatever the replay has published before."""
+    _, image = cluster.publish(
+        end_offset=cluster.end_offset, epoch=Epoch(1), controller_id=BrokerId(1)
+    )
+    return image
+
+
+@dataclass
+class Bench:
+    settings: ControllerSettings = SETTINGS
+    now_ms: int = 1000
+    log: list[MetadataRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(7).randbytes
+        self.controller = self.take_over()
+
+    def replay(self) -> ClusterReplay:
+        replay = ClusterReplay(ClusterImage())
+        for offset, record in enumerate(self.log):
+            replay.apply(Offset(offset), decode_record(encode_record(record)))
+        return replay
+
+    def take_over(self) -> Controller:
+        return Controller(
+            image_of(self.replay()), self.settings, draw=self.draw, now_ms=self.now_ms
+        )
+
+    def ask(self, request: ControllerRequest) -> object:
+        decision = self.controller.decide(
+            request, now_ms=self.now_ms, base_offset=Offset(len(self.log))
+        )
+        return self.carry_out(decision)
+
+    def carry_out(self, decision: Decision[T]) -> T:
+        for record in decision.records:
+            self.controller.apply(Offset(len(self.log)), record)
+            self.log.append(record)
+        return decision.response
+
+    def register(self, broker_id: int, incarnation: str = "a", port: int = 0) -> RegistrationReply:
+        request = BrokerRegistration(
+            broker_id=BrokerId(broker_id),
+            incarnation_id=incarnation,
+            host="localhost",
+            port=9092,
+            control_address=f"localhost:{port or 19000 + broker_id}",
+        )
+        return cast("RegistrationReply", self.ask(request))
+
+    def heartbeat(self, broker_id: int, **fields: int) -> HeartbeatReply:
+        broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
+        request = BrokerHeartbeat(
+            broker_id=BrokerId(broker_id),
+            broker_epoch=fields.get("broker_epoch", broker.broker_epoch if broker else -1),
+            metadata_offset=fields.get("metadata_offset", len(self.log) - 1),
+            want_fence=bool(fields.get("want_fence", False)),
+            want_shut_down=bool(fields.get("want_shut_down", False)),
+        )
+        return cast("HeartbeatReply", self.ask(request))
+
+    def start(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.register(broker_id)
+            self.heartbeat(broker_id)
+
+    def create(self, topic: NewTopic) -> TopicResult:
+        return cast("TopicResults", self.ask(CreateTopics(topics=(topic,)))).results[0]
+
+    def die(self, broker_id: int) -> None:
+        self.now_ms += 1
+        self.carry_out(
+            self.controller.decide_process_died(BrokerId(broker_id), closed_ms=self.now_ms)
+        )
+
+    def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
+        partition = self.controller.cluster.partition(topic, index)
+        assert partition is not None
+        return partition
+
+
+def ids(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
+def topic(name: str = "t", *replicas: int, **configs: str) -> NewTopic:
+    """Partition 0 on `replicas`, in this order."""
+    return NewTopic(
+        name=name,
+        assignments={0: ids(*(replicas or (1, 2, 3)))},
+        configs={key.replace("_", "."): value for key, value in configs.items()},
+    )

@@ -1,0 +1,149 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+
+from quorumlog.broker.io.lifecycle import BrokerLifecycle, LifecycleSettings, RegistrationFailed
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    ControllerUnavailable,
+    HeartbeatReply,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+REGISTRATION = BrokerRegistration(
+    broker_id=BrokerId(1), incarnation_id="a", host="h", port=1, control_address="h:2"
+)
+
+
+class FakeController:
+    """Grants what it is asked, unless `refusals` or `unknown` say otherwise."""
+
+    def __init__(self) -> None:
+        self.refusals: list[ErrorCode] = []
+        self.unknown = False
+        self.epoch = 4
+        self.heartbeats: list[BrokerHeartbeat] = []
+        self.lifecycle: BrokerLifecycle | None = None
+
+    async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
+        if self.refusals:
+            error_code = self.refusals.pop(0)
+            if error_code is ErrorCode.NETWORK_EXCEPTION:
+                raise ControllerUnavailable("nobody leads")
+            return RegistrationReply(error_code=error_code)
+        self.epoch += 1
+        self.show(fenced=True)
+        return RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=self.epoch)
+
+    async def broker_heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
+        self.heartbeats.append(heartbeat)
+        if self.unknown:
+            self.unknown = False
+            return HeartbeatReply(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
+        if heartbeat.metadata_offset >= self.epoch:
+            self.show(fenced=heartbeat.want_shut_down)
+        return HeartbeatReply(error_code=ErrorCode.NONE, should_shut_down=heartbeat.want_shut_down)
+
+    def show(self, *, fenced: bool) -> None:
+        broker = BrokerImage(
+            broker_id=BrokerId(1),
+            broker_epoch=self.epoch,
+            incarnation_id="a",
+            host="h",
+            port=1,
+            control_address="h:2",
+            fenced=fenced,
+        )
+        image = ClusterImage(end_offset=Offset(self.epoch + 1), brokers={BrokerId(1): broker})
+        assert self.lifecycle is not None
+        self.lifecycle.publish(ClusterDelta(brokers=frozenset({BrokerId(1)})), image)
+
+
+Scenario = Callable[[FakeController, BrokerLifecycle, list[int]], Awaitable[None]]
+
+
+def run(scenario: Scenario, settings: LifecycleSettings | None = None) -> None:
+    async def main() -> None:
+        controller, epochs = FakeController(), list[int]()
+        lifecycle = BrokerLifecycle(
+            registration=REGISTRATION,
+            registrar=controller,
+            settings=settings or LifecycleSettings(broker_heartbeat_interval_ms=60_000),
+            registered=epochs.append,
+        )
+        controller.lifecycle = lifecycle
+        lifecycle.start()
+        async with asyncio.timeout(10):
+            await scenario(controller, lifecycle, epochs)
+
+    asyncio.run(main())
+
+
+def test_it_registers_and_is_let_in_without_waiting_for_an_interval() -> None:
+    async def scenario(
+        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
+    ) -> None:
+        await lifecycle.unfenced.wait()
+        assert epochs == [5] == [heartbeat.metadata_offset for heartbeat in controller.heartbeats]
+        await lifecycle.stop(timeout_ms=1000)
+
+    run(scenario)
+
+
+def test_it_registers_again_until_somebody_takes_it() -> None:
+    async def scenario(
+        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
+    ) -> None:
+        controller.refusals = [
+            ErrorCode.NETWORK_EXCEPTION,
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        ]
+        await lifecycle.unfenced.wait()
+        assert (controller.refusals, epochs) == ([], [5])
+        await lifecycle.stop(timeout_ms=1000)
+
+    run(scenario)
+
+
+def test_it_gives_up_when_the_time_to_register_is_over() -> None:
+    async def scenario(
+        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
+    ) -> None:
+        controller.refusals = [ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 100
+        with pytest.raises(RegistrationFailed, match="DUPLICATE"):
+            await lifecycle.failure
+        await lifecycle.stop(timeout_ms=1000)
+
+    run(scenario, replace(LifecycleSettings(), initial_broker_registration_timeout_ms=20))
+
+
+def test_one_that_is_not_known_any_more_registers_again() -> None:
+    async def scenario(
+        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
+    ) -> None:
+        await lifecycle.unfenced.wait()
+        controller.unknown = True
+        controller.show(fenced=True)  # taken for dead: it says at once that it is not
+        assert not lifecycle.unfenced.is_set()
+        await lifecycle.unfenced.wait()
+        assert epochs == [5, 6]
+        await lifecycle.stop(timeout_ms=1000)
+
+    run(scenario)
+
+
+def test_stopping_waits_for_leave_to_stop() -> None:
+    async def scenario(
+        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
+    ) -> None:
+        await lifecycle.unfenced.wait()
+        await lifecycle.stop(timeout_ms=60_000)
+        assert controller.heartbeats[-1].want_shut_down
+
+    run(scenario)

@@ -1,0 +1,187 @@
+"""The small files: Kafka's bytes, replaced whole, refused when they are not."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.invariants import InvariantViolation
+from quorumlog.storage.errors import CorruptCheckpoint
+from quorumlog.storage.io.checkpoints import (
+    CLEAN_SHUTDOWN_FILE,
+    META_PROPERTIES_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    CleanShutdownMarker,
+    MetaProperties,
+    read_meta_properties,
+    read_offset_checkpoint,
+    read_partition_metadata,
+    uuid_from_text,
+    uuid_to_text,
+    write_meta_properties,
+    write_offset_checkpoint,
+    write_partition_metadata,
+)
+from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
+from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
+
+OFFSETS = {TopicPartition("b", 10): Offset(5), TopicPartition("a.b_c-1", 2): Offset(1 << 40)}
+META = MetaProperties(
+    cluster_id="MkU3OEVBNTcwNTJENDM2Qg", node_id=BrokerId(3), directory_id="AAAAAAAAAAAAAAAAAAAAZA"
+)
+TOPIC_ID = TopicId(bytes(range(240, 256)))
+Read = Callable[[Disk], object]
+CASES: list[tuple[str, Callable[[Disk], None], Read]] = [
+    (
+        RECOVERY_POINT_FILE,
+        lambda disk: write_offset_checkpoint(disk, "/d", RECOVERY_POINT_FILE, OFFSETS),
+        lambda disk: read_offset_checkpoint(disk, "/d", RECOVERY_POINT_FILE),
+    ),
+    (
+        META_PROPERTIES_FILE,
+        lambda disk: write_meta_properties(disk, "/d", META),
+        lambda disk: read_meta_properties(disk, "/d"),
+    ),
+    (
+        PARTITION_METADATA_FILE,
+        lambda disk: write_partition_metadata(disk, "/d", TOPIC_ID),
+        lambda disk: read_partition_metadata(disk, "/d"),
+    ),
+]
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk()
+    disk.mkdir("/d")
+    return disk
+
+
+def test_the_files_are_those_of_kafka(disk: SimDisk) -> None:
+    for _, write, _ in CASES:
+        write(disk)
+    assert read_file(disk, "/d/recovery-point-offset-checkpoint") == (
+        b"0\n2\na.b_c-1 2 1099511627776\nb 10 5\n"
+    )
+    assert read_file(disk, "/d/meta.properties") == (
+        b"cluster.id=MkU3OEVBNTcwNTJENDM2Qg\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZA\n"
+        b"node.id=3\nversion=1\n"
+    )
+    assert read_file(disk, "/d/partition.metadata") == (
+        b"version: 0\ntopic_id: 8PHy8_T19vf4-fr7_P3-_w\n"
+    )
+
+
+@pytest.mark.parametrize(("name", "write", "read"), CASES)
+def test_what_was_written_is_read_and_survives_power_loss(
+    name: str, write: Callable[[Disk], None], read: Read, disk: SimDisk
+) -> None:
+    nothing = read(disk)
+    assert not nothing
+    write(disk)
+    written = read(disk)
+    disk.crash(Random(0))
+    assert read(disk) == written in (OFFSETS, META, TOPIC_ID)
+    assert disk.listdir("/d") == [name]
+
+
+@pytest.mark.parametrize(("name", "write", "read"), CASES)
+def test_a_torn_file_is_refused_by_name_with_what_to_do(
+    name: str, write: Callable[[Disk], None], read: Read, disk: SimDisk
+) -> None:
+    write(disk)
+    whole, written = read_file(disk, f"/d/{name}"), read(disk)
+    for size in range(len(whole)):
+        for rest in (b"", bytes(len(whole) - size)):
+            write_file_durably(disk, f"/d/{name}", whole[:size] + rest)
+            try:
+                assert read(disk) == written  # nothing but the last newline is missing
+            except CorruptCheckpoint as error:
+                assert f"/d/{name} is not whole" in str(error)  # noqa: PT017 - or it is equal
+                assert "delete" in str(error) or "write it again" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize(("name", "write", "read"), CASES)
+def test_kafka_9892_power_loss_at_any_operation_leaves_the_old_file_or_the_new(
+    name: str, write: Callable[[Disk], None], read: Read, disk: SimDisk
+) -> None:
+    for operations in range(1, 9):
+        for seed in range(8):
+            disk = SimDisk()
+            disk.mkdir("/d")
+            left = operations
+
+            def lose_power(operation: str, path: str) -> None:
+                nonlocal left
+                left -= 1
+                if not left:
+                    raise KeyboardInterrupt
+
+            disk.on_operation = lose_power
+            try:
+                write(disk)
+            except KeyboardInterrupt:
+                disk.crash(Random(seed))
+            disk.on_operation = None
+            assert read(disk) in ({}, None, OFFSETS, META, TOPIC_ID)
+            write(disk)
+            assert read(disk) in (OFFSETS, META, TOPIC_ID)
+
+
+def test_comments_and_escapes_of_java_properties_are_understood(disk: SimDisk) -> None:
+    content = b"#\n#Mon Jan 01 2026\nversion=1\ncluster.id=a\\=b\n\nnode.id=4\ndirectory.id=x\n"
+    write_file_durably(disk, "/d/meta.properties", content)
+    assert read_meta_properties(disk, "/d") == MetaProperties(
+        cluster_id="a=b", node_id=BrokerId(4), directory_id="x"
+    )
+
+
+def test_versions_of_another_age_are_refused(disk: SimDisk) -> None:
+    write_file_durably(disk, "/d/meta.properties", b"version=0\nbroker.id=1\n")
+    write_file_durably(disk, "/d/partition.metadata", b"version: 9\ntopic_id: AA\n")
+    write_file_durably(disk, f"/d/{REPLICATION_FILE}", b"1\n0\n")
+    for read in (
+        lambda: read_meta_properties(disk, "/d"),
+        lambda: read_partition_metadata(disk, "/d"),
+        lambda: read_offset_checkpoint(disk, "/d", REPLICATION_FILE),
+    ):
+        with pytest.raises(CorruptCheckpoint, match="version"):
+            read()
+
+
+def test_uuids_are_written_as_kafka_writes_them() -> None:
+    assert uuid_to_text(bytes(15) + b"d") == "AAAAAAAAAAAAAAAAAAAAZA"
+    assert uuid_from_text("8PHy8_T19vf4-fr7_P3-_w") == TOPIC_ID
+    for bad in ("", "AAAA", "AAAAAAAAAAAAAAAAAAAAZB", "8PHy8/T19vf4+fr7/P3+/w", "é" * 22):
+        with pytest.raises(ValueError, match=r"UUID|base64|ASCII|padd"):
+            uuid_from_text(bad)
+
+
+def test_the_clean_shutdown_marker_is_there_only_between_shutdown_and_start(disk: SimDisk) -> None:
+    marker = CleanShutdownMarker(disk, "/d")
+    assert marker.take() is None
+    marker.note_started()
+    assert marker.leave(42)
+    assert read_file(disk, "/d/.kafka_cleanshutdown") == b'{"version": 1, "brokerEpoch": 42}'
+    disk.crash(Random(0))
+    assert CleanShutdownMarker(disk, "/d").take() == 42
+    disk.crash(Random(0))
+    assert CleanShutdownMarker(disk, "/d").take() is None
+
+
+def test_kafka_15375_no_marker_is_left_by_a_start_that_did_not_finish(disk: SimDisk) -> None:
+    marker = CleanShutdownMarker(disk, "/d")
+    with pytest.raises(InvariantViolation):
+        marker.note_started()
+    marker.take()
+    assert not marker.leave(1)
+    assert not disk.exists(f"/d/{CLEAN_SHUTDOWN_FILE}")
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"brokerEpoch": "x"}', b"\xff"])
+def test_a_marker_counts_by_its_name(disk: SimDisk, content: bytes) -> None:
+    write_file_durably(disk, f"/d/{CLEAN_SHUTDOWN_FILE}", content)
+    assert CleanShutdownMarker(disk, "/d").take() == -1

@@ -1,0 +1,206 @@
+"""What both disks do alike, and what the simulated one loses."""
+
+import errno
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from quorumlog.chaos.simulation.sim_disk import SimDisk, SimFile
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import CHUNKS_PER_WRITE, Disk, RealDisk, read_file
+from tests.unit.storage.batches import TINY, fill, open_log, read_all, stamped
+
+VALUES = [f"value-{index}" for index in range(20)]
+
+
+@pytest.fixture(params=["real", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Disk, str]:
+    return (RealDisk(), str(tmp_path)) if request.param == "real" else (SimDisk(), "/tmp")
+
+
+def test_a_file_is_appended_to_read_cut_and_read_again(place: tuple[Disk, str]) -> None:
+    disk, top = place
+    disk.mkdir(top)
+    path = f"{top}/file"
+    with pytest.raises(FileNotFoundError):
+        disk.open(path)
+    with pytest.raises(FileNotFoundError):
+        disk.size(path)
+    file = disk.open(path, create=True)
+    file.append([b"abc", memoryview(b"def"), bytearray(b"g")])
+    assert (file.pread(3, 2), file.pread(9, 5), file.pread(9, 7)) == (b"cde", b"fg", b"")
+    file.truncate(2)
+    file.append([b"X"])
+    file.fsync()
+    assert (file.size(), disk.size(path), read_file(disk, path)) == (3, 3, b"abX")
+    file.truncate(5)
+    assert file.pread(9, 0) == b"abX\0\0"
+    file.close()
+    file.close()
+
+
+def test_more_chunks_than_the_system_takes_at_once_are_written(place: tuple[Disk, str]) -> None:
+    disk, top = place
+    disk.mkdir(top)
+    file = disk.open(f"{top}/file", create=True)
+    chunks = [str(number).encode() for number in range(2 * CHUNKS_PER_WRITE + 3)]
+    file.append(chunks)
+    assert file.pread(1 << 20, 0) == b"".join(chunks)
+    file.close()
+
+
+def test_names_are_made_moved_and_removed(place: tuple[Disk, str]) -> None:
+    disk, top = place
+    disk.mkdir(f"{top}/a/b")
+    disk.mkdir(f"{top}/a/b")
+    for name in ("two", "one"):
+        disk.open(f"{top}/a/{name}", create=True).close()
+    disk.rename(f"{top}/a/two", f"{top}/a/one")
+    disk.fsync_dir(f"{top}/a")
+    assert disk.listdir(f"{top}/a") == ["b", "one"]
+    assert disk.exists(f"{top}/a/b")
+    assert disk.exists(f"{top}/a/one")
+    assert not disk.exists(f"{top}/a/two")
+    with pytest.raises(OSError, match=r"not empty"):
+        disk.rmdir(f"{top}/a")
+    disk.unlink(f"{top}/a/one")
+    disk.rmdir(f"{top}/a/b")
+    disk.rmdir(f"{top}/a")
+    assert not disk.exists(f"{top}/a")
+    for missing in (disk.listdir, disk.unlink, disk.fsync_dir):
+        with pytest.raises(FileNotFoundError):
+            missing(f"{top}/none")
+
+
+def test_a_directory_has_one_owner(place: tuple[Disk, str]) -> None:
+    disk, top = place
+    disk.mkdir(top)
+    lock = disk.lock(f"{top}/.lock")
+    with pytest.raises(StorageError, match="another process"):
+        disk.lock(f"{top}/.lock")
+    lock.release()
+    disk.lock(f"{top}/.lock").release()
+
+
+def test_a_log_lives_on_either(place: tuple[Disk, str]) -> None:
+    disk, top = place
+    log = open_log(disk, TINY, directory=f"{top}/data/topic-0")
+    fill(log, VALUES)
+    log.truncate_to(11)
+    log.close()
+    log = open_log(disk, TINY, directory=f"{top}/data/topic-0", clean=True)
+    fill(log, VALUES[11:])
+    assert read_all(log) == stamped(VALUES)
+    log.truncate_fully_and_start_at(5)
+    log.close(clean=False)
+    log = open_log(disk, TINY, directory=f"{top}/data/topic-0")
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    log.close()
+
+
+def sim_file() -> tuple[SimDisk, SimFile]:
+    disk = SimDisk()
+    disk.mkdir("/d")
+    file = disk.open("/d/file", create=True)
+    disk.fsync_dir("/d")
+    return disk, file
+
+
+def test_a_crash_keeps_what_was_synced_and_some_beginning_of_the_rest() -> None:
+    found = set()
+    for seed in range(200):
+        disk, file = sim_file()
+        file.append([b"safe"])
+        file.fsync()
+        for letter in b"abc":
+            file.append([bytes([letter]) * 2])
+        disk.crash(Random(seed))
+        found.add(read_file(disk, "/d/file"))
+    whole = {content for content in found if b"safeaabbcc".startswith(content)}
+    assert {len(content) for content in whole} == {4, 5, 6, 7, 8, 9, 10}
+    assert all(content.startswith(b"safe") for content in found)
+    assert any(b"\0" in content for content in found - whole)
+
+
+def test_names_vanish_unless_their_directory_was_synced() -> None:
+    found = set()
+    for seed in range(50):
+        disk, file = sim_file()
+        file.append([b"old"])
+        file.fsync()
+        draft = disk.open("/d/draft", create=True)
+        draft.append([b"new"])
+        draft.fsync()
+        disk.rename("/d/draft", "/d/file")
+        disk.crash(Random(seed))
+        found.add((tuple(disk.listdir("/d")), read_file(disk, "/d/file")))
+    assert found == {
+        (("file",), b"old"),
+        (("draft", "file"), b"old"),
+        (("file",), b"new"),
+    }
+
+
+def test_a_rename_may_outlive_the_content_it_was_made_for() -> None:
+    found = set()
+    for seed in range(50):
+        disk, _ = sim_file()
+        disk.open("/d/draft", create=True).append([b"new"])
+        disk.rename("/d/draft", "/d/file")
+        disk.fsync_dir("/d")
+        disk.crash(Random(seed))
+        found.add(read_file(disk, "/d/file"))
+    assert {b"", b"new"} <= found
+
+
+def test_a_death_keeps_all_but_handles_and_locks() -> None:
+    disk, file = sim_file()
+    file.append([b"abc"])
+    disk.lock("/d/.lock")
+    disk.kill()
+    assert read_file(disk, "/d/file") == b"abc"
+    disk.lock("/d/.lock").release()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        file.append([b"d"])
+
+
+def test_pages_dropped_by_a_failed_fsync_are_not_saved_by_the_next() -> None:
+    disk, file = sim_file()
+    file.append([b"lost"])
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "fsync":
+            raise OSError(errno.EIO, path)
+
+    disk.on_operation = fail
+    with pytest.raises(OSError, match="/d/file"):
+        file.fsync()
+    disk.on_operation = None
+    assert file.pread(9, 0) == b"lost"
+    file.append([b"kept"])
+    file.fsync()
+    disk.crash(Random(0))
+    assert read_file(disk, "/d/file") == b"\0\0\0\0kept"
+    assert disk.durable_bytes("/d/file") == b"\0\0\0\0kept"
+    assert disk.durable_bytes("/d/none") is None
+
+
+def test_a_full_disk_takes_what_fits() -> None:
+    disk, file = sim_file()
+    disk.capacity_bytes = 6
+    file.append([b"abcd"])
+    with pytest.raises(OSError, match="No space"):
+        file.append([b"efgh"])
+    assert file.pread(9, 0) == b"abcdef"
+
+
+def test_the_same_seed_crashes_alike() -> None:
+    def run(seed: int) -> bytes:
+        disk = SimDisk()
+        log = open_log(disk)
+        fill(log, VALUES)
+        disk.crash(Random(seed))
+        return read_all(open_log(disk))
+
+    assert [run(seed) for seed in range(10)] == [run(seed) for seed in range(10)]

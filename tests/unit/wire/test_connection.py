@@ -1,0 +1,321 @@
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
+from quorumlog.wire.codec.message import Response
+from quorumlog.wire.codec.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from quorumlog.wire.codec.messages.metadata import MetadataRequest
+from quorumlog.wire.codec.messages.vote import VoteRequest
+from quorumlog.wire.codec.schemas import RequestHeader, decode_request, encode_response
+from quorumlog.wire.io import connection as connection_module
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+KNOWN = [
+    ApiVersion(api_key=18, min_version=0, max_version=4),
+    ApiVersion(api_key=12, min_version=0, max_version=3),
+    ApiVersion(api_key=3, min_version=0, max_version=12),
+]
+
+
+class Broker:
+    """A listener that notes requests and answers only when it is told to; ApiVersions at once."""
+
+    def __init__(self) -> None:
+        self.requests: asyncio.Queue[tuple[RequestHeader, Any]] = asyncio.Queue()
+        self.versions_seen: list[int] = []
+        self.writer: asyncio.StreamWriter
+        self.answer_versions: Callable[[RequestHeader], list[Any]] = self.all_versions
+
+    def all_versions(self, header: RequestHeader) -> list[Any]:
+        return encode_response(header, ApiVersionsResponse(api_keys=KNOWN))
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writer = writer
+        try:
+            while True:
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                header, request = decode_request(await reader.readexactly(size))
+                if isinstance(request, ApiVersionsRequest):
+                    self.versions_seen.append(header.api_version)
+                    writer.writelines(self.answer_versions(header))
+                else:
+                    self.requests.put_nowait((header, request))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    async def answer(self, response: Response) -> None:
+        header, _ = await self.requests.get()
+        self.writer.writelines(encode_response(header, response))
+
+
+def run(
+    scenario: Callable[[Broker, KafkaConnection], Awaitable[None]],
+    broker: Broker | None = None,
+    **options: Any,
+) -> None:
+    async def main() -> None:
+        ours = broker or Broker()
+        server = await asyncio.start_server(ours.serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        try:
+            connection = await KafkaConnection.open("127.0.0.1", port, client_id="me", **options)
+            try:
+                await asyncio.wait_for(scenario(ours, connection), 20)
+            finally:
+                await connection.close()
+                assert connection.in_flight == 0
+        finally:
+            server.close()
+            while others := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(others)
+
+    asyncio.run(main())
+
+
+def test_an_answer_reaches_who_asked() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        asked = asyncio.create_task(connection.send(HeartbeatRequest(group_id="g")))
+        header, request = await broker.requests.get()
+        assert (header.api_version, header.client_id) == (3, "me")
+        assert request.group_id == "g"
+        broker.writer.writelines(encode_response(header, HeartbeatResponse(error_code=27)))
+        assert (await asked).error_code == 27
+        assert connection.api_versions[12] == range(4)
+
+    run(scenario)
+
+
+def test_a_request_that_was_answered_times_out_no_more() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        asked = asyncio.create_task(connection.send(HeartbeatRequest(), timeout_ms=40))
+        await broker.answer(HeartbeatResponse())
+        await asked
+        closed, _ = await asyncio.wait([connection.closed], timeout=0.06)
+        assert not closed
+
+    run(scenario)
+
+
+def test_an_answer_may_arrive_byte_by_byte() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        asked = asyncio.create_task(connection.send(HeartbeatRequest()))
+        header, _ = await broker.requests.get()
+        for byte in b"".join(encode_response(header, HeartbeatResponse(error_code=5))):
+            broker.writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await asked).error_code == 5
+
+    run(scenario)
+
+
+def test_no_more_than_the_limit_is_in_flight_and_the_order_is_kept() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        requests = [HeartbeatRequest(generation_id=number) for number in range(6)]
+        tasks = [asyncio.create_task(connection.send(request)) for request in requests]
+        for number in range(6):
+            header, request = await broker.requests.get()
+            assert request.generation_id == number
+            assert connection.in_flight == min(2, 6 - number)
+            assert broker.requests.qsize() <= 1
+            answer = HeartbeatResponse(throttle_time_ms=number)
+            broker.writer.writelines(encode_response(header, answer))
+            assert (await tasks[number]).throttle_time_ms == number
+
+    run(scenario, in_flight_max=2)
+
+
+def test_a_request_that_times_out_closes_the_connection() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        other = asyncio.create_task(connection.send(HeartbeatRequest()))
+        with pytest.raises(RequestTimedOut):
+            await connection.send(HeartbeatRequest(), timeout_ms=20)
+        with pytest.raises(ConnectionLost):
+            await other
+        assert isinstance(await connection.closed, RequestTimedOut)
+        with pytest.raises(ConnectionLost):
+            await connection.send(HeartbeatRequest())
+
+    run(scenario)
+
+
+def test_a_request_that_times_out_before_it_is_sent_harms_nobody() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        first = asyncio.create_task(connection.send(HeartbeatRequest()))
+        await asyncio.sleep(0)  # it goes first
+        with pytest.raises(RequestTimedOut):
+            await connection.send(HeartbeatRequest(), timeout_ms=10)
+        await broker.answer(HeartbeatResponse(error_code=1))
+        assert (await first).error_code == 1
+        assert broker.requests.empty()
+
+    run(scenario, in_flight_max=1)
+
+
+def test_a_caller_that_is_cancelled_leaves_the_line_in_order() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        tasks = [
+            asyncio.create_task(connection.send(HeartbeatRequest(generation_id=number)))
+            for number in range(3)
+        ]
+        first = await broker.requests.get()
+        tasks[0].cancel()  # sent: its answer comes and is dropped
+        tasks[1].cancel()  # not sent: it never is
+        await asyncio.wait(tasks[:2])
+        broker.writer.writelines(encode_response(first[0], HeartbeatResponse(error_code=1)))
+        header, request = await broker.requests.get()
+        assert request.generation_id == 2
+        broker.writer.writelines(encode_response(header, HeartbeatResponse(error_code=2)))
+        assert (await tasks[2]).error_code == 2
+
+    run(scenario, in_flight_max=1)
+
+
+def test_a_lost_connection_fails_all_who_wait() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        tasks = [asyncio.create_task(connection.send(HeartbeatRequest())) for _ in range(3)]
+        await broker.requests.get()
+        broker.writer.close()
+        for task in tasks:
+            with pytest.raises(ConnectionLost):
+                await task
+        await connection.closed
+
+    run(scenario, in_flight_max=2)
+
+
+@pytest.mark.parametrize(
+    "bytes_sent",
+    [
+        struct.pack(">iiihb", 11, 999, 0, 0, 0),  # another correlation id
+        struct.pack(">i", -5),
+        struct.pack(">i", 2**31 - 1),
+        struct.pack(">i", 2) + b"ab",
+    ],
+)
+def test_what_cannot_be_an_answer_closes_the_connection(bytes_sent: bytes) -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        asked = asyncio.create_task(connection.send(HeartbeatRequest()))
+        await broker.requests.get()
+        broker.writer.write(bytes_sent)
+        with pytest.raises(ConnectionLost):
+            await asked
+        assert isinstance(await connection.closed, MalformedFrame)
+
+    run(scenario)
+
+
+def test_an_answer_to_nothing_closes_the_connection() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        broker.writer.write(struct.pack(">ii", 4, 7))
+        assert isinstance(await connection.closed, MalformedFrame)
+
+    run(scenario)
+
+
+def test_what_cannot_be_sent_is_not_and_the_connection_lives() -> None:
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        with pytest.raises(UnsupportedVersion):
+            await connection.send(VoteRequest())
+        with pytest.raises(UnsupportedVersion):
+            await connection.send(HeartbeatRequest(), version=99)
+        with pytest.raises(UnencodableMessage):
+            await connection.send(HeartbeatRequest(generation_id=2**40))
+        connection.send_no_reply(MetadataRequest(topics=None))
+        await connection.drain()
+        header, request = await broker.requests.get()
+        assert (header.api_version, request.topics) == (12, None)
+        asked = asyncio.create_task(connection.send(HeartbeatRequest(), version=2))
+        header, _ = await broker.requests.get()
+        assert header.api_version == 2
+        broker.writer.writelines(encode_response(header, HeartbeatResponse(error_code=3)))
+        assert (await asked).error_code == 3
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_broker_that_knows_less_is_asked_again(listed: bool) -> None:
+    broker = Broker()
+    version = 2 if listed else 0
+
+    def answer(header: RequestHeader) -> list[Any]:
+        if header.api_version == version:
+            return broker.all_versions(header)
+        known = [ApiVersion(api_key=18, min_version=0, max_version=2)] if listed else []
+        refusal = ApiVersionsResponse(error_code=35, api_keys=known)
+        return encode_response(header._replace(api_version=0), refusal)
+
+    async def scenario(_: Broker, connection: KafkaConnection) -> None:
+        assert broker.versions_seen == [ApiVersionsRequest.VERSIONS[-1], version]
+        assert connection.api_versions[3] == range(13)
+
+    broker.answer_versions = answer
+    run(scenario, broker)
+
+
+def test_what_was_written_is_sent_before_the_end() -> None:
+    broker = Broker()
+
+    async def scenario(_: Broker, connection: KafkaConnection) -> None:
+        for number in range(20):
+            connection.send_no_reply(HeartbeatRequest(group_id="g" * 30_000, generation_id=number))
+
+    run(scenario, broker)
+    assert broker.requests.qsize() == 20
+
+
+def test_a_broker_that_takes_nothing_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection_module, "CLOSE_TIMEOUT_MS", 10)
+
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        reading = broker.writer.transport
+        assert isinstance(reading, asyncio.ReadTransport)
+        reading.pause_reading()
+        for _ in range(400):
+            connection.send_no_reply(HeartbeatRequest(group_id="g" * 30_000))
+        await connection.close()
+        assert connection.closed.done()
+        broker.writer.transport.abort()
+
+    run(scenario)
+
+
+def test_nobody_listens() -> None:
+    async def main() -> None:
+        server = await asyncio.start_server(Broker().serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        server.close()
+        await server.wait_closed()
+        with pytest.raises(ConnectionLost):
+            await KafkaConnection.open("127.0.0.1", port, client_id=None)
+
+    asyncio.run(main())
+
+
+def test_somebody_listens_and_says_nothing() -> None:
+    broker = Broker()
+    broker.answer_versions = lambda header: []
+
+    async def scenario(_: Broker, connection: KafkaConnection) -> None:
+        raise AssertionError("it opened")
+
+    with pytest.raises(RequestTimedOut):
+        run(scenario, broker, request_timeout_ms=50)

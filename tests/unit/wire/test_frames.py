@@ -1,0 +1,178 @@
+import asyncio
+import random
+import struct
+from typing import cast
+
+import pytest
+
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.io.frames import BUFFER_BYTES, KEEP_BYTES, FrameProtocol
+
+
+class Transport:
+    """What a FrameProtocol needs of a transport, and notes of what it did with it."""
+
+    def __init__(self) -> None:
+        self.reading, self.closed = True, False
+        self.written: list[bytes] = []
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def writelines(self, buffers: list[bytes]) -> None:
+        self.written += buffers
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+
+class Recorder(FrameProtocol):
+    def __init__(self, frame_max_bytes: int = 2**24, pause_at: bytes | None = None) -> None:
+        super().__init__(frame_max_bytes=frame_max_bytes)
+        self.fake = Transport()
+        self.frames: list[bytes] = []
+        self.ended: list[Exception | None] = []
+        self.pause_at = pause_at
+        self.connection_made(cast(asyncio.BaseTransport, self.fake))
+
+    def frame_received(self, frame: memoryview) -> None:
+        assert frame.readonly
+        self.frames.append(bytes(frame))
+        if self.pause_at is not None and bytes(frame) == self.pause_at:
+            self.pause_frames()
+
+    def connection_closed(self, error: Exception | None) -> None:
+        self.ended.append(error)
+
+    def feed(self, data: bytes) -> None:
+        """As a transport does: as much as the buffer takes, at least one byte."""
+        position = 0
+        while position < len(data) and self.fake.reading and not self.fake.closed:
+            room = self.get_buffer(-1)
+            assert len(room) > 0
+            size = min(len(room), len(data) - position)
+            room[:size] = data[position : position + size]
+            self.buffer_updated(size)
+            position += size
+
+
+def framed(*frames: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+
+
+def test_any_split_gives_the_same_frames() -> None:
+    frames = [b"", b"a", b"bc" * 10, b"", b"d" * 30]
+    data = framed(*frames)
+    for first in range(len(data) + 1):
+        for second in (first, (first + len(data)) // 2):
+            protocol = Recorder()
+            for piece in (data[:first], data[first:second], data[second:]):
+                protocol.feed(piece)
+            assert protocol.frames == frames
+
+
+def test_random_sizes_in_random_pieces() -> None:
+    draw = random.Random(3)
+    sizes = (0, 1, 100, BUFFER_BYTES - 4, BUFFER_BYTES, BUFFER_BYTES + 1, 300_000)
+    frames = [draw.randbytes(draw.choice(sizes)) for _ in range(60)]
+    data, protocol = framed(*frames), Recorder()
+    while data:
+        size = draw.choice((1, 3, 1000, 70_000, 500_000))
+        protocol.feed(data[:size])
+        data = data[size:]
+    assert protocol.frames == frames
+
+
+def test_the_buffer_grows_with_what_comes_and_shrinks_again() -> None:
+    size = 3 * KEEP_BYTES
+    protocol = Recorder()
+    protocol.feed(struct.pack(">i", size))
+    assert len(protocol._buffer) == BUFFER_BYTES  # a claim alone costs us nothing
+    protocol.feed(bytes(200_000))
+    assert len(protocol._buffer) <= 400_000
+    protocol.feed(bytes(size - 200_001))
+    assert protocol.frames == []
+    assert len(protocol._buffer) <= 2 * size
+    protocol.feed(b"x")
+    assert [len(frame) for frame in protocol.frames] == [size]
+    assert len(protocol._buffer) == BUFFER_BYTES
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 101, 2**31 - 1])
+def test_an_impossible_length_closes(size: int) -> None:
+    protocol = Recorder(frame_max_bytes=100)
+    protocol.feed(framed(b"good") + struct.pack(">i", size) + framed(b"never seen"))
+    assert protocol.fake.closed
+    protocol.connection_lost(None)
+    assert protocol.frames == [b"good"]
+    (error,) = protocol.ended
+    assert isinstance(error, MalformedFrame)
+
+
+def test_paused_frames_wait_and_come_in_order() -> None:
+    frames = [b"one", b"two", b"stop", b"three", b"stop", b"four"]
+    protocol = Recorder(pause_at=b"stop")
+    protocol.feed(framed(*frames))
+    assert protocol.frames == frames[:3]
+    assert not protocol.fake.reading
+    protocol.resume_frames()
+    assert protocol.frames == frames[:5]
+    assert not protocol.fake.reading
+    protocol.resume_frames()
+    assert protocol.frames == frames
+    assert protocol.fake.reading
+
+
+def test_the_view_of_the_frame_that_paused_keeps_its_bytes() -> None:
+    class Keeper(Recorder):
+        def frame_received(self, frame: memoryview) -> None:
+            super().frame_received(frame)
+            self.kept = frame
+
+    first, second = b"a" * 40_000, b"b" * 60_000
+    protocol = Keeper(pause_at=first)
+    protocol.feed(framed(first, second)[:BUFFER_BYTES])
+    assert protocol.kept == first
+    protocol.resume_frames()
+    protocol.feed(framed(first, second)[BUFFER_BYTES:])
+    assert protocol.frames == [first, second]
+
+
+def test_nothing_is_delivered_after_close() -> None:
+    class Closer(Recorder):
+        def frame_received(self, frame: memoryview) -> None:
+            super().frame_received(frame)
+            self.close()
+
+    protocol = Closer()
+    protocol.feed(framed(b"one", b"two"))
+    assert protocol.frames == [b"one"]
+    protocol.write([b"lost"])
+    assert protocol.fake.written == []
+
+
+def test_drain_waits_for_the_peer() -> None:
+    async def scenario() -> None:
+        protocol = Recorder()
+        await protocol.drain()
+        protocol.pause_writing()
+        assert not protocol.is_writable
+        draining = asyncio.create_task(protocol.drain())
+        await asyncio.sleep(0)
+        assert not draining.done()
+        protocol.resume_writing()
+        await draining
+        assert protocol.is_writable
+        protocol.pause_writing()
+        draining = asyncio.create_task(protocol.drain())
+        await asyncio.sleep(0)
+        protocol.connection_lost(None)
+        await draining
+        assert protocol.ended == [None]
+
+    asyncio.run(scenario())
