@@ -10,7 +10,7 @@ help: ## what there is to run
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | awk -F: '{printf "  make %-8s%s\n", $$1, $$2}'
 
 demo: $(VENV)/installed ## break a real 3-node cluster for 30 s and prove on Spark what survived
-	$(BIN)/quorumlog chaos run --workload append_read --fault kill --duration 30s --seed 7 --out demo-run --engine spark
+	$(BIN)/quorumlog chaos run --workload append_read --fault kill,pause-kill --duration 30s --seed 7 --out demo-run --engine spark
 
 test: $(VENV)/installed-dev ## the whole test suite
 	$(BIN)/pytest -n 2 --dist loadgroup

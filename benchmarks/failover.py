@@ -17,7 +17,10 @@ _RECORD = bytes(100)
 
 
 async def _acknowledge(bootstrap: str, topic: str, partition: int, times: list[float]) -> None:
-    async with Producer(bootstrap_servers=bootstrap, linger_ms=0) as producer:
+    # A paused broker never answers: give up on a request after a second, and ask again.
+    async with Producer(
+        bootstrap_servers=bootstrap, linger_ms=0, request_timeout_ms=1_000
+    ) as producer:
         while True:
             await producer.send_and_wait(topic, _RECORD, partition=partition)
             times.append(time.monotonic())

@@ -22,6 +22,7 @@ from quorumlog.cluster import LocalCluster
 WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
 FINAL_READS_TIMEOUT_S: Final = 60.0
+BROKEN_READS_TIMEOUT_S: Final = 5.0  # when the cluster could not be made whole
 MEAN_GAP_MS: Final = 500
 SCHEDULE_FILE: Final = "schedule.json"
 _TICK_S: Final = 0.2
@@ -206,13 +207,15 @@ class _Drive:
             )
             try:
                 await self._lasting("warm up", WARM_UP_S)
-                await self._faults()
+                is_whole = await self._faults()
                 await self._lasting("heal", COOL_DOWN_S)
             finally:
                 self._producing.clear()
                 self._consuming.clear()
         self._progress("final reads", 0.0, self._figures())
-        complete = await self._workload.final_reads(FINAL_READS_TIMEOUT_S)
+        complete = await self._workload.final_reads(
+            FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
+        )
         self._progress("final reads", 1.0, self._figures())
         workload = self._workload
         return RunSummary(
@@ -226,13 +229,15 @@ class _Drive:
         )
 
     async def _create_topic(self) -> None:
-        settings = self._settings
+        settings, replicas = self._settings, self._settings.replication_factor
+        if self._cluster is not None:
+            replicas = min(replicas, settings.nodes)
         try:
             await self._driver.create_topic(
                 self._bootstrap,
                 settings.topic,
                 partitions=settings.partitions,
-                replication_factor=settings.replication_factor,
+                replication_factor=replicas,
             )
         except ConnectionError as error:
             raise RunError(f"topic {settings.topic} cannot be created: {error}") from error
@@ -246,8 +251,8 @@ class _Drive:
             await asyncio.sleep(min(_TICK_S, seconds - passed_s))
         self._progress(phase, 1.0, self._figures())
 
-    async def _faults(self) -> None:
-        """Perform the schedule, if there is a cluster to break, then heal."""
+    async def _faults(self) -> bool:
+        """Perform the schedule, if we have a cluster; return whether it is whole again."""
         show = asyncio.create_task(self._lasting("faults", self._settings.duration_s))
         try:
             if self._cluster is not None:
@@ -260,9 +265,9 @@ class _Drive:
                 await nemesis.run()
                 await show
                 self._progress("heal", 0.0, self._figures())
-                await nemesis.heal()
-            else:
-                await show
+                return await nemesis.heal()
+            await show
+            return True
         finally:
             show.cancel()
 

@@ -3,7 +3,7 @@
 import shutil
 import time
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
@@ -16,8 +16,11 @@ from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.workloads import WORKLOADS
 from quorumlog.cli.output import EXIT_USAGE, data, document, fail, one_line_errors, parse_settings
 from quorumlog.cli.simulate_command import parse_duration_ms
-from quorumlog.cli.verify import EXIT_STATUS, judge, print_verdict
+from quorumlog.cli.verify import EXIT_STATUS, REPORT_FILE, judge, print_verdict
 from quorumlog.cluster import ClusterError
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.checkers import Verdict
 
 app = typer.Typer(help="Break a cluster on purpose and prove what survived.", no_args_is_help=True)
 
@@ -60,13 +63,12 @@ def run_command(
 
     Exit status 0: every acknowledged record survived, in order, once. 1: it did not. 2: unknown.
     """
-    faults = () if fault == NO_FAULTS else tuple(name.strip() for name in fault.split(","))
     out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with one_line_errors(ValueError, DriverUnavailable, status=EXIT_USAGE):
         settings = RunSettings(
             out=_fresh(out),
             workload=workload,
-            faults=faults,
+            faults=_fault_names(fault),
             duration_s=parse_duration_ms(duration) / 1000,
             seed=seed,
             nodes=nodes,
@@ -76,7 +78,7 @@ def run_command(
             config=parse_settings(config or []),
             node_module=node_module,
             partitions=partitions,
-            replication_factor=min(replication, nodes) if bootstrap is None else replication,
+            replication_factor=replication,
             rate_per_s=rate,
         )
         with one_line_errors(ClusterError, RunError, HistoryError, OSError):
@@ -85,11 +87,12 @@ def run_command(
     if json:
         document({**verdict.as_json(), "out": str(out), "report": str(report)})
     else:
-        _print_summary(summary)
-        print_verdict(verdict)
-        data(f"history  {out}")
-        data(f"report   {report}")
+        _print(summary, verdict, out)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
+
+
+def _fault_names(text: str) -> tuple[str, ...]:
+    return () if text == NO_FAULTS else tuple(name.strip() for name in text.split(","))
 
 
 def _fresh(out: Path) -> Path:
@@ -126,12 +129,14 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
         return run(settings, _Bars(progress).update)
 
 
-def _print_summary(summary: RunSummary) -> None:
+def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
     data(
         f"{summary.sends_ok} sends acknowledged, {summary.sends_info} unknown, "
         f"{summary.sends_fail} failed; {summary.records_read} records read; "
         f"{summary.faults} faults in {summary.seconds:.0f} s"
     )
+    print_verdict(verdict)
+    data(f"history  {out}\nreport   {out / REPORT_FILE}")
 
 
 @app.command(name="list")

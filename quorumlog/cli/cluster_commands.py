@@ -69,7 +69,20 @@ def up(
                 EXIT_USAGE,
             )
         ready_s = cluster.start()
-    described: dict[str, Any] = {
+    described = _describe(cluster, ready_s)
+    if json:
+        document(described)
+    else:
+        _print_ready(described, ready_s)
+    if detach:
+        say(f"stop it with: quorumlog down --dir {directory}")
+        return
+    _run_until_interrupted(cluster)
+
+
+def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
+    """Return what `up --json` prints; its keys are stable."""
+    return {
         "dir": str(cluster.directory),
         "cluster_id": cluster.spec.cluster_id,
         "bootstrap": cluster.bootstrap,
@@ -85,19 +98,16 @@ def up(
             for node in cluster.nodes
         ],
     }
-    if json:
-        document(described)
-    else:
-        data(f"{len(cluster.nodes)} nodes ready in {ready_s:.2f} s   bootstrap {cluster.bootstrap}")
-        for node in described["nodes"]:
-            data(
-                f"  node {node['id']}  {'+'.join(node['roles']):17}  kafka {node['kafka']}"
-                f"  control {node['control']}  pid {node['pid']}"
-            )
-    if detach:
-        say(f"stop it with: quorumlog down --dir {directory}")
-        return
-    _run_until_interrupted(cluster)
+
+
+def _print_ready(described: dict[str, Any], ready_s: float) -> None:
+    nodes = described["nodes"]
+    data(f"{len(nodes)} nodes ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
+    for node in nodes:
+        data(
+            f"  node {node['id']}  {'+'.join(node['roles']):17}  kafka {node['kafka']}"
+            f"  control {node['control']}  pid {node['pid']}"
+        )
 
 
 def _run_until_interrupted(cluster: LocalCluster) -> None:

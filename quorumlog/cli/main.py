@@ -1,43 +1,56 @@
 """The `quorumlog` command: every command group in its own file, mounted here."""
 
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
 from typer.exceptions import Abort, TyperException
 
 from quorumlog import __version__
-from quorumlog.cli import chaos_commands, cluster_commands, record_commands, topic_commands
+from quorumlog.cli import cluster_commands
 from quorumlog.cli.output import EXIT_INTERRUPTED, EXIT_USAGE, data, say
-from quorumlog.cli.simulate_command import simulate
-from quorumlog.cli.verify import verify
 
-app = typer.Typer(
-    name="quorumlog",
-    help="A Kafka-compatible cluster that you can break on purpose, with proof of what survived.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command()(cluster_commands.up)
-app.command()(cluster_commands.down)
-app.command()(cluster_commands.status)
-app.add_typer(cluster_commands.node_app, name="node")
-app.add_typer(topic_commands.app, name="topics")
-app.command()(record_commands.produce)
-app.command()(record_commands.consume)
-app.add_typer(chaos_commands.app, name="chaos")
-app.command()(verify)
-app.command()(simulate)
+# They need neither the client nor the chaos lab, whose imports take longer than their work.
+_QUICK: Final = frozenset({"up", "down", "status", "node"})
 
 
-@app.callback(invoke_without_command=True)
+def build_app(arguments: Sequence[str]) -> typer.Typer:
+    """Return the application; only with its quick commands if `arguments` ask for one of them."""
+    app = typer.Typer(
+        name="quorumlog",
+        help="A Kafka-compatible cluster to break on purpose, with proof of what survived.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+    app.callback(invoke_without_command=True)(root)
+    app.command()(cluster_commands.up)
+    app.command()(cluster_commands.down)
+    app.command()(cluster_commands.status)
+    app.add_typer(cluster_commands.node_app, name="node")
+    if not arguments or arguments[0] not in _QUICK:
+        _add_the_rest(app)
+    return app
+
+
+def _add_the_rest(app: typer.Typer) -> None:
+    from quorumlog.cli import chaos_commands, record_commands, topic_commands
+    from quorumlog.cli.simulate_command import simulate
+    from quorumlog.cli.verify import verify
+
+    app.add_typer(topic_commands.app, name="topics")
+    app.command()(record_commands.produce)
+    app.command()(record_commands.consume)
+    app.add_typer(chaos_commands.app, name="chaos")
+    app.command()(verify)
+    app.command()(simulate)
+
+
 def root(
-    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Start, use and break a Kafka-compatible cluster, and prove what survived."""
-    del context
     if version:
         data(__version__)
         raise typer.Exit
@@ -45,8 +58,9 @@ def root(
 
 def main() -> None:
     """Run the command line. A usage error ends with status 64, as `sysexits.h` has it."""
+    arguments = sys.argv[1:]
     try:
-        status = app(standalone_mode=False)
+        status = build_app(arguments)(args=arguments, standalone_mode=False)
     except TyperException as error:
         show = getattr(error, "show", None)  # usage errors know how to show the usage
         if show is not None:

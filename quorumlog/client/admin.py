@@ -7,6 +7,7 @@ question always, a change only while it is certain that nothing was done.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Final, Literal, Self, TypeVar, Unpack
 
@@ -100,7 +101,7 @@ class Admin:
         return await cluster.send(broker_id, request)
 
     async def _retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
-        """Repeat `attempt` while that is harmless; a change that may have been made is not repeated."""
+        """Repeat `attempt` while that is harmless: not a change that may have been made."""
         cluster, settings = self._running(), self.settings
         backoff = Backoff(settings.metadata_retry_backoff_ms, settings.retry_backoff_max_ms)
         deadline_ms = cluster.now_ms() + settings.default_api_timeout_ms
@@ -179,7 +180,7 @@ class Admin:
     async def describe_topics(
         self, names: Iterable[str] | None = None
     ) -> dict[str, about.TopicDescription]:
-        """Describe topics, None: all. Raises UNKNOWN_TOPIC_OR_PARTITION for one that is not there."""
+        """Describe topics, None: all. UNKNOWN_TOPIC_OR_PARTITION for one that is not there."""
         response = await self._metadata(names)
         for topic in response.topics:
             if known(topic.error_code) != ErrorCode.LEADER_NOT_AVAILABLE:
@@ -290,12 +291,8 @@ class Admin:
         brokers = (await self.describe_cluster()).nodes
         found = {}
         for broker_id in brokers:
-            response = await self._retry(
-                lambda broker_id=broker_id: self.request(  # type: ignore[misc]  # a default binds it
-                    ListGroupsRequest(), broker_id=broker_id
-                ),
-                changes=False,
-            )
+            ask = partial(self.request, ListGroupsRequest(), broker_id=broker_id)
+            response = await self._retry(ask, changes=False)
             check(response.error_code)
             for one in response.groups:
                 found[one.group_id] = about.GroupListing(
@@ -340,7 +337,7 @@ class Admin:
         """Delete groups without members, with their offsets. Raises NON_EMPTY_GROUP and others."""
         for group_id in group_ids:
             coordinator = Coordinator(self._running(), group_id)
-            await self._retry(lambda: _delete_group(coordinator), changes=True)  # noqa: B023 -- awaited at once
+            await self._retry(partial(_delete_group, coordinator), changes=True)
 
 
 async def _delete_group(coordinator: Coordinator) -> None:

@@ -1,8 +1,7 @@
 """The asynchronous consumer."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, Unpack
 
@@ -15,10 +14,12 @@ from quorumlog.client.core.positions import (
 )
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.committer import Committer
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.io.fetcher import Fetcher
 from quorumlog.client.io.group_session import GroupSession
 from quorumlog.client.io.offsets import list_offsets
+from quorumlog.client.rebalance import RebalanceListener, tell
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from quorumlog.client.settings import (
     BootstrapServers,
@@ -29,25 +30,10 @@ from quorumlog.client.settings import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-log = logging.getLogger(__name__)
-
 ITERATION_POLL_MS: Final = 1_000
 COMMIT_AT_CLOSE_MS: Final = 5_000
 
 Records = dict[TopicPartition, list[ConsumerRecord]]
-
-
-class RebalanceListener:
-    """What a group does to its member's partitions. Override what you need; each is awaited."""
-
-    async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """These were added: nothing of them was read yet, and `seek` works."""
-
-    async def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
-        """These go to another member: the last moment to commit."""
-
-    async def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
-        """These were taken away before we knew: others may read them already."""
 
 
 class Consumer:
@@ -70,8 +56,7 @@ class Consumer:
         self._fetcher: Fetcher | None = None
         self._coordinator: Coordinator | None = None
         self._session: GroupSession | None = None
-        self._commit_at_ms = 0.0
-        self._commits: Final[set[asyncio.Task[None]]] = set()
+        self._committer: Committer | None = None
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -88,7 +73,9 @@ class Consumer:
                 instance_id=settings.group_instance_id,
                 require_stable=settings.isolation_level == "read_committed",
             )
-        self._commit_at_ms = cluster.now_ms() + settings.auto_commit_interval_ms
+            self._committer = Committer(
+                settings, self._positions, self._coordinator, self._membership
+            )
         self._fetcher = Fetcher(
             cluster,
             settings,
@@ -104,12 +91,11 @@ class Consumer:
             return
         try:
             self._positions.mark_consumed()
-            await self._commit_consumed(COMMIT_AT_CLOSE_MS)
+            await self._commit_consumed()
         finally:
             self._cluster = self._fetcher = None
-            for task in self._commits:
-                task.cancel()
-            await asyncio.gather(*self._commits, return_exceptions=True)
+            if self._committer is not None:
+                await self._committer.close()
             if self._session is not None:
                 await self._session.close()
                 self._session = None
@@ -154,7 +140,7 @@ class Consumer:
         self._running()
         if self._session is not None:
             self._positions.mark_consumed()
-            await self._commit_consumed(COMMIT_AT_CLOSE_MS)
+            await self._commit_consumed()
             session, self._session = self._session, None
             await session.close()
         self._topics = ()
@@ -179,7 +165,7 @@ class Consumer:
         return frozenset(self._topics)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these from `poll` until `resume`. Raises KeyError if not assigned."""
+        """Return no records of these from `poll` until `resume`. Raises KeyError."""
         for partition in partitions:
             self._positions.by_partition[partition].paused = True
 
@@ -193,15 +179,16 @@ class Consumer:
     # --- reading ---------------------------------------------------------------------------------
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
-        """Return records as soon as there are any, at most `max_records` (default max_poll_records).
+        """Return records as soon as there are any, `max_records` (max_poll_records) at most.
 
         {} after `timeout_ms` without any. What earlier polls returned counts as processed from
         now on. Raises KafkaError; what was not returned is returned by a later call.
         """
-        cluster, fetcher = self._running()
+        _, fetcher = self._running()
         limit = self.settings.max_poll_records if max_records is None else max_records
         self._positions.mark_consumed()
-        self._maybe_commit(cluster.now_ms())
+        if self._committer is not None:
+            self._committer.maybe_commit()
         if self._session is not None:
             self._session.post(facts.PollBegan())
         try:
@@ -333,16 +320,16 @@ class Consumer:
 
         Raises KafkaError: e.g. ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS if the group moved on.
         """
-        self._running()
+        committer = self._known_committer()
         if offsets is None:
             self._positions.mark_consumed()
-            places = self._consumed()
+            places = committer.consumed()
         else:
             places = {
                 name: OffsetAndMetadata(place) if isinstance(place, int) else place
                 for name, place in offsets.items()
             }
-        await self._commit(places, self.settings.default_api_timeout_ms)
+        await committer.commit(places, self.settings.default_api_timeout_ms)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
@@ -353,39 +340,25 @@ class Consumer:
         return await self._known_coordinator().committed(wanted, timeout_ms)
 
     def _known_coordinator(self) -> Coordinator:
+        self._running()
         if self._coordinator is None:
             raise ValueError("committing needs a group_id")
         return self._coordinator
 
-    def _consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        return {one.topic_partition: one.consumed for one in self._positions if one.consumed}
+    def _known_committer(self) -> Committer:
+        self._known_coordinator()
+        if self._committer is None:
+            raise ValueError("committing needs a group_id")
+        return self._committer
 
-    async def _commit(self, places: Mapping[TopicPartition, OffsetAndMetadata], ms: float) -> None:
-        if not places:
-            return
-        member_id, generation_id = "", -1
-        if self._session is not None:
-            membership = self._session.membership
-            member_id, generation_id = membership.member_id, membership.generation_id
-        await self._known_coordinator().commit(places, member_id, generation_id, ms)
+    def _membership(self) -> tuple[str, int]:
+        if self._session is None:
+            return "", -1
+        return self._session.membership.member_id, self._session.membership.generation_id
 
-    async def _commit_consumed(self, timeout_ms: float) -> None:
-        """Commit what is processed, if that is our job; a failure is logged."""
-        if not self.settings.enable_auto_commit or self._coordinator is None:
-            return
-        try:
-            await self._commit(self._consumed(), timeout_ms)
-        except KafkaError as error:
-            log.warning("auto commit: %s", error)
-
-    def _maybe_commit(self, now_ms: float) -> None:
-        if now_ms < self._commit_at_ms or self._commits:
-            return
-        self._commit_at_ms = now_ms + self.settings.auto_commit_interval_ms
-        work = self._commit_consumed(self.settings.auto_commit_interval_ms)
-        task = asyncio.get_running_loop().create_task(work)
-        self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
+    async def _commit_consumed(self) -> None:
+        if self._committer is not None:
+            await self._committer.commit_consumed(COMMIT_AT_CLOSE_MS)
 
     async def _look_up_committed(
         self, partitions: Iterable[TopicPartition]
@@ -393,15 +366,15 @@ class Consumer:
         timeout_ms = self.settings.default_api_timeout_ms
         return await self._known_coordinator().committed([*partitions], timeout_ms)
 
-    # --- what the group does to us (the Reader protocol) -------------------------------------------
+    # --- what the group does to us (the Reader protocol) -----------------------------------------
 
     async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
         """Stop reading `partitions`; unless `lost`, commit first. Tell the listener."""
         if not lost:
-            await self._commit_consumed(COMMIT_AT_CLOSE_MS)
+            await self._commit_consumed()
         gone = frozenset(partitions)
-        tell = self._listener.on_partitions_lost if lost else self._listener.on_partitions_revoked
-        await self._tell(tell, gone)
+        listener = self._listener
+        await tell(listener.on_partitions_lost if lost else listener.on_partitions_revoked, gone)
         self._positions.assign([one for one in self._positions.by_partition if one not in gone])
 
     async def accept(
@@ -409,19 +382,9 @@ class Consumer:
     ) -> None:
         """Read exactly `partitions`. Tell the listener of those that were added."""
         self._positions.assign(partitions)
-        await self._tell(self._listener.on_partitions_assigned, frozenset(added))
+        await tell(self._listener.on_partitions_assigned, frozenset(added))
         if self._fetcher is not None:
             self._fetcher.wake()
-
-    async def _tell(
-        self,
-        listener: Callable[[frozenset[TopicPartition]], Coroutine[None, None, None]],
-        partitions: frozenset[TopicPartition],
-    ) -> None:
-        try:
-            await listener(partitions)
-        except Exception:  # noqa: BLE001 -- it is the user's code: the group must go on without it
-            log.exception("a rebalance listener failed")
 
     def fail(self, error: KafkaError) -> None:
         """Raise `error` from the next poll."""

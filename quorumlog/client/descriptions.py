@@ -37,7 +37,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
-    """The brokers that are alive; `controller_id` is a broker that takes administrative requests."""
+    """The live brokers; `controller_id` is one that takes administrative requests."""
 
     cluster_id: str | None
     controller_id: int

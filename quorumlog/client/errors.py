@@ -7,8 +7,8 @@ is it certain that the cluster did not do it, and never will? Three rules, none 
 2. A request that was written and whose answer never came (connection lost, timed out) is
    indefinite, for ever: it may be executed now, later, or may have been executed already.
 3. A request that was answered with an error is definite only if the broker answers that error
-   before it changes anything (`DEFINITE`). NOT_LEADER_OR_FOLLOWER is not among them: a leader that is
-   deposed between append and acknowledgement answers it for a record that may survive
+   before it changes anything (`DEFINITE`). NOT_LEADER_OR_FOLLOWER is not among them: a leader that
+   is deposed between append and acknowledgement answers it for a record that may survive
    (KAFKA-13574). Nor is NOT_CONTROLLER: a controller deposed before commit answers it.
 
 An operation that was tried several times is definite only if EVERY attempt was. A definite
@@ -73,7 +73,8 @@ DEFINITE: Final = frozenset(
 """Errors that a broker answers only before it changes anything, so that the attempt left no trace.
 
 UNKNOWN_TOPIC_OR_PARTITION is missing on purpose: a produce that waits for its replicas while the
-topic is deleted is answered with it. From Metadata, before anything is sent, it is definite by rule 1.
+topic is deleted is answered with it. From Metadata, before anything is sent, it is definite by rule
+1.
 """
 
 FATAL: Final = frozenset(
@@ -134,5 +135,5 @@ def known(code: int) -> ErrorCode:
 
 
 def answered(code: int, message: str = "", *, earlier_definite: bool = True) -> KafkaError:
-    """The error for a request that was answered with `code`, after attempts that were (in)definite."""
+    """Make the error for a request that was answered with `code`, after earlier attempts."""
     return KafkaError(code, message, definite=earlier_definite and known(code) in DEFINITE)

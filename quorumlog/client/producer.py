@@ -174,6 +174,7 @@ class Producer:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
+        *,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
@@ -215,15 +216,19 @@ class Producer:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
+        *,
         partition: int | None = None,
         headers: Sequence[tuple[str, bytes | None]] = (),
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
         """Send a record and wait until it is acknowledged. Raises as `send` and Delivery do."""
-        return await (await self.send(topic, value, key, partition, headers, timestamp_ms))
+        delivery = await self.send(
+            topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        )
+        return await delivery
 
     async def flush(self) -> None:
-        """Send all that was put in line, without linger, and wait until it is acknowledged or failed."""
+        """Send all that was put in line, now, and wait until it is acknowledged or failed."""
         _, sender = self._running()
         self._flushes += 1
         self._accumulator.flushing = True
@@ -236,7 +241,7 @@ class Producer:
             self._accumulator.flushing = self._flushes > 0
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Return the topic's partitions. Raises KafkaError if they are not known in `max_block_ms`."""
+        """Return the topic's partitions. Raises KafkaError after `max_block_ms` without them."""
         return list(range((await self._look_up(topic)).count))
 
     # --- what send needs -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ __all__ = [
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written. `offset` is -1 with acks=0 and for a duplicate of an old write."""
+    """Where a record is. `offset` is -1 with acks=0, and for a retry that came very late."""
 
     topic: str
     partition: int

@@ -1,7 +1,7 @@
 """Settings of the clients: Kafka's names in snake_case, Kafka's units and defaults (4.3).
 
-`*Settings` hold and check the values; `*Options` repeat names and types, so that a type checker and an
-editor know the keyword arguments (PEP 692). A test keeps the two in step.
+`*Settings` hold and check the values; `*Options` repeat names and types, so that a type checker and
+an editor know the keyword arguments (PEP 692). A test keeps the two in step.
 """
 
 import difflib
@@ -102,7 +102,7 @@ class ProducerSettings(CommonSettings):
 
     @property
     def idempotent(self) -> bool:
-        """Are records numbered, so that a retry cannot write them twice (KIP-98)?"""
+        """True if records are numbered, so that a retry cannot write them twice (KIP-98)."""
         if self.enable_idempotence is None:
             return self.acks in {"all", -1}
         return self.enable_idempotence

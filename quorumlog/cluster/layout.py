@@ -26,12 +26,13 @@ CONTROL_PORT_STEP: Final = 10_000  # node 1 of `--port 9092`: Kafka on 9092, con
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "3000",
-    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.election.timeout.ms": "200",
     "controller.quorum.fetch.timeout.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "offsets.topic.num.partitions": "8",
     "replica.lag.time.max.ms": "5000",
+    "replica.socket.timeout.ms": "3000",
 }
 """What `--defaults fast` changes of Kafka's defaults, so that failover is quick on one machine."""
 

@@ -152,6 +152,10 @@ class LocalCluster:
         """Return the node's process id, or None if it does not run."""
         return self._process(node_id).pid
 
+    def last_words(self, node_id: int) -> str:
+        """Say how a node that has ended did so, by the last line of its output."""
+        return self._process(node_id).last_words()
+
     def _process(self, node_id: int) -> NodeProcess:
         self.spec.node(node_id)
         return self._processes[node_id]

@@ -93,15 +93,15 @@ class NodeProcess:
                     raise NodeFailed(f"node {self.node_id} is not ready in time; see {self._log}")
                 chunk = os.read(fd, 4096)
                 if not chunk:
-                    raise NodeFailed(self._last_words())
+                    raise NodeFailed(self.last_words())
                 line += chunk
         finally:
             os.close(fd)
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def _last_words(self) -> str:
-        """Say why the node ended: its last line is meant for people."""
+    def last_words(self) -> str:
+        """Say how a node that has ended did so: its last line is meant for people."""
         status = None if self._child is None else self._child.wait()
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - _LOG_TAIL_BYTES))

@@ -38,7 +38,7 @@ from quorumlog.storage.io.checkpoints import (
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId
 
-CONTROLLED_SHUTDOWN_MS: Final = 5_000
+CONTROLLED_SHUTDOWN_MS: Final = 2_000
 
 
 class StartFailed(Exception):
@@ -56,7 +56,8 @@ class Node:
     """One node of a cluster: the metadata quorum, and a broker if its roles say so.
 
     `ready` is set when the broker is unfenced, or, without that role, when the quorum has a leader.
-    `fatal` ends with the error after which the process must stop.
+    `fatal` ends with the error after which the process must stop. Making one binds its ports and
+    reads its disk, and raises StartFailed.
     """
 
     def __init__(self, config: NodeConfig, parts: NodeParts) -> None:
@@ -66,6 +67,8 @@ class Node:
         self.started_s: Final = time.monotonic()
         disk = RealDisk()
         check_identity(disk, config)
+        self._control: Final = _bind("control.listener", config.control)
+        self._kafka: Final = _bind("listeners", config.kafka) if config.is_broker else None
         try:
             self.quorum: Final = MetadataQuorum(_quorum_settings(config), disk)
         except StorageError as error:
@@ -76,12 +79,10 @@ class Node:
 
     async def start(self) -> None:
         """Start everything. Raises StartFailed; `ready` comes later."""
-        control = _bind("control.listener", self.config.control)
-        kafka = _bind("listeners", self.config.kafka) if self.broker is not None else None
-        await self.quorum.start(control)
+        await self.quorum.start(self._control)
         self.watch(self._fail_with_quorum())
-        if self.broker is not None and kafka is not None:
-            await self.broker.start(kafka)
+        if self.broker is not None and self._kafka is not None:
+            await self.broker.start(self._kafka)
         else:
             self.watch(self._ready_with_leader())
 

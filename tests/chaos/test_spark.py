@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 @pytest.fixture(scope="session", autouse=True)
 def session() -> Iterator[Any]:
-    with spark_session("local[2]") as session:
+    with spark_session("local[2]", is_short=True) as session:
         yield session
 
 

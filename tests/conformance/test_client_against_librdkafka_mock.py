@@ -1,12 +1,14 @@
 """Our client against brokers that are not ours: the mock cluster inside librdkafka.
 
-It speaks old versions, creates topics on first use, and does not replicate. It announces group requests
-in flexible versions (JoinGroup 6, SyncGroup 4) that it cannot parse; no client of its makers sends
-them, and neither may we here.
+It speaks old versions, creates topics on first use, and does not replicate. It announces group
+requests in flexible versions (JoinGroup 6, SyncGroup 4) that it cannot parse, and it refuses
+ApiVersions 3 with an answer of no version; so neither is sent here.
 """
 
 import asyncio
+import threading
 from collections.abc import Iterator
+from itertools import islice
 
 import confluent_kafka
 import pytest
@@ -20,7 +22,9 @@ from quorumlog.client import (
     RebalanceListener,
     TopicPartition,
 )
+from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
 from quorumlog.wire.codec.messages.join_group import JoinGroupRequest
 from quorumlog.wire.codec.messages.leave_group import LeaveGroupRequest
@@ -31,6 +35,7 @@ PARTITIONS = [TopicPartition("t", index) for index in range(4)]  # the mock's de
 
 @pytest.fixture
 def bootstrap(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(ApiVersionsRequest, "VERSIONS", range(3))
     monkeypatch.setattr(JoinGroupRequest, "VERSIONS", range(6))
     monkeypatch.setattr(SyncGroupRequest, "VERSIONS", range(4))
     monkeypatch.setattr(HeartbeatRequest, "VERSIONS", range(4))
@@ -106,7 +111,7 @@ def test_confluents_consumer_reads_what_we_send(bootstrap: str) -> None:
 
 def test_keys_go_where_librdkafkas_murmur2_puts_them(bootstrap: str) -> None:
     keys = [b"key-%d" % number for number in range(40)]
-    theirs: dict[bytes, int] = {}
+    theirs: dict[bytes | None, int | None] = {}
     producer = confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"}
     )
@@ -116,9 +121,10 @@ def test_keys_go_where_librdkafkas_murmur2_puts_them(bootstrap: str) -> None:
         )
     assert producer.flush(20) == 0
 
-    async def scenario() -> dict[bytes, int]:
+    async def scenario() -> dict[bytes | None, int | None]:
         async with Producer(bootstrap) as ours:
-            return {key: (await ours.send_and_wait("t", b"", key=key)).partition for key in keys}
+            sent = {key: await ours.send_and_wait("t", b"", key=key) for key in keys}
+        return {key: metadata.partition for key, metadata in sent.items()}
 
     assert asyncio.run(scenario()) == theirs
 
@@ -214,9 +220,29 @@ def test_describe_and_list(bootstrap: str) -> None:
 def test_nobody_listens() -> None:
     async def scenario() -> None:
         producer = Producer("127.0.0.1:1", socket_connection_setup_timeout_ms=200)
-        with pytest.raises(KafkaError, match="127.0.0.1:1") as caught:
+        with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1") as caught:
             await producer.start()
         assert caught.value.definite
         assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
     asyncio.run(scenario())
+
+
+def test_the_same_without_an_event_loop(bootstrap: str) -> None:
+    first = TopicPartition("t", 0)
+    with SyncProducer(bootstrap) as producer, SyncAdmin(bootstrap) as admin:
+        sent = [producer.send("t", b"%d" % number, partition=0) for number in range(50)]
+        assert [delivery.result().offset for delivery in sent] == list(range(50))
+        assert admin.list_topics() == ["t"]
+        with SyncConsumer(bootstrap) as consumer:
+            consumer.assign([first])
+            consumer.seek_to_beginning()
+            values = [int(record.value or b"") for record in islice(consumer, 50)]
+            assert values == list(range(50))
+            assert consumer.end_offsets([first]) == {first: 50}
+    assert [thread for thread in threading.enumerate() if thread.name == "quorumlog-client"] == []
+    with pytest.raises(RuntimeError, match="closed"):
+        producer.flush()
+    with pytest.raises(KafkaError, match="no broker answers"):
+        SyncProducer("127.0.0.1:1", socket_connection_setup_timeout_ms=100)
+    assert [thread for thread in threading.enumerate() if thread.name == "quorumlog-client"] == []

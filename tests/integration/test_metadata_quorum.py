@@ -12,6 +12,7 @@ import aiohttp
 import cbor2
 import pytest
 
+from quorumlog.broker.io.lifecycle import BrokerLifecycle, LifecycleSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -58,7 +59,9 @@ class Nodes:
         voters: int = 3,
         observers: int = 0,
         request_timeout_ms: int = 10_000,
+        shared_secret: str | None = None,
     ) -> None:
+        self.shared_secret = shared_secret
         self.directory = directory
         self.request_timeout_ms = request_timeout_ms
         self.ports: dict[int, int] = {}
@@ -80,6 +83,7 @@ class Nodes:
                 voters=self.voters,
                 log_dir=str(self.directory / str(node_id)),
                 listen_port=self.ports[node_id],
+                shared_secret=self.shared_secret,
                 controller_request_timeout_ms=self.request_timeout_ms,
             )
             node = MetadataQuorum(settings, RealDisk())
@@ -230,6 +234,49 @@ def test_all_nodes_killed_at_once_come_back_with_what_was_committed(tmp_path: Pa
     run(scenario())
 
 
+def test_brokers_come_into_service_by_themselves_and_leave_in_order(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path)) as nodes:
+            lifecycles = {node_id: lifecycle_of(nodes, node_id) for node_id in (1, 2, 3)}
+            for lifecycle in lifecycles.values():
+                lifecycle.start()
+            for lifecycle in lifecycles.values():
+                await asyncio.wait_for(lifecycle.unfenced.wait(), 10)
+            first = (await nodes.running[1].controller.create_topics([topic_on(1, 2, 3)]))[0]
+            assert first.error_code is ErrorCode.NONE
+            await lifecycles[1].stop(timeout_ms=5000)
+            image = await nodes.agree()
+            (partition,) = image.topics["t"].partitions
+            assert (partition.leader_id, partition.isr) == (2, (2, 3))
+            assert [image.brokers[BrokerId(n)].fenced for n in (1, 2, 3)] == [True, False, False]
+            for node_id in (2, 3):
+                await lifecycles[node_id].stop(timeout_ms=5000)
+
+    run(scenario())
+
+
+def topic_on(*replicas: int) -> NewTopic:
+    return NewTopic(name="t", assignments={0: tuple(BrokerId(replica) for replica in replicas)})
+
+
+def lifecycle_of(nodes: Nodes, node_id: int) -> BrokerLifecycle:
+    node = nodes.running[node_id]
+    lifecycle = BrokerLifecycle(
+        registration=BrokerRegistration(
+            broker_id=BrokerId(node_id),
+            incarnation_id=f"process-{node_id}",
+            host="127.0.0.1",
+            port=9000 + node_id,
+            control_address=nodes.address(node_id),
+        ),
+        registrar=node.controller,
+        settings=LifecycleSettings(broker_heartbeat_interval_ms=200),
+        registered=lambda _: None,
+    )
+    node.add_publisher(lifecycle)
+    return lifecycle
+
+
 def test_a_leader_that_resigns_hands_over(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(Nodes(tmp_path)) as nodes:
@@ -282,5 +329,23 @@ def test_bytes_that_are_no_request_are_refused_and_harm_nobody(tmp_path: Path) -
                     reply = cbor2.loads(await answer.read())
                     assert reply["error_code"] == ErrorCode.INCONSISTENT_CLUSTER_ID
             assert nodes.running[1].is_active_controller
+
+    run(scenario())
+
+
+def test_who_does_not_know_the_secret_is_not_heard(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(Nodes(tmp_path, voters=2, shared_secret="s3")) as nodes:
+            await nodes.active()  # the nodes themselves do
+            vote = cbor2.dumps({"cluster_id": CLUSTER_ID, "protocol_version": 1, "sender_id": 9})
+            async with aiohttp.ClientSession() as session:
+                for headers in ({}, {"X-Quorumlog-Secret": "s"}, {"X-Quorumlog-Secret": "s33"}):
+                    url = f"http://{nodes.address(1)}"
+                    async with session.post(
+                        url + "/rpc/Vote", data=vote, headers=headers
+                    ) as answer:
+                        assert answer.status == 403
+                    async with session.get(url + "/presence?node_id=1", headers=headers) as answer:
+                        assert answer.status == 403
 
     run(scenario())

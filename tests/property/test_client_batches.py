@@ -1,7 +1,8 @@
-"""A producer and a partition that loses connections, leaders and unreplicated records, in any order.
+"""A producer and a partition that loses connections, leaders and unreplicated records.
 
-Held against a dumb model of Kafka's broker (KIP-98's checks): the log has every value at most once and in
-the order of `send`; what was acknowledged is in it; what failed for certain is not.
+Held against a dumb model of Kafka's broker (KIP-98's checks), in any order of events: the log has
+every value at most once and in the order of `send`; what was acknowledged is in it; what failed for
+certain is not.
 """
 
 from collections import deque
@@ -19,7 +20,8 @@ from hypothesis.stateful import (
 )
 
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
-from quorumlog.client.core.batches import Accumulator, Answer, Leader, PartitionQueue
+from quorumlog.client.core.batches import Accumulator, Answer, PartitionQueue
+from quorumlog.client.core.leaders import Leader
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -28,6 +30,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 PARTITION = TopicPartition("t", 0)
 BROKERS = (1, 2)
 WINDOW = 5
+FIRST_LEADER = Leader(1, 0)
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Request:
 class Cluster:
     """One partition. `log[:committed]` is on every replica; the rest on the leader alone."""
 
-    leader: Leader = Leader(1, 0)
+    leader: Leader = FIRST_LEADER
     log: list[Entry] = field(default_factory=list)
     committed: int = 0
     connections: dict[int, deque[Request]] = field(

@@ -11,7 +11,7 @@ Watched from outside, by what clients are told:
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
@@ -86,6 +86,8 @@ class OneGroup(RuleBasedStateMachine):
                     assert isinstance(request, CommitOffsets)
                     if partitions.get(T0) is ErrorCode.NONE:
                         self.hear_commit(request_id, request)
+                case _:  # an outcome that nothing follows from
+                    pass
 
     def hear_join(self, client: Client, result: JoinResult) -> None:
         if result.error_code in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}:
@@ -267,7 +269,7 @@ class OneGroup(RuleBasedStateMachine):
         assert not self.asked, "e: everybody is answered"
 
 
-EXAMPLES = settings(max_examples=80, stateful_step_count=30, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=150, stateful_step_count=30, deadline=None, derandomize=True)
 
 
 def test_the_promises_hold_under_any_schedule() -> None:
@@ -309,4 +311,4 @@ MUTANTS = {
 def test_a_mutant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTANTS[name])
     with pytest.raises((AssertionError, InvariantViolation)):
-        run_machine(OneGroup, settings=settings(EXAMPLES, report_multiple_bugs=False))
+        run_machine(OneGroup, settings=settings(EXAMPLES, phases=(Phase.generate,)))

@@ -6,7 +6,7 @@ their log's tail; leaders change for no reason. Each mutant breaks one rule, and
 
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -22,7 +22,6 @@ from tests.unit.broker.replicas import (
     BROKERS,
     Controller,
     FetchReply,
-    MemoryLog,
     Record,
     Replica,
     image,
@@ -31,6 +30,8 @@ from tests.unit.broker.replicas import (
 STEPS = 600
 SEEDS = 150
 MUTANT_SEEDS = 2000
+
+MessageT = TypeVar("MessageT")
 
 
 class Loss(Exception):
@@ -66,7 +67,7 @@ class Cluster:
     def some(self, up: Iterable[BrokerId] = BROKERS) -> BrokerId:
         return self.random.choice(sorted(up))
 
-    def pick(self, waiting: list[object]) -> object | None:
+    def pick(self, waiting: list[MessageT]) -> MessageT | None:
         """Any message; sometimes it stays, and so arrives twice."""
         if not waiting:
             return None
@@ -97,9 +98,9 @@ class Cluster:
             self.fetches.append((replica.fetching.leader_id, request))
 
     def serve_fetch(self) -> None:
-        picked = self.pick(self.fetches)  # type: ignore[arg-type]  # a list of something
+        picked = self.pick(self.fetches)
         if picked is not None:
-            leader_id, request = picked  # type: ignore[misc]  # of this
+            leader_id, request = picked
             if leader_id not in self.down:
                 count = self.random.choice((1, 2, 100))
                 reply = self.replicas[leader_id].serve(self.now_ms, request, count)
@@ -107,9 +108,9 @@ class Cluster:
                 self.replies.append((request.broker_id, request.broker_epoch, reply))
 
     def take_reply(self) -> None:
-        picked = self.pick(self.replies)  # type: ignore[arg-type]  # as above
+        picked = self.pick(self.replies)
         if picked is not None:
-            who, process, reply = picked  # type: ignore[misc]  # as above
+            who, process, reply = picked
             if who not in self.down and self.process[who] == process:
                 self.replicas[who].take(self.now_ms, reply)
                 self.check(who)
@@ -119,8 +120,8 @@ class Cluster:
             proposals = self.replicas[who].proposals
             self.asked += [Asked(who, self.process[who], proposal) for proposal in proposals]
             proposals.clear()
-        picked = self.pick(self.asked)  # type: ignore[arg-type]  # as above
-        if not isinstance(picked, Asked) or picked.process != self.process[picked.who]:
+        picked = self.pick(self.asked)
+        if picked is None or picked.process != self.process[picked.who]:
             return
         if isinstance(picked.message, effects.ProposeIsr):
             answer = self.controller.decide(picked.message, picked.who)
@@ -329,8 +330,12 @@ MUTANTS = [
 ]
 
 
+def run_many(partition_class: type[Partition], seeds: int) -> None:
+    for seed in range(seeds):
+        Cluster(seed, partition_class).run()
+
+
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_mutant_loses_what_was_committed(mutant: type[Partition]) -> None:
     with pytest.raises(Loss):
-        for seed in range(MUTANT_SEEDS):
-            Cluster(seed, mutant).run()
+        run_many(mutant, MUTANT_SEEDS)

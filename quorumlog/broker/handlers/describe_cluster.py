@@ -3,7 +3,7 @@
 from typing import Final
 
 from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.handlers.metadata import controller_for_clients
+from quorumlog.broker.handlers.cluster_view import controller_for_clients
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_cluster import (

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from typing import TypeVar
 
 from quorumlog.broker.core.groups.requests import CommittedOffset
 from quorumlog.broker.handlers.api import ApiHandler
@@ -25,6 +26,7 @@ FIRST_VERSION_WITH_ERROR_CODE = 2
 FIRST_VERSION_WITH_GROUPS = 8
 NO_OFFSET = CommittedOffset(offset=-1)
 
+P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 Offsets = Mapping[TopicPartition, CommittedOffset | None]
 
 
@@ -47,7 +49,9 @@ def handle(
         topics=[
             OffsetFetchResponseTopic(
                 name=topic,
-                partitions=[_partition_v1(where, found, error_code) for where, found in parts],
+                partitions=[
+                    _partition(OffsetFetchResponsePartition, *part, error_code) for part in parts
+                ],
             )
             for topic, parts in _by_topic(offsets)
         ],
@@ -80,11 +84,11 @@ def _by_topic(
     return [(topic, list(items)) for topic, items in grouped]
 
 
-def _partition_v1(
-    where: TopicPartition, found: CommittedOffset | None, error_code: ErrorCode
-) -> OffsetFetchResponsePartition:
+def _partition(
+    shape: type[P], where: TopicPartition, found: CommittedOffset | None, error_code: ErrorCode
+) -> P:
     committed = found or NO_OFFSET
-    return OffsetFetchResponsePartition(
+    return shape(
         partition_index=where.partition,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
@@ -100,22 +104,13 @@ def _group(group_id: str, error_code: ErrorCode, offsets: Offsets) -> OffsetFetc
         group_id=group_id,
         topics=[
             OffsetFetchResponseTopics(
-                name=topic, partitions=[_partition(where, found) for where, found in parts]
+                name=topic,
+                partitions=[
+                    _partition(OffsetFetchResponsePartitions, *part, error_code) for part in parts
+                ],
             )
             for topic, parts in _by_topic(offsets)
         ],
-    )
-
-
-def _partition(
-    where: TopicPartition, found: CommittedOffset | None
-) -> OffsetFetchResponsePartitions:
-    committed = found or NO_OFFSET
-    return OffsetFetchResponsePartitions(
-        partition_index=where.partition,
-        committed_offset=committed.offset,
-        committed_leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
     )
 
 

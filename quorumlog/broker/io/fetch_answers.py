@@ -7,7 +7,7 @@ from typing import Final
 
 from quorumlog.broker.core import events
 from quorumlog.broker.io.partition_driver import PartitionDriver
-from quorumlog.storage.errors import RecordsTooLarge, UnexpectedOffset
+from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOffset
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
@@ -44,7 +44,10 @@ def take_answer(
     wall_clock_ms: Callable[[], int],
     backoff_max_ms: int,
 ) -> None:
-    """Append, truncate or start over, if the answer still concerns us. Raises StorageError."""
+    """Append, truncate or start over, if the answer still concerns us.
+
+    Raises StorageError if the log is of no more use.
+    """
     driver, fetch_offset = followed.driver, Offset(fetch.fetch_offset)
     last_fetched_epoch = Epoch(fetch.last_fetched_epoch)
     if not driver.partition.accepts_answer(followed.leader_epoch, fetch_offset, last_fetched_epoch):
@@ -107,8 +110,10 @@ def _take_records(
             now_ms=now_ms,
             wall_ms=wall_clock_ms(),
         )
-    except (CorruptBatch, UnexpectedOffset, RecordsTooLarge) as error:
-        logger.warning("%s: refused from the leader: %s", driver.topic_partition, error)
+    except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
+        if driver.log.failure is not None:
+            raise
+        logger.warning("%s: not appended: %s", driver.topic_partition, error)
         return False
     return True
 

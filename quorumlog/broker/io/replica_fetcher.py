@@ -30,6 +30,7 @@ from quorumlog.wire.io.connection import (
 )
 
 LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
+CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated less and less often: rather begin anew
 _CONNECTION_ERRORS: Final = (ConnectionLost, RequestTimedOut, UnsupportedVersion, OSError)
 _Key = tuple[bytes | str, int]
 _Asked = dict[_Key, tuple[Followed, FetchPartition]]
@@ -136,11 +137,12 @@ class ReplicaFetcher:
             if not connection.closed.done():
                 return connection
             await connection.close()
-        return await KafkaConnection.open(
-            *self.address,
-            client_id=f"broker-{self._broker_id}-fetcher",
-            request_timeout_ms=self._settings.replica_socket_timeout_ms,
-        )
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            return await KafkaConnection.open(
+                *self.address,
+                client_id=f"broker-{self._broker_id}-fetcher",
+                request_timeout_ms=self._settings.replica_socket_timeout_ms,
+            )
 
     async def _discard(self, connection: KafkaConnection | None) -> None:
         if connection is not None:

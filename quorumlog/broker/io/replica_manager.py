@@ -63,7 +63,11 @@ def wall_clock_ms() -> int:
 
 
 class ReplicaManager:
-    """Owns the partitions. An ImagePublisher: `start` it before the first `publish`."""
+    """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
+
+    Made inside a running event loop. `partition_class` is for those who want to see a broken rule
+    be found: a test's subclass of Partition.
+    """
 
     def __init__(
         self,

@@ -70,12 +70,11 @@ class Server:
         # Polled, because a stop is rare and the state of a request changes often.
         while loop.time() < deadline_s and any(peer.is_busy for peer in self._connections):  # noqa: ASYNC110  # as said
             await asyncio.sleep(STOP_POLL_S)
-        for peer in [*self._connections]:
-            peer.close()
-        for _ in range(2):  # `connection_lost` comes with the next turns of the loop
-            await asyncio.sleep(0)
-        for peer in [*self._connections]:
-            peer.abort()
+        for end in (Connection.close, Connection.abort):  # abort: whose client does not read
+            for peer in [*self._connections]:
+                end(peer)
+            for _ in range(2):  # `connection_lost` comes with the next turns of the loop
+                await asyncio.sleep(0)
         if self._listener is not None:
             await self._listener.wait_closed()
 

@@ -3,7 +3,8 @@
 A fault lasts from its first row to the row that ends it: `start` ends a kill (or `kill-all`),
 `resume` a pause, `stop-x` (or `x-stop`) what `start-x` (or `x`) began, and `heal` ends everything.
 An end that names no node ends the fault on every node. What nothing ends lasts to the end of the
-history.
+history. `node-ended` is no fault: a process ended although nobody had killed it. A start that ended
+in `not-ready` leaves its fault open.
 """
 
 from collections.abc import Sequence
@@ -14,10 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import NEVER_NS
+from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Severity
 from quorumlog.chaos.history.model import NEMESIS
 
 _ENDS: Final = {"start": "kill", "restart": "kill", "resume": "pause"}
 _HEAL: Final = "heal"
+NODE_ENDED: Final = "node-ended"
+_NOT_READY: Final = "not-ready"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +32,7 @@ class Band:
     node: str
     start_ns: int
     end_ns: int
+    details: str = ""
 
     def __str__(self) -> str:
         return f"{self.fault} {self.node}".strip()
@@ -35,7 +40,8 @@ class Band:
 
 def fault_bands(table: pa.Table) -> list[Band]:
     """Return the bands in the order in which they began. Other rows than the nemesis's may lack."""
-    nemesis = table.filter(pc.field("process") == NEMESIS).select(["index", "time_ns", "f", "node"])
+    nemesis = table.filter(pc.field("process") == NEMESIS)
+    nemesis = nemesis.select(["index", "time_ns", "f", "node", "details"])
     bands: list[Band] = []
     for row in nemesis.sort_by("index").to_pylist():
         f, node, time_ns = row["f"], row["node"], row["time_ns"]
@@ -45,9 +51,30 @@ def fault_bands(table: pa.Table) -> list[Band]:
         open_already = any(
             band.fault == f and band.node == node and band.end_ns == NEVER_NS for band in bands
         )
-        if not (_is_end(f) or open_already):
-            bands.append(Band(fault=f, node=node, start_ns=time_ns, end_ns=NEVER_NS))
+        if f != _NOT_READY and not (_is_end(f) or open_already):
+            band = Band(
+                fault=f, node=node, start_ns=time_ns, end_ns=NEVER_NS, details=row["details"]
+            )
+            bands.append(band)
     return bands
+
+
+def ended_nodes(bands: Sequence[Band]) -> list[CheckResult]:
+    """Return the anomaly of nodes that ended by themselves, if any did."""
+    ended = [band for band in bands if band.fault == NODE_ENDED]
+    if not ended:
+        return []
+    witnesses: list[dict[str, Any]] = [
+        {"key": f"node {band.node}".strip(), "note": band.details, "ops": []} for band in ended
+    ]
+    return [
+        CheckResult(
+            name=NODE_ENDED,
+            severity=Severity.INVALID,
+            count=len(ended),
+            witnesses=witnesses[:WITNESSES_MAX],
+        )
+    ]
 
 
 def add_faults(witnesses: Sequence[dict[str, Any]], bands: Sequence[Band]) -> None:

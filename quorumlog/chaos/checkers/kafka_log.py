@@ -23,7 +23,13 @@ from quorumlog.chaos.checkers.entries import (
     Flags,
 )
 from quorumlog.chaos.checkers.explode import explode
-from quorumlog.chaos.checkers.fault_bands import Band, add_faults, fault_bands
+from quorumlog.chaos.checkers.fault_bands import (
+    NODE_ENDED,
+    Band,
+    add_faults,
+    ended_nodes,
+    fault_bands,
+)
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
 from quorumlog.chaos.checkers.log_anomalies import final_reads, gaps_of, log_anomalies
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
@@ -93,16 +99,21 @@ def conclude(
     merged = merge(partials)
     for result in merged.results:
         add_faults(result.witnesses, bands)
+    results = [*ended_nodes(bands), *merged.results]
     reasons = _reasons(merged, final_reads_marked=final_reads_marked, cut_off=cut_off)
-    verdicts: list[Valid] = [True, *(_effect(result.severity) for result in merged.results)]
+    verdicts: list[Valid] = [True, *(_effect(result.severity) for result in results)]
     verdicts += ["unknown" for _ in reasons]
     counts = dict(sorted(merged.counts.items()))
     return Verdict(
         valid=worst(verdicts),
         operations=counts.pop("operations", 0),
-        results=merged.results,
+        results=results,
         unknown_because=reasons,
-        figures={**counts, **merged.peaks, "faults": len(bands)},
+        figures={
+            **counts,
+            **merged.peaks,
+            "faults": sum(band.fault != NODE_ENDED for band in bands),
+        },
     )
 
 

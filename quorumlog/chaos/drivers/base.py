@@ -66,10 +66,10 @@ class Driver(Protocol):
     """One client library."""
 
     async def producer(self, bootstrap: str, client_id: str) -> DriverProducer:
-        """Make a producer."""
+        """Make a producer. Raises ConnectionError if no broker answers."""
 
     async def consumer(self, bootstrap: str, client_id: str) -> DriverConsumer:
-        """Make a consumer."""
+        """Make a consumer. Raises ConnectionError if no broker answers."""
 
     async def create_topic(
         self, bootstrap: str, topic: str, *, partitions: int, replication_factor: int

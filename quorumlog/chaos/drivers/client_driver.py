@@ -73,7 +73,7 @@ class ClientDriver:
     """quorumlog's own client."""
 
     async def producer(self, bootstrap: str, client_id: str) -> ClientProducer:
-        """Make a producer."""
+        """Make a producer. Raises ConnectionError if no broker answers."""
         producer = Producer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
@@ -83,11 +83,14 @@ class ClientDriver:
             max_block_ms=_DELIVERY_TIMEOUT_MS,
             retry_backoff_ms=20,
         )
-        await producer.start()
+        try:
+            await producer.start()
+        except KafkaError as error:
+            raise ConnectionError(str(error)) from error
         return ClientProducer(producer)
 
     async def consumer(self, bootstrap: str, client_id: str) -> ClientConsumer:
-        """Make a consumer."""
+        """Make a consumer. Raises ConnectionError if no broker answers."""
         consumer = Consumer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
@@ -97,7 +100,10 @@ class ClientDriver:
             retry_backoff_ms=20,
             default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
         )
-        await consumer.start()
+        try:
+            await consumer.start()
+        except KafkaError as error:
+            raise ConnectionError(str(error)) from error
         return ClientConsumer(consumer)
 
     async def create_topic(

@@ -4,6 +4,7 @@ Targets are roles, because who leads is not known when the schedule is drawn. A 
 holds when its turn comes (all leaders are down) falls back to any running node.
 """
 
+import itertools
 import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +17,12 @@ FORMAT: Final = 1
 FAULTS: Final[Mapping[str, str]] = {
     "kill": "SIGKILL a node, start it again after a while",
     "kill-all": "SIGKILL every node at once, start them again after a while",
+    "pause-kill": "SIGSTOP everybody but a partition leader, SIGKILL it a moment later, SIGCONT",
     "pause": "SIGSTOP a node, SIGCONT it after a while: its connections stay open",
 }
 ROLES: Final = ("partition-leader", "metadata-leader", "isr-follower", "any")
 
+_FIXED_TARGETS: Final = {"kill-all": "all", "pause-kill": "partition-leader"}
 _DOWN_MS: Final = (1_000, 4_000)
 _PAUSE_MS: Final = (500, 5_000)
 _QUIET_MS: Final = 1_500  # from the end of one fault to the next: recovery must be possible
@@ -82,21 +85,21 @@ def check_names(faults: Iterable[str]) -> None:
 def draw(seed: int, *, faults: Sequence[str], duration_ms: int, mean_gap_ms: int) -> Schedule:
     """Draw a schedule that fits `duration_ms`. The same arguments give the same schedule.
 
-    Roles take turns in an order drawn per seed, so that a short run meets each of them.
+    Faults take turns, and so do roles, in orders drawn per seed: a short run meets each of them.
     """
     check_names(faults)
     rng = random.Random(seed)  # noqa: S311 - a schedule must be reproducible, not secret
-    roles = list(ROLES)
-    rng.shuffle(roles)
+    turns = itertools.cycle(rng.sample(list(faults), len(faults)))
+    roles = itertools.cycle(rng.sample(ROLES, len(ROLES)))
     actions: list[FaultAction] = []
     now_ms = rng.randint(500, 1_500)
     while faults:
-        fault = rng.choice(list(faults))
+        fault = next(turns)
         low_ms, high_ms = _PAUSE_MS if fault == "pause" else _DOWN_MS
         lasts_ms = rng.randint(low_ms, high_ms)
         if now_ms + lasts_ms > duration_ms:
             break
-        target = "all" if fault == "kill-all" else roles[len(actions) % len(roles)]
+        target = _FIXED_TARGETS.get(fault) or next(roles)
         actions.append(
             FaultAction(t_us=now_ms * 1000, fault=fault, target=target, duration_us=lasts_ms * 1000)
         )

@@ -48,7 +48,7 @@ svg text { font-family: inherit; }
 .line { fill: none; stroke-width: 1.7; stroke-linejoin: round; }
 .line.p50 { stroke: #0b5345; } .line.p95 { stroke: #6b4fa0; } .line.p99 { stroke: #222; }
 .line.ok { stroke: var(--ok); } .line.info { stroke: var(--info); }
-.line.fail { stroke: var(--fail); } .line.polled { stroke: var(--poll); }
+.line.fail { stroke: var(--fail); } .line.polled { stroke: var(--poll); stroke-dasharray: 5 3; }
 .dots { stroke-linecap: round; fill: none; }
 .dots.ok { stroke: var(--ok); stroke-opacity: .3; }
 .dots.info { stroke: var(--info); } .dots.fail { stroke: var(--fail); }

@@ -14,6 +14,7 @@ from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
     DivergingEpoch,
     FetchRequest,
+    FetchResponse,
     VoteRequest,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -112,6 +113,11 @@ class _LeaderRestartsAsLeader(_Mutant):
         self._become_leader((self.node_id,))
 
 
+class _HighWatermarkFromDivergence(_Mutant):
+    def _committed_here(self, response: FetchResponse) -> Offset:
+        return min(self.log_end_offset, response.high_watermark)
+
+
 class _AnswersStaleFetches(_Mutant):
     def _fetch_refusal(self, request: FetchRequest) -> ErrorCode:
         error_code = super()._fetch_refusal(request)
@@ -134,6 +140,10 @@ _ALL: Final[tuple[tuple[type[Quorum], str], ...]] = (
     (_TruncatesTooLittle, "logs are compared by their length alone"),
     (_TruncatesTooMuch, "a follower drops a whole epoch, committed or not (KAFKA-12460)"),
     (_LeaderRestartsAsLeader, "a leader goes on in its epoch after a restart (KAFKA-10527)"),
+    (
+        _HighWatermarkFromDivergence,
+        "a follower believes a high watermark while its log diverges (KAFKA-14704)",
+    ),
     (_AnswersStaleFetches, "a leader answers fetches of an older epoch"),
 )
 

@@ -79,6 +79,7 @@ class SimNode:
         self.is_paused = False
         self.is_writing = False
         self.inbox: Final = deque[events.Event]()
+        self.leads_epoch: int | None = None
         self.tick_at_us = 0  # of the tick that is scheduled; 0: none is
         self.asked: dict[int, tuple[int, int, int, Any]] = {}  # who waits for our answers
         self.waiting: set[int] = set()  # our requests that have no outcome yet

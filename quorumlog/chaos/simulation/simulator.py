@@ -10,25 +10,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from quorumlog.chaos.simulation.faults import MILLION, Fault, Schedule
+from quorumlog.chaos.simulation.messenger import Messenger
 from quorumlog.chaos.simulation.network import Network
-from quorumlog.chaos.simulation.node import SimNode, describe
+from quorumlog.chaos.simulation.node import SimNode
 from quorumlog.chaos.simulation.oracle import Oracle, check
 from quorumlog.chaos.simulation.randomness import seeded
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import (
-    BeginQuorumEpochRequest,
-    FetchRequest,
-    FetchResponse,
-    Request,
-    Response,
-    VoteRequest,
-    VoteResponse,
-)
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 CALM_US_MAX: Final = 60 * MILLION  # until a leader leads and all logs are equal
@@ -72,6 +63,10 @@ class Simulator:
             for node_id in self.node_ids
         }
 
+        self._messenger: Final = Messenger(
+            self.nodes, self.network, self.oracle, push=self._push, feed=self._feed
+        )
+
     @property
     def digest(self) -> str:
         """What happened, in short: equal for equal runs."""
@@ -91,7 +86,7 @@ class Simulator:
             self.events += 1
             action(*arguments)
 
-    def _push(self, after_us: int, action: Callable[..., None], *arguments: Any) -> None:
+    def _push(self, after_us: int, action: Callable[..., None], *arguments: object) -> None:
         self._pushed += 1
         heapq.heappush(self._heap, (self.now_us + after_us, self._pushed, action, arguments))
 
@@ -128,6 +123,8 @@ class Simulator:
 
     def _step(self, node: SimNode, event: events.Event) -> None:
         quorum = node.quorum
+        # Before the step: it may commit, and then resign.
+        node.leads_epoch = quorum.leader_epoch if quorum.is_leader else None
         orders = quorum.step(self._local_ms(node), event)
         self._trace.update(
             b"%d %d %s %s %d %d %d %d\n"
@@ -192,11 +189,11 @@ class Simulator:
     def _perform_one(self, node: SimNode, effect: effects.Effect) -> None:
         match effect:
             case effects.SendRequest():
-                self._send_request(node, effect)
+                self._messenger.send_request(node, effect)
             case effects.SendResponse(request_id=request_id, response=response):
-                self._send_response(node, request_id, response, b"")
+                self._messenger.send_response(node, request_id, response, b"")
             case effects.AnswerFetch():
-                self._answer_fetch(node, effect)
+                self._messenger.answer_fetch(node, effect)
             case effects.FlushLog(log_end_offset=end):
                 self._push(self._fsync_us(), self._flushed, node, node.incarnation, end)
             case effects.AppendFetched() | effects.TruncateLog() | effects.AppendLeaderChange():
@@ -267,7 +264,7 @@ class Simulator:
         if loses_power:
             return
         for source, incarnation, request_id, _ in node.asked.values():
-            self._fail_request(node.node_id, source, incarnation, request_id)
+            self._messenger.fail_request(node.node_id, source, incarnation, request_id)
         for peer in self.nodes.values():
             if peer.is_up and peer.quorum.leader_id == node.node_id:
                 self._notice_if_dead(peer, node.node_id)
@@ -282,106 +279,6 @@ class Simulator:
         is_reachable = self.network.is_connected(node.node_id, leader_id)
         if is_meant and is_reachable and not self.nodes[leader_id].is_up:
             self._feed(node, events.PeerProcessDied(node_id=BrokerId(leader_id)))
-
-    # --- messages ---
-
-    def _send_request(self, node: SimNode, effect: effects.SendRequest) -> None:
-        request, target = effect.request, effect.destination
-        self._inspect_request(node.node_id, request)
-        node.waiting.add(effect.request_id)
-        caller = (node.node_id, node.incarnation, effect.request_id, request)
-        for after_us in self.network.arrivals_us(node.node_id, target):
-            self._push(after_us, self._request_arrived, target, caller)
-        timeout_us = effect.timeout_ms * 1000
-        self._push(timeout_us, self._request_failed, node, node.incarnation, effect.request_id)
-
-    def _inspect_request(self, node_id: int, request: Request) -> None:
-        match request:
-            case VoteRequest(replica_epoch=epoch, pre_vote=pre_vote):
-                if not pre_vote:
-                    self.oracle.saw_vote(node_id, epoch, node_id)
-            case BeginQuorumEpochRequest(leader_epoch=epoch):
-                self.oracle.saw_leader(node_id, epoch)
-            case FetchRequest(current_leader_epoch=epoch):
-                pass
-            case _:
-                epoch = request.leader_epoch
-        self.oracle.showed_epoch(node_id, epoch)
-
-    def _request_arrived(self, target: int, caller: tuple[int, int, int, Request]) -> None:
-        node = self.nodes[target]
-        source, incarnation, request_id, request = caller
-        if not node.is_up:
-            self._fail_request(target, source, incarnation, request_id)
-            return
-        token = self._pushed  # rises with every push: never used twice
-        self._pushed += 1
-        node.asked[token] = caller
-        self._feed(node, events.RequestReceived(request_id=token, request=request))
-
-    def _fail_request(self, target: int, source: int, incarnation: int, request_id: int) -> None:
-        """Let the caller hear that nobody answers, if it can."""
-        for after_us in self.network.arrivals_us(target, source)[:1]:
-            self._push(after_us, self._request_failed, self.nodes[source], incarnation, request_id)
-
-    def _request_failed(self, node: SimNode, incarnation: int, request_id: int) -> None:
-        is_meant = node.incarnation == incarnation and node.is_up
-        if is_meant and request_id in node.waiting:
-            node.waiting.discard(request_id)
-            self._feed(node, events.RequestFailed(request_id=request_id))
-
-    def _answer_fetch(self, node: SimNode, effect: effects.AnswerFetch) -> None:
-        records = b""
-        if effect.records_from < effect.records_to:
-            found = node.log.read(
-                effect.records_from,
-                max_bytes=self.parameters["fetch_bytes_max"],
-                end_offset=effect.records_to,
-            )
-            records = found.records
-        self._send_response(node, effect.request_id, effect.response, records)
-
-    def _send_response(self, node: SimNode, token: int, response: Response, records: bytes) -> None:
-        source, incarnation, request_id, request = node.asked.pop(token)
-        self._inspect_response(node, request, response)
-        for after_us in self.network.arrivals_us(node.node_id, source):
-            caller, answer = (incarnation, request_id), (response, records)
-            self._push(
-                after_us, self._response_arrived, self.nodes[source], caller, node.node_id, answer
-            )
-
-    def _inspect_response(self, node: SimNode, request: Request, response: Response) -> None:
-        self.oracle.showed_epoch(node.node_id, response.leader_epoch)
-        match response:
-            case VoteResponse(vote_granted=True):
-                if isinstance(request, VoteRequest) and not request.pre_vote:
-                    self.oracle.saw_vote(node.node_id, response.leader_epoch, request.replica_id)
-            case FetchResponse(error_code=ErrorCode.NONE, leader_epoch=epoch):
-                self.oracle.saw_leader(node.node_id, epoch)
-                is_current = isinstance(request, FetchRequest) and (
-                    request.current_leader_epoch == epoch
-                )
-                check(is_current, f"fetch-epoch: {node.node_id} answers in epoch {epoch}")
-
-    def _response_arrived(
-        self, node: SimNode, caller: tuple[int, int], source: int, answer: tuple[Response, bytes]
-    ) -> None:
-        incarnation, request_id = caller
-        response, records = answer
-        if node.incarnation != incarnation or not node.is_up or request_id not in node.waiting:
-            return
-        node.waiting.discard(request_id)
-        described = None
-        if records:
-            node.keep_response(request_id, records)
-            described = describe(records)
-        received = events.ResponseReceived(
-            request_id=request_id,
-            source=BrokerId(source),
-            response=response,
-            records=described,
-        )
-        self._feed(node, received)
 
     # --- clients ---
 
@@ -409,8 +306,7 @@ class Simulator:
             self._push(self.parameters["propose_every_us"], self._propose)
 
     def _advanced(self, node: SimNode, high_watermark: int) -> None:
-        leads_epoch = node.quorum.leader_epoch if node.quorum.is_leader else None
-        self.oracle.advanced(node.node_id, high_watermark, leads_epoch=leads_epoch)
+        self.oracle.advanced(node.node_id, high_watermark, leads_epoch=node.leads_epoch)
         for end in [end for end in node.proposals if end <= high_watermark]:
             base, entries = node.proposals.pop(end)
             for offset, entry in enumerate(entries, base):

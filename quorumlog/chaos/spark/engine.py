@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _READ: Final = ("index", "time_ns", "process", "type", "f", "messages", "details")
 _MESSAGES_DDL: Final = "array<struct<key: string, offset: bigint, value: bigint>>"
 _TYPES: Final = {pa.int64(): "bigint", pa.int32(): "int", pa.int8(): "tinyint"}
+_SHORT_ROWS: Final = 5_000_000  # below, a JVM that starts fast beats one that runs fast
 _ROWS_PER_TASK: Final = 250_000  # fewer are not worth another task
 
 
@@ -50,7 +51,7 @@ def check_on_spark(
         metadata, rows = table.schema.metadata or {}, table.num_rows
     marked = metadata.get(FINAL_READS, b"marked") == b"marked"
     progress("starting Spark")
-    with spark_session(master) as session:
+    with spark_session(master, is_short=rows < _SHORT_ROWS) as session:
         progress("reading the history")
         history = _read(session, file) if table is None else session.createDataFrame(table)
         nemesis = history.filter(history.process == NEMESIS).select(*SCHEMA.names).toArrow()

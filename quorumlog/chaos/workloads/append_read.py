@@ -97,7 +97,12 @@ class AppendRead:
         while running.is_set():
             due_s = max(due_s + rng.expovariate(1 / gap_s), loop.time())
             await asyncio.sleep(due_s - loop.time())
-            producer = producer or await self._driver.producer(self._bootstrap, f"p{process}")
+            if producer is None:
+                try:
+                    producer = await self._driver.producer(self._bootstrap, f"p{process}")
+                except ConnectionError:  # nobody answers: nothing was asked of anybody
+                    await asyncio.sleep(_REOPEN_S)
+                    continue
             partition = rng.randrange(self._settings.partitions)
             if not await self._send(producer, process, partition):
                 process += self._lanes
@@ -130,15 +135,23 @@ class AppendRead:
         return True
 
     async def _consume(self, process: int, running: asyncio.Event) -> None:
-        consumer = await self._assigned(process)
+        consumer: DriverConsumer | None = None
         while running.is_set():
-            await self._poll(consumer, process, "poll", _POLL_MS)
-        await consumer.close()
+            if consumer is None:
+                consumer = await self._assigned(process)
+            else:
+                await self._poll(consumer, process, "poll", _POLL_MS)
+        if consumer is not None:
+            await consumer.close()
 
-    async def _assigned(self, process: int) -> DriverConsumer:
-        """Open a consumer of all partitions, from their beginning."""
+    async def _assigned(self, process: int) -> DriverConsumer | None:
+        """Open a consumer of all partitions, from their beginning; None if nobody answers now."""
         topic, partitions = self._settings.topic, range(self._settings.partitions)
-        consumer = await self._driver.consumer(self._bootstrap, f"c{process}")
+        try:
+            consumer = await self._driver.consumer(self._bootstrap, f"c{process}")
+        except ConnectionError:
+            await asyncio.sleep(_REOPEN_S)
+            return None
         rows = [(f"{topic}-{partition}", -1, -1) for partition in partitions]
         self._recorder.invoke(process, "assign", rows)
         await consumer.assign(topic, partitions)
@@ -176,7 +189,11 @@ class AppendRead:
     async def _read_to_end(self, process: int, timeout_s: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        consumer = await self._assigned(process)
+        consumer: DriverConsumer | None = None
+        while consumer is None:
+            if loop.time() > deadline_s:
+                return False
+            consumer = await self._assigned(process)
         positions = dict.fromkeys(range(self._settings.partitions), 0)
         ends = await self._end_offsets(consumer, deadline_s)
         while any(positions[partition] < end for partition, end in ends.items()):

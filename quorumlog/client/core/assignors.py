@@ -1,7 +1,7 @@
 """Who reads which partition: the decisions of a classic group's leader.
 
-Each assignor is a pure function of the members' subscriptions and the topics' partition counts; every
-Kafka client must come to the same answer, since any member may be the leader.
+Each assignor is a pure function of the members' subscriptions and the topics' partition counts;
+every Kafka client must come to the same answer, since any member may be the leader.
 Sources: Kafka's RangeAssignor, RoundRobinAssignor, CooperativeStickyAssignor (KIP-54, KIP-429).
 """
 
@@ -31,7 +31,7 @@ Assign = Callable[[Members, Counts], Assignment]
 
 
 def _in_order(members: Members) -> list[str]:
-    """Static members first by instance id, then the others by member id, as in Kafka."""
+    """Sort static members first by instance id, then the others by member id, as in Kafka."""
 
     def place(member: str) -> tuple[bool, str, str]:
         instance = members[member].instance_id
@@ -77,8 +77,8 @@ def assign_sticky(members: Members, counts: Counts) -> Assignment:
     """Keep what members own, then move as few partitions as make the loads differ by one at most.
 
     A partition that changes hands is left out of this answer if its owner still holds it: the
-    owner gives it up, rejoins, and the next answer hands it over (KIP-429). If subscriptions differ,
-    the loads are as even as moving single partitions can make them.
+    owner gives it up, rejoins, and the next answer hands it over (KIP-429). If subscriptions
+    differ, the loads are as even as moving single partitions can make them.
     """
     assignment = _owned(members, counts)
     owner = {partition: member for member, owned in assignment.items() for partition in owned}
@@ -96,7 +96,7 @@ def assign_sticky(members: Members, counts: Counts) -> Assignment:
 
 
 def _owned(members: Members, counts: Counts) -> Assignment:
-    """What each member may keep; of two that claim one partition, the newer generation."""
+    """Return what each member may keep; of two claims to a partition the newer one counts."""
     claims: dict[TopicPartition, tuple[int, str]] = {}
     disputed: set[TopicPartition] = set()
     for member in sorted(members):

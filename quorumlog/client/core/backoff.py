@@ -14,7 +14,7 @@ class Backoff:
     max_ms: float
 
     def delay_ms(self, failures: int, chance: float) -> float:
-        """Milliseconds to wait after `failures` >= 1 in a row; `chance` in [0, 1) spreads +-20 %."""
+        """Return what to wait after `failures` >= 1 in a row; `chance` in [0, 1): +-20 %."""
         doublings = min(max(failures - 1, 0), DOUBLINGS_MAX)
         delay_ms = min(self.initial_ms * 2.0**doublings, max(self.max_ms, self.initial_ms))
         return delay_ms * (1 - JITTER + 2 * JITTER * chance)

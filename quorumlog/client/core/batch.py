@@ -112,7 +112,7 @@ class Batch:
 def checked_record_size(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...]
 ) -> int:
-    """Return the most bytes that a record takes in a batch. Raises TypeError if it cannot be one."""
+    """Return the most bytes that a record takes in a batch. Raises TypeError if it is none."""
     size = RECORD_OVERHEAD_BYTES
     if value is not None:
         if not isinstance(value, bytes):

@@ -3,12 +3,13 @@
 Order. One list per partition. Batches leave in it, and a batch is retried only when it is the
 oldest that is not done, so that the log has them in the order of `send`.
 
-Numbers (KIP-98). An idempotent producer numbers a partition's records from 0; a broker remembers the
-last five batches and refuses any other than the next. A retry keeps its numbers, which makes it harmless.
-Numbers change in one case: the OLDEST batch in flight is answered OUT_OF_ORDER_SEQUENCE_NUMBER or
-UNKNOWN_PRODUCER_ID. That proves that neither it nor any later one is in the log, so all of
-them are numbered anew from 0 in the next producer epoch, raised on our side (KIP-360), after every answer
-still under way has arrived. The epoch is counted per partition: brokers compare it per partition.
+Numbers (KIP-98). An idempotent producer numbers a partition's records from 0; a broker remembers
+the last five batches and refuses any other than the next. A retry keeps its numbers, which makes it
+harmless. Numbers change in one case: the OLDEST batch in flight is answered
+OUT_OF_ORDER_SEQUENCE_NUMBER or UNKNOWN_PRODUCER_ID. That proves that neither it nor any later one
+is in the log, so all of them are numbered anew from 0 in the next producer epoch, raised on our
+side (KIP-360), after every answer still under way has arrived. The epoch is counted per partition:
+brokers compare it per partition.
 
 The first batch in a new epoch travels alone: a broker accepts any number from a producer that
 it does not know, so a second batch that overtook a refused first one would stay in front of it.
@@ -19,7 +20,8 @@ from a duplicate any more, so it fails; what was never sent goes out under a new
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final, NamedTuple, Protocol
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.batch import (
@@ -27,6 +29,7 @@ from quorumlog.client.core.batch import (
     BatchState,
     ProducerIdentity,
 )
+from quorumlog.client.core.leaders import Leader, Leaders
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.records import Headers
 from quorumlog.client.settings import ProducerSettings
@@ -59,23 +62,6 @@ class Answer(NamedTuple):
     base_offset: int = -1
     log_append_time_ms: int = -1
     message: str = ""
-
-
-class Leader(NamedTuple):
-    """Where a partition's batches go."""
-
-    broker_id: int
-    leader_epoch: int
-
-
-class Leaders(Protocol):
-    """What is known of the cluster while batches are drained."""
-
-    def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """Return the leader, or None while it is unknown or unreachable."""
-
-    def has_room(self, broker_id: int) -> bool:
-        """May one more request be sent to this broker now?"""
 
 
 class Drained(NamedTuple):
@@ -148,7 +134,7 @@ class Accumulator:
         record: tuple[int, bytes | None, bytes | None, Headers],
         size: int,
     ) -> tuple[Batch, bool]:
-        """Add (timestamp_ms, key, value, headers) of `size` bytes, counted by `checked_record_size`.
+        """Add (timestamp_ms, key, value, headers); `size` is its `checked_record_size`.
 
         Returns its batch, in which it is the last record, and whether `drain` has something new
         to look at: a batch has begun or is full.
@@ -173,11 +159,11 @@ class Accumulator:
 
     @property
     def wants_identity(self) -> bool:
-        """Must InitProducerId be asked before a new batch can be numbered?"""
+        """Tell whether InitProducerId must be asked before a new batch can be numbered."""
         return self.idempotent and self.identity is None and bool(self._active)
 
     def identify(self, identity: ProducerIdentity) -> None:
-        """Number new batches under `identity`, from InitProducerId."""
+        """Use for new batches `identity`, which InitProducerId gave."""
         self.identity = identity
 
     def drain(self, now_ms: float, leaders: Leaders) -> Drained:
@@ -220,7 +206,7 @@ class Accumulator:
         return any(batch.state is BatchState.RETRYING for batch in queue.in_flight)
 
     def _ready_at_ms(self, queue: PartitionQueue) -> float:
-        """When may the queue's next batch be sent, if there is a leader? `inf`: not by time alone."""
+        """When the queue's next batch may be sent, given a leader; `inf`: not by time alone."""
         if self._retries(queue):
             if queue.renumber and not self._renumber(queue):
                 return NEVER_MS
@@ -260,7 +246,7 @@ class Accumulator:
         queue.sequence = identity, (sequence + len(batch.records)) & SEQUENCE_MASK
 
     def _renumber(self, queue: PartitionQueue) -> bool:
-        """Number all in flight anew in the next epoch; False while an answer is under way."""
+        """Give all in flight new numbers in the next epoch; False while an answer is under way."""
         if any(batch.state is BatchState.SENT for batch in queue.in_flight):
             return False
         identity = queue.in_flight[0].identity
@@ -399,7 +385,7 @@ class Accumulator:
         for queue in self._active.values():
             flying = queue.in_flight
             require(len(flying) <= self.settings.max_in_flight, "2: max_in_flight")
-            for earlier, later in zip(flying, flying[1:], strict=False):
+            for earlier, later in pairwise(flying):
                 gap = later.base_sequence - earlier.base_sequence - len(earlier.records)
                 ascends = gap & SEQUENCE_MASK < SEQUENCE_MASK // 2
                 same = earlier.identity == later.identity

@@ -1,7 +1,8 @@
 """Fetched bytes, and the records in them that the user may see.
 
-Batches are checked and decoded one at a time, when `poll` wants them. Control batches are skipped, and
-with read_committed the batches of aborted transactions too: the broker lists them (KIP-98, Fetch v4).
+Batches are checked and decoded one at a time, when `poll` wants them. Control batches are skipped,
+and with read_committed the batches of aborted transactions too: the broker lists them (KIP-98,
+Fetch v4).
 """
 
 from collections import deque

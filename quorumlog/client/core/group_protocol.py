@@ -1,8 +1,8 @@
 """The bytes that members of a classic group tell each other through the coordinator: "consumer".
 
-The coordinator does not read them; the group's leader does. Each starts with a version; what a newer
-version appends is skipped. Source: KIP-54's ConsumerProtocol, version 1 (with owned partitions, KIP-429),
-and the generation of version 2 (KIP-792).
+The coordinator does not read them; the group's leader does. Each starts with a version; what a
+newer version appends is skipped. Source: KIP-54's ConsumerProtocol, version 1 (with owned
+partitions, KIP-429), and the generation of version 2 (KIP-792).
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ VERSION_BYTES: Final = 2
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """What a member sends with JoinGroup."""
+    """Encode what a member sends with JoinGroup."""
     owned = [
         consumer_protocol_subscription.TopicPartition(topic=topic, partitions=partitions)
         for topic, partitions in by_topic(subscription.owned).items()
@@ -42,7 +42,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None) -> Subscription:
-    """What a member sent with JoinGroup. Raises MalformedFrame."""
+    """Decode what a member sent with JoinGroup. Raises MalformedFrame."""
     version = min(_version(data), max(ConsumerProtocolSubscription.VERSIONS))
     message = decode_message(ConsumerProtocolSubscription, version, data[VERSION_BYTES:])
     owned = [
@@ -59,7 +59,7 @@ def decode_subscription(data: bytes, instance_id: str | None) -> Subscription:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """What the leader gives one member with SyncGroup."""
+    """Encode what the leader gives one member with SyncGroup."""
     assigned = [
         consumer_protocol_assignment.TopicPartition(topic=topic, partitions=indexes)
         for topic, indexes in by_topic(partitions).items()
@@ -69,7 +69,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """What SyncGroup answered, sorted; nothing at all means no partitions. Raises MalformedFrame."""
+    """Decode what SyncGroup answered, sorted; b"" means nothing. Raises MalformedFrame."""
     if not data:
         return ()
     version = min(_version(data), max(ConsumerProtocolAssignment.VERSIONS))

@@ -125,7 +125,7 @@ class Membership:
 
     # --- facts ---------------------------------------------------------------------------------
 
-    def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0912 -- one flat case per kind of fact
+    def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 -- one flat case per kind of fact
         match event:
             case facts.Subscribed(topics=topics):
                 return self._handle_subscribed(now_ms, topics)
@@ -151,7 +151,7 @@ class Membership:
             case facts.HeartbeatAnswered():
                 return self._handle_heartbeat_answered(now_ms, event)
             case facts.RevocationDone():
-                return self._handle_revocation_done(now_ms)
+                return self._handle_revocation_done()
             case facts.Ticked():
                 pass
             case _:
@@ -247,12 +247,12 @@ class Membership:
         self._become(State.STABLE)
         return [facts.Assign(partitions=self.owned, added=added)]
 
-    def _handle_revocation_done(self, now_ms: float) -> list[Effect]:
+    def _handle_revocation_done(self) -> list[Effect]:
         if self.state is State.YIELDING:
             return self._settle()
         if self.state is State.REVOKING:
             self.owned = ()
-            return self._join(now_ms)
+            return self._join()
         return []
 
     def _handle_heartbeat_answered(
@@ -272,7 +272,7 @@ class Membership:
         return self._handle_refused(now_ms, event.error_code)
 
     def _handle_refused(self, now_ms: float, error_code: int) -> list[Effect]:
-        """A join or sync failed, or a heartbeat says that we are out."""
+        """Take in that a join or sync failed, or that a heartbeat says we are out."""
         self.rejoin_wanted = True
         self._failures += 1
         self._retry_ms = now_ms + self._backoff.delay_ms(self._failures, 0.5)
@@ -294,18 +294,21 @@ class Membership:
     def _advance(self, now_ms: float) -> list[Effect]:
         if not self.topics:
             return []
-        if self.state is State.STABLE and now_ms >= self._poll_deadline_ms():
+        is_stable = self.state is State.STABLE
+        if is_stable and now_ms >= self._poll_deadline_ms():
             return self._leave("max.poll.interval.ms passed without a poll")
         if not self.coordinator_known:
-            if self.is_finding:
-                return []
-            self.is_finding = True
-            return [facts.FindCoordinator()]
-        if self.state in {State.UNJOINED, State.STABLE} and self.rejoin_wanted and self.in_poll:
+            return self._find_coordinator()
+        is_idle = is_stable or self.state is State.UNJOINED
+        if is_idle and self.rejoin_wanted and self.in_poll:
             return self._prepare_join(now_ms)
-        if self.state is State.STABLE:
-            return self._maybe_heartbeat(now_ms)
-        return []
+        return self._maybe_heartbeat(now_ms) if is_stable else []
+
+    def _find_coordinator(self) -> list[Effect]:
+        if self.is_finding:
+            return []
+        self.is_finding = True
+        return [facts.FindCoordinator()]
 
     def _prepare_join(self, now_ms: float) -> list[Effect]:
         if self.state is State.UNJOINED and now_ms < self._retry_ms:
@@ -313,9 +316,9 @@ class Membership:
         if self.owned and not self.is_cooperative:
             self._become(State.REVOKING)
             return [facts.Revoke(partitions=self.owned, lost=False)]
-        return self._join(now_ms)
+        return self._join()
 
-    def _join(self, now_ms: float) -> list[Effect]:
+    def _join(self) -> list[Effect]:
         if not self.topics:
             self._become(State.UNJOINED)
             return []
@@ -331,9 +334,8 @@ class Membership:
 
     def _maybe_heartbeat(self, now_ms: float) -> list[Effect]:
         if now_ms - self._heard_ms >= self.settings.session_timeout_ms:
-            self.coordinator_known, self.is_finding = False, True
-            self._heartbeat_pending = False
-            return [facts.FindCoordinator()]
+            self.coordinator_known = self._heartbeat_pending = False
+            return self._find_coordinator()
         if self._heartbeat_pending or now_ms < self._heartbeat_ms:
             return []
         self._heartbeat_ms = now_ms + self.settings.heartbeat_interval_ms

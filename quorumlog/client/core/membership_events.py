@@ -1,4 +1,4 @@
-"""What a group member learns, and what it wants done: facts in the past tense, effects as orders."""
+"""What a group member learns and what it wants done: facts in the past tense, and orders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -158,7 +158,7 @@ class SendLeave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoke:
-    """Stop reading `partitions`. Unless they are `lost` (others may read them already), commit first.
+    """Stop reading `partitions`. Unless `lost` (others may read them already), commit first.
 
     Then tell the listener; then RevocationDone.
     """

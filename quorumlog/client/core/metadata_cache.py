@@ -1,15 +1,15 @@
 """What the client believes of the cluster: brokers, topics, leaders.
 
 Leader epochs decide between two beliefs: an answer with an older epoch than ours comes from a
-broker that lags behind, and changes nothing (KIP-320). A topic id that changed is another topic of the
-same name: epochs start over (KIP-516). The belief is never trusted further: the broker refuses.
+broker that lags behind, and changes nothing (KIP-320). A topic id that changed is another topic of
+the same name: epochs start over (KIP-516). The belief is never trusted further: the broker refuses.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from quorumlog.client.core.batches import Leader
+from quorumlog.client.core.leaders import Leader
 from quorumlog.client.settings import Address
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
@@ -127,7 +127,7 @@ class MetadataCache:
         return True
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """The leader as far as we know; None while there is none or its address is unknown."""
+        """Return the leader as far as we know; None while there is none, or no address."""
         topic = self.topics.get(topic_partition.topic)
         view = topic.partitions.get(topic_partition.partition) if topic else None
         if view is None or view.leader_id not in self.nodes:
@@ -135,7 +135,7 @@ class MetadataCache:
         return Leader(view.leader_id, view.leader_epoch)
 
     def topic_id(self, name: str) -> bytes:
-        """The topic's id; zeros if the cluster has none or the topic is not known."""
+        """Return the topic's id; zeros if the cluster has none or the topic is not known."""
         topic = self.topics.get(name)
         return topic.topic_id if topic else ZERO_TOPIC_ID
 

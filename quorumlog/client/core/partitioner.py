@@ -12,7 +12,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash, unsigned. Every Kafka client must agree on it, or keys move partitions."""
+    """Hash to 32 bits, unsigned. All Kafka clients must agree on it, or keys move partitions."""
     length = len(data)
     whole = length & ~3
     h = _SEED ^ length
@@ -27,7 +27,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """The partition of a keyed record, among all of the topic's, available or not."""
+    """Return the partition of a keyed record, among all of the topic's, available or not."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count
 
 
@@ -46,7 +46,7 @@ class StickyPartition:
         self.current = -1
 
     def needs_choice(self) -> bool:
-        """Must `choose` be called before `current` is used?"""
+        """Tell whether `choose` must be called before `current` is used."""
         return self._bytes_left <= 0
 
     def choose(self, candidates: Sequence[int], chance: float) -> None:

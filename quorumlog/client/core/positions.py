@@ -1,9 +1,10 @@
 """Where a consumer reads: which offset comes next in each partition, and how that was decided.
 
 A partition without a position looks for the committed offset, then asks the broker by
-`auto_offset_reset`. Data is fetched ahead of the user: `fetch` is where the next request starts, `offset`
-what `poll` returns next; between them lie the chunks. Answers to requests that a `seek` has overtaken are
-dropped. A log that was truncated below what we read is noticed by the leader (KIP-320, by Fetch v12).
+`auto_offset_reset`. Data is fetched ahead of the user: `fetch_offset` is where the next request
+starts, `offset` what `poll` returns next; between them lie the chunks. Answers to requests that a
+`seek` has overtaken are dropped. A log that was truncated below what we read is noticed by the
+leader (KIP-320, by Fetch v12).
 """
 
 from collections import deque
@@ -35,7 +36,7 @@ class PositionState(Enum):
 
 
 class Position:
-    """One partition's place. `consumed_offset`: what earlier polls returned, so what may be committed."""
+    """One partition's place. `consumed`: what earlier polls returned, so what may be committed."""
 
     __slots__ = (
         "buffered_bytes",
@@ -76,6 +77,7 @@ class Position:
     def place(self, offset: int, epoch: int) -> None:
         """Read on from `offset`; what was fetched for another place is dropped."""
         self.state = PositionState.FETCHING
+        self.retry_at_ms = 0.0
         self.offset = self.fetch_offset = offset
         self.epoch = self.fetch_epoch = epoch
         self.drop_chunks()
@@ -134,6 +136,7 @@ class Positions:
 
     def _reset(self, position: Position, timestamp: int) -> None:
         position.state, position.reset_timestamp = PositionState.RESETTING, timestamp
+        position.retry_at_ms = 0.0
 
     def _reset_by_policy(self, position: Position, code: ErrorCode, why: str) -> None:
         timestamp = _RESETS.get(self.settings.auto_offset_reset)

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from quorumlog.client.core.backoff import Backoff
-from quorumlog.client.core.batches import Leader
+from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.links import Links
@@ -33,12 +33,13 @@ from quorumlog.wire.io.connection import (
 log = logging.getLogger(__name__)
 
 QUIET_MS: Final = 1_000  # after that long without a wish for metadata, the next is met at once
+QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without waiting for others
 
 
 class Purpose(Enum):
     """What a connection is for: none may wait behind another's long request.
 
-    DATA: Produce or Fetch. GROUP: the coordinator, where a join may take minutes. CONTROL: the rest.
+    DATA: Produce or Fetch. GROUP: the coordinator; a join may take minutes. CONTROL: the rest.
     """
 
     DATA = auto()

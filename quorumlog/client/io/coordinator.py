@@ -10,7 +10,7 @@ from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.group_protocol import by_topic
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import DEFINITE, KafkaError, known
-from quorumlog.client.io.cluster import Cluster, Purpose, check
+from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster, Purpose, check
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -73,7 +73,7 @@ class Coordinator:
     # --- finding it ------------------------------------------------------------------------------
 
     async def find(self) -> None:
-        """Find it and connect, for as long as it takes. Raises KafkaError if it is not to be had."""
+        """Find it and connect, for as long as it takes. Raises KafkaError for what stays."""
         failures = 0
         while True:
             try:
@@ -92,7 +92,9 @@ class Coordinator:
         request = FindCoordinatorRequest(
             key=self.group_id, key_type=GROUP_KEY, coordinator_keys=[self.group_id]
         )
-        response = await self._cluster.send(await self._cluster.any_broker(), request)
+        response = await self._cluster.send(
+            await self._cluster.any_broker(), request, timeout_ms=QUESTION_TIMEOUT_MS
+        )
         if response.coordinators:
             found = response.coordinators[0]
             check(found.error_code, found.error_message or "")
@@ -141,7 +143,7 @@ class Coordinator:
     async def commit(
         self, offsets: Offsets, member_id: str, generation_id: int, timeout_ms: float
     ) -> None:
-        """Commit, trying again for `timeout_ms`. Raises KafkaError; definite if no attempt may stand."""
+        """Commit, trying for `timeout_ms`. Raises KafkaError; definite if no attempt may stand."""
         topics = []
         for topic, partitions in by_topic(offsets).items():
             entries = [_entry(index, offsets[TopicPartition(topic, index)]) for index in partitions]

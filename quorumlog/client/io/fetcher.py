@@ -1,7 +1,7 @@
 """The consumer's reading: keeps every partition's place known, and data ahead of the user.
 
-No decisions: they are `core.positions`. One request per broker is under way, a long poll, over all of
-its partitions that have room for more.
+No decisions: they are `core.positions`. One request per broker is under way, a long poll, over all
+of its partitions that have room for more.
 """
 
 import asyncio
@@ -10,12 +10,13 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
-from quorumlog.client.core.batches import Leader
+from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.positions import Position, Positions, PositionState
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.offsets import ISOLATION_LEVELS, ask_offsets
+from quorumlog.client.io.stalls import Stalls
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -57,7 +58,7 @@ def _chance() -> float:
 
 
 class Fetcher:
-    """One consumer's traffic with the leaders. `on_news` is called when `poll` may have something."""
+    """One consumer's traffic with the leaders. `on_news`: `poll` may have something now."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Fetcher:
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
+        self._stalls: Final = Stalls(cluster)
         cluster.on_change.append(self.wake)
 
     def wake(self) -> None:
@@ -188,6 +190,8 @@ class Fetcher:
 
     async def _fetch(self, connection: KafkaConnection, broker_id: int, asks: list[_Ask]) -> None:
         request, has_ids = self._request(broker_id, asks)
+        names = [ask.position.topic_partition for ask in asks]
+        outstanding = self._stalls.begin(broker_id, names, wait_ms=request.max_wait_ms)
         try:
             version = connection.version_for(request)
             if not has_ids:
@@ -203,6 +207,7 @@ class Fetcher:
         else:
             self._handle(response, asks)
         finally:
+            self._stalls.end(outstanding)
             self._busy.discard(broker_id)
 
     def _request(self, broker_id: int, asks: list[_Ask]) -> tuple[FetchRequest, bool]:
@@ -273,6 +278,7 @@ class Fetcher:
         """Stop all requests."""
         self._is_closed = True
         self._cluster.on_change.remove(self.wake)
+        self._stalls.close()
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()

@@ -143,7 +143,7 @@ class GroupSession:
         self._requests.add(task)
         task.add_done_callback(self._requests.discard)
 
-    # --- requests, each of which ends as a fact ----------------------------------------------------
+    # --- requests, each of which ends as a fact ---------------------------------------------------
 
     async def _find(self) -> None:
         try:
@@ -229,7 +229,8 @@ class GroupSession:
             group_instance_id=self._settings.group_instance_id,
         )
         try:
-            error_code = (await self._coordinator.send(request)).error_code
+            timeout_ms = self._settings.session_timeout_ms / 3
+            error_code = (await self._coordinator.send(request, timeout_ms=timeout_ms)).error_code
         except KafkaError as error:
             error_code = _as_lost(error)
         self.post(
@@ -248,7 +249,7 @@ class GroupSession:
         except KafkaError as error:
             log.debug("leaving %s: %s", self._coordinator.group_id, error)
 
-    # --- the end -----------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Leave the group and stop."""

@@ -1,4 +1,4 @@
-"""Asks leaders for offsets by time: ListOffsets, each partition's leader, once or until a deadline."""
+"""Asks leaders for offsets by time (ListOffsets), once or until a deadline."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ from typing import Final
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.group_protocol import by_topic
 from quorumlog.client.errors import KafkaError, known
-from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
@@ -94,7 +94,7 @@ async def _ask_one(
         timeout_ms=cluster.settings.request_timeout_ms,
     )
     try:
-        response = await cluster.send(broker_id, request)
+        response = await cluster.send(broker_id, request, timeout_ms=QUESTION_TIMEOUT_MS)
     except KafkaError as error:
         if error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE:
             return {}

@@ -1,6 +1,7 @@
 """The producer's requests: takes what the accumulator lets go, sends it, brings back the answers.
 
-No decisions: they are `core.batches`. One request per broker carries a batch of each of its partitions.
+No decisions: they are `core.batches`. One request per broker carries a batch of each of its
+partitions.
 """
 
 import asyncio
@@ -12,10 +13,12 @@ from typing import Final
 
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.batch import Batch, ProducerIdentity
-from quorumlog.client.core.batches import Accumulator, Answer, Leader
+from quorumlog.client.core.batches import Accumulator, Answer
+from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import KafkaError, answered
-from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
+from quorumlog.client.io.stalls import Stalls
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -64,9 +67,10 @@ class Sender:
         self._timer: asyncio.TimerHandle | None = None
         self._identifying = False
         self._is_closed = False
+        self._stalls: Final = Stalls(cluster)
         cluster.on_change.append(self.wake)
 
-    # --- what the accumulator asks (the Leaders protocol) ------------------------------------------
+    # --- what the accumulator asks (the Leaders protocol) -----------------------------------------
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
         """Return the leader if it can be sent to now."""
@@ -76,7 +80,7 @@ class Sender:
         """May one more request be sent to this broker now."""
         return self._in_flight[broker_id] < self._settings.max_in_flight
 
-    # --- the pump ------------------------------------------------------------------------------------
+    # --- the pump ---------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Look soon at what may be sent; many calls make one look."""
@@ -115,13 +119,21 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- requests ------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def _produce(
         self, connection: KafkaConnection, broker_id: int, batches: list[Batch]
     ) -> None:
+        outstanding = None
+        if self._settings.idempotent:
+            names = [batch.topic_partition for batch in batches]
+            outstanding = self._stalls.begin(broker_id, names)
         try:
             await self._ask(connection, batches)
+        except asyncio.CancelledError:
+            deposed = f"broker {broker_id} did not answer and leads no longer"
+            self._lost(batches, written=True, message=deposed)
+            raise
         except (ConnectionLost, RequestTimedOut) as error:
             self._cluster.request_update()
             self._lost(batches, written=True, message=f"broker {broker_id}: {error}")
@@ -132,6 +144,8 @@ class Sender:
             log.exception("a produce request ended: a bug")
             self._lost(batches, written=True, message="internal error")
         finally:
+            if outstanding is not None:
+                self._stalls.end(outstanding)
             self._in_flight[broker_id] -= 1
             self.wake()
 
@@ -247,17 +261,18 @@ class Sender:
     async def _init_producer_id(self) -> ProducerIdentity:
         broker_id = await self._cluster.any_broker()
         request = InitProducerIdRequest(transaction_timeout_ms=60_000)
-        response = await self._cluster.send(broker_id, request)
+        response = await self._cluster.send(broker_id, request, timeout_ms=QUESTION_TIMEOUT_MS)
         if response.error_code != ErrorCode.NONE:
             raise answered(response.error_code, "InitProducerId")
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Stop at once: what is not done fails."""
         self._is_closed = True
         self._cluster.on_change.remove(self.wake)
+        self._stalls.close()
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()

@@ -48,6 +48,7 @@ class Session:
     heard_ms: int
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided
+    is_buried: bool = False  # its process is known to be gone: nothing it said counts any more
 
 
 class Sessions:
@@ -64,6 +65,8 @@ class Sessions:
     def hear(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = -1) -> None:
         """Note that the broker is alive; an offset of -1 says nothing."""
         session = self._sessions.setdefault(broker_id, Session(heard_ms=now_ms))
+        if session.is_buried:
+            return
         session.heard_ms = max(session.heard_ms, now_ms)
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
@@ -71,11 +74,16 @@ class Sessions:
         """Start over: another process has registered."""
         self._sessions[broker_id] = Session(heard_ms=now_ms)
 
-    def expire(self, broker_id: BrokerId, now_ms: int) -> None:
-        """End the session now, if there is one: the process is known to be gone."""
+    def bury(self, broker_id: BrokerId, now_ms: int) -> None:
+        """End the session for good: the process is known to be gone. `begin` starts another."""
+        self._sessions[broker_id] = Session(
+            heard_ms=now_ms - self.session_timeout_ms, is_buried=True
+        )
+
+    def is_buried(self, broker_id: BrokerId) -> bool:
+        """Tell whether the process of the broker's registration is known to be gone."""
         session = self._sessions.get(broker_id)
-        if session is not None:
-            session.heard_ms = now_ms - self.session_timeout_ms
+        return session is not None and session.is_buried
 
     def is_live(self, broker_id: BrokerId, now_ms: int) -> bool:
         """Tell whether the broker was heard within the session timeout."""
@@ -131,7 +139,7 @@ def registration_refusal(
     """Return why a registration is refused (DUPLICATE_BROKER_REGISTRATION), or None.
 
     # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
-    # control address is its successor, because an address has one listener.
+    # control address is its successor: docs/architecture/metadata.md.
     """
     if broker is None or not is_live or broker.incarnation_id == request.incarnation_id:
         return None

@@ -143,14 +143,17 @@ class Controller:
         return None if expiry is None else expiry[0]
 
     def decide_process_died(
-        self, broker_id: BrokerId, *, closed_ms: int
+        self, broker_id: BrokerId, *, broker_epoch: int, now_ms: int
     ) -> Decision[BrokerId | None]:
-        """Fence a broker whose process is gone, unless it was heard since its connection closed."""
-        session = self.sessions.of(broker_id)
+        """Fence a broker whose process is gone, unless another one has registered since.
+
+        What it sent before it died may still lie in our sockets, if we were not running ourselves.
+        So its heartbeats count no more: one that lives after all is told to register again.
+        """
         broker = self.cluster.brokers.get(broker_id)
-        if broker is None or (session is not None and session.heard_ms > closed_ms):
+        if broker is None or broker.broker_epoch != broker_epoch:
             return Decision(response=None)
-        self.sessions.expire(broker_id, closed_ms)  # so that another process may register
+        self.sessions.bury(broker_id, now_ms)  # so that another process may register
         return Decision(response=None) if broker.fenced else self._decide_fencing(broker_id)
 
     def check_invariants(self) -> list[str]:
@@ -211,6 +214,8 @@ class Controller:
         self, request: BrokerHeartbeat, now_ms: int, base_offset: Offset
     ) -> Decision[HeartbeatReply]:
         error_code = broker_epoch_error(self.cluster, request.broker_id, request.broker_epoch)
+        if error_code is ErrorCode.NONE and self.sessions.is_buried(request.broker_id):
+            error_code = ErrorCode.STALE_BROKER_EPOCH
         if error_code is not ErrorCode.NONE:
             return Decision(response=HeartbeatReply(error_code=error_code))
         self.hear(request, now_ms)

@@ -176,8 +176,8 @@ def change_partition(
 ) -> PartitionChange | None:
     """Return the record that gives a partition `target_isr` and, if it can, an active leader.
 
-    The leader stays while it is in the ISR, whose members are all active. Else the first replica, in order, of the
-    ISR; else, when the ISR is empty, of the ELR. None: nothing changes.
+    The leader stays while it is in the ISR, whose members are all active. Else the first replica,
+    in order, of the ISR; else, when the ISR is empty, of the ELR. None: nothing changes.
     """
     partition = located.partition
     isr, elr = target_isr, _eligible(located, target_isr)
@@ -203,7 +203,7 @@ def _eligible(located: Located, isr: tuple[BrokerId, ...]) -> tuple[BrokerId, ..
     """Return who may lead beside the ISR: nothing is committed while it is too small (KIP-966).
 
     # DEVIATION: Kafka drops a member that restarted without a clean shutdown. A killed process
-    # loses nothing that it had written, so ours stays: see docs/decisions.
+    # loses nothing that it had written, so ours stays: docs/architecture/metadata.md.
     """
     if len(isr) >= located.min_isr:
         return ()

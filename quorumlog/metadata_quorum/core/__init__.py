@@ -37,9 +37,10 @@ and the sending of messages go on in the background.
   this one and `quorum.is_leader`, and feeds `RecordsAppended` before any other event.
 - `ResignLeadership`: the controller stands down, and what it appended and is not yet committed has
   an unknown outcome: it may still be committed by the next leader.
-- `FollowLeader`: keep one connection open to that voter. When it closes, connect once more: if that
-  is refused, feed `PeerProcessDied`; if it is anything else, feed nothing. With NOBODY, keep none.
-  It may come twice for the same leader.
+- `FollowLeader`: keep one connection open to that voter. When it closes, or cannot be opened,
+  connect once more: if that is refused, feed `PeerProcessDied`; if it is anything else, feed
+  nothing. With NOBODY, keep none. It may come twice for the same leader; a deposed leader gets it
+  after its `ResignLeadership`.
 
 To stop: feed `ResignRequested`, serve until `resignation_pending` is False or the time is up, then
 end. A stopped or killed node needs nothing else.

@@ -28,8 +28,6 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 class Following(Voting):
     """The rules of a follower, voter or observer."""
 
-    _probed = 0  # how many voters were asked in turn who the leader is
-
     # --- what a leader tells ---
 
     def _handle_begin_quorum_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
@@ -48,6 +46,7 @@ class Following(Voting):
         if error_code is ErrorCode.NONE:
             self._learn(request.leader_epoch, request.leader_id)
             if isinstance(self.role, Follower):
+                # DEVIATION: Kafka's followers go on refusing pre-votes until they stand themselves.
                 self.role.is_leader_gone = True
                 wait_ms = self._successor_wait_ms(request.preferred_candidates)
                 deadline_ms = min(self.role.fetch_deadline_ms, self._now_ms + wait_ms)
@@ -78,9 +77,10 @@ class Following(Voting):
     def _handle_peer_process_died(self, event: events.PeerProcessDied) -> None:
         """Do not wait for the fetch timeout if no process listens where the leader was.
 
-        # DEVIATION: Kafka waits. Voters wait a little, each a different time by its rank among
-        # those that are left, so that two do not split the vote. A fetch answer cancels it.
+        Voters wait a little, each a different time by its rank among those that are left, so that
+        two do not split the vote. A fetch answer from the leader cancels it.
         """
+        # DEVIATION: Kafka waits for the fetch timeout.
         is_enabled = self.settings.controller_quorum_dead_process_notice_enable
         if not (is_enabled and isinstance(self.role, Follower) and event.node_id == self.leader_id):
             return
@@ -166,22 +166,32 @@ class Following(Voting):
             return  # of an older epoch, or given up
         self._fetch_id = None
         before = self.role
-        is_usable = (
-            response.error_code is not ErrorCode.UNKNOWN_LEADER_EPOCH
-            and self._learn(response.leader_epoch, response.leader_id)
-            and response.error_code is ErrorCode.NONE
-            and isinstance(self.role, Follower)
-            and event.source == self.leader_id
-            and self._take(event, response)
-        )
-        if is_usable and isinstance(self.role, Follower):
+        if self._use_fetch_response(event, response) and isinstance(self.role, Follower):
             self.role.has_fetched, self.role.is_leader_gone = True, False
             self.role.notice_deadline_ms = None
             self.role.fetch_deadline_ms = self._fetch_timeout_ms()
-            high_watermark = min(self.log_end_offset, response.high_watermark)
-            self._advance_high_watermark(Offset(high_watermark))
+            self._advance_high_watermark(self._committed_here(response))
         elif self.role is before:
             self._fetch_again_later()
+
+    def _use_fetch_response(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
+        """Act on a response; False unless it came from the leader and made sense."""
+        if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+            return False  # it is behind
+        if not self._learn(response.leader_epoch, response.leader_id):
+            return False
+        if response.error_code is not ErrorCode.NONE or event.source != self.leader_id:
+            return False
+        return self._take(event, response)
+
+    def _committed_here(self, response: FetchResponse) -> Offset:
+        """How much of our log is known to be committed.
+
+        Nothing more after a divergence: what is left may diverge, too (KAFKA-14704).
+        """
+        if response.diverging_epoch is not None:
+            return self.high_watermark
+        return min(self.log_end_offset, response.high_watermark)
 
     def _take(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
         """Append or truncate; False if the response makes no sense."""

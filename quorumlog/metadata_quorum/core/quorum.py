@@ -56,8 +56,6 @@ class Quorum(Following):
      11. An observer only follows, and never votes.
     """
 
-    _has_started = False
-
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug."""
         self._now_ms = max(self._now_ms, now_ms)

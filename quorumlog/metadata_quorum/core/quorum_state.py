@@ -58,9 +58,10 @@ class QuorumState:
         self._now_ms = 0
         self._effects: list[Effect] = []
         self._last_request_id = 0
-        self._is_flushing = False
+        self._has_started = self._is_flushing = False
         self._fetch_id: int | None = None  # of the one that is under way
         self._fetch_after_ms = 0
+        self._probed = 0  # how many voters were asked in turn who the leader is
 
     @property
     def is_leader(self) -> bool:
@@ -148,27 +149,35 @@ class QuorumState:
         )
         leader = (NOBODY if is_newer else self.leader_id) if leader_id is None else leader_id
         voted = (NOBODY if is_newer else self.voted_id) if voted_id is None else voted_id
-        previous, led_epoch = self.role, self.leader_epoch
+        previous = self.role
+        if isinstance(previous, Leader):
+            self._emit(effects.ResignLeadership(leader_epoch=self.leader_epoch))
         self.role, self._fetch_id, self._fetch_after_ms = role, None, 0
         self._set_election(epoch, leader, voted)
         if isinstance(previous, Leader):
-            self._stand_down(previous, led_epoch)
+            for request_id in previous.parked:
+                self._refuse_fetch(request_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _set_election(self, epoch: Epoch, leader_id: BrokerId, voted_id: BrokerId) -> None:
         has_new_leader = (epoch, leader_id) != (self.leader_epoch, self.leader_id)
         if not has_new_leader and voted_id == self.voted_id:
             return
         self.leader_epoch, self.leader_id, self.voted_id = epoch, leader_id, voted_id
-        self._emit(
+        self._persist(
             effects.PersistElection(leader_epoch=epoch, leader_id=leader_id, voted_id=voted_id)
         )
         if has_new_leader and leader_id != self.node_id:
             self._emit(effects.FollowLeader(leader_epoch=epoch, leader_id=leader_id))
 
-    def _stand_down(self, previous: Leader, led_epoch: Epoch) -> None:
-        self._emit(effects.ResignLeadership(leader_epoch=led_epoch))
-        for request_id in previous.parked:
-            self._refuse_fetch(request_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    def _persist(self, election: effects.PersistElection) -> None:
+        """Order one write for all changes that nobody could have seen apart."""
+        last = len(self._effects) - 1
+        while last >= 0 and isinstance(self._effects[last], effects.FollowLeader):
+            last -= 1
+        if last >= 0 and isinstance(self._effects[last], effects.PersistElection):
+            self._effects[last] = election
+        else:
+            self._emit(election)
 
     def _become_unattached(self, leader_epoch: Epoch, *, deadline_ms: int | None = None) -> None:
         """Wait, without a leader. A mere newer epoch does not restart an election timeout."""

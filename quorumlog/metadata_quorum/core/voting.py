@@ -97,10 +97,11 @@ class Voting(Leading):
     def _maybe_ask_again(self, voter: BrokerId) -> None:
         """Ask again who has just asked in vain: it, too, has lost the leader by now.
 
-        # DEVIATION: Kafka waits out the election timeout. When a leader's process dies, the first
-        # voter to notice may ask before the second has noticed, and be refused; the second may be
-        # behind, and be refused too. At least one of the two logs is up to date, so this ends.
+        When a leader's process dies, the first voter to notice may ask before the second has
+        noticed, and be refused; the second may be behind, and be refused too. At least one of the
+        two logs is up to date, so this ends.
         """
+        # DEVIATION: Kafka waits out the election timeout.
         if isinstance(self.role, Prospective) and voter in self.role.ballot.refused:
             self.role.ballot.refused.discard(voter)
             self._ask(self.role.ballot, voter)

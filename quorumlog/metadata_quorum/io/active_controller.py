@@ -88,12 +88,14 @@ class ActiveController:
         return self._controller.decide_expiry(now_ms)
 
     def decide_process_died(
-        self, broker_id: BrokerId, closed_ms: int
+        self, broker_id: BrokerId, broker_epoch: int, now_ms: int
     ) -> Decision[BrokerId | None] | None:
         """Fence a broker whose process is gone."""
         if self._controller is None:
             return None
-        return self._controller.decide_process_died(broker_id, closed_ms=closed_ms)
+        return self._controller.decide_process_died(
+            broker_id, broker_epoch=broker_epoch, now_ms=now_ms
+        )
 
     def next_expiry_ms(self) -> int | None:
         """Return when `decide_expiry` has something to do."""

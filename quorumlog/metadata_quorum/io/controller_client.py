@@ -7,7 +7,7 @@ what may not is refused by the controller the second time.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, TypeVar, cast
+from typing import Any, Final
 
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
@@ -39,7 +39,6 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 RETRY_S: Final = (0.02, 0.5)  # first, last
-_Response = TypeVar("_Response")
 
 
 class LeaderWatch:
@@ -89,19 +88,23 @@ class QuorumControllerClient:
     ) -> list[TopicResult]:
         """See ControllerClient."""
         request = CreateTopics(topics=tuple(topics), validate_only=validate_only)
-        return list((await self._ask(request, TopicResults)).results)
+        response: TopicResults = await self._ask(request)
+        return list(response.results)
 
     async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
         """See ControllerClient."""
-        return list((await self._ask(DeleteTopics(names=tuple(names)), TopicResults)).results)
+        response: TopicResults = await self._ask(DeleteTopics(names=tuple(names)))
+        return list(response.results)
 
     async def grow_topic(self, request: GrowTopic) -> TopicResult:
         """Add partitions to a topic; answered after the commit."""
-        return (await self._ask(request, TopicResults)).results[0]
+        response: TopicResults = await self._ask(request)
+        return response.results[0]
 
     async def alter_topic_configs(self, request: AlterTopicConfigs) -> TopicResult:
         """Change the configuration of a topic; answered after the commit."""
-        return (await self._ask(request, TopicResults)).results[0]
+        response: TopicResults = await self._ask(request)
+        return response.results[0]
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
@@ -110,33 +113,34 @@ class QuorumControllerClient:
         request = AlterPartitions(
             broker_id=self._node_id, broker_epoch=broker_epoch, proposals=tuple(proposals)
         )
-        response = await self._ask(request, IsrResults)
+        response: IsrResults = await self._ask(request)
         return response.error_code, list(response.results)
 
     async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
         """See ControllerClient."""
         request = AllocateProducerIds(broker_id=self._node_id, broker_epoch=broker_epoch)
-        response = await self._ask(request, ProducerIdsReply)
+        response: ProducerIdsReply = await self._ask(request)
         return response.error_code, response.block
 
     async def register_broker(self, registration: BrokerRegistration) -> RegistrationReply:
         """See BrokerRegistrar."""
-        return await self._ask(registration, RegistrationReply)
+        reply: RegistrationReply = await self._ask(registration)
+        return reply
 
     async def broker_heartbeat(self, heartbeat: BrokerHeartbeat) -> HeartbeatReply:
         """See BrokerRegistrar."""
-        return await self._ask(heartbeat, HeartbeatReply)
+        reply: HeartbeatReply = await self._ask(heartbeat)
+        return reply
 
-    async def _ask(self, request: ControllerRequest, kind: type[_Response]) -> _Response:
-        """Ask until there is an answer. Raises ControllerUnavailable."""
-        del kind  # it types the answer; what came over the network was checked there
+    async def _ask(self, request: ControllerRequest) -> Any:
+        """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
         reason: Exception | None = None
         backoff_s = RETRY_S[0]
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 while True:
                     try:
-                        return cast("_Response", await self._ask_leader(request))
+                        return await self._ask_leader(request)
                     except (NotController, RpcFailed) as error:
                         reason = error
                     await self._leader.wait(backoff_s)

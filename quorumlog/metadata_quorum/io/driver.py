@@ -6,84 +6,30 @@ task waits for it; so the rest of the process goes on. An error ends the task, a
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, assert_never
+from typing import Any, Final, assert_never
 
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, Request
-from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask, NotController
-from quorumlog.metadata_quorum.io.committed import CommittedImage
-from quorumlog.metadata_quorum.io.election_store import Election, ElectionStore
-from quorumlog.metadata_quorum.io.metadata_log import MetadataLog, describe
+from quorumlog.metadata_quorum.io.election_store import Election
+from quorumlog.metadata_quorum.io.metadata_log import describe
+from quorumlog.metadata_quorum.io.parts import (
+    BackgroundFailed,
+    BrokerProcessDied,
+    Input,
+    Parts,
+    Responded,
+    Stopped,
+)
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 INBOX_EVENTS_MAX: Final = 10_000
-
-
-class BrokerProcessDied(NamedTuple):
-    """No process listens on a broker's control address any more; its connection closed then."""
-
-    broker_id: BrokerId
-    closed_ms: int
-
-
-class _Responded(NamedTuple):
-    """A response, and the bytes of the records beside it."""
-
-    event: events.ResponseReceived
-    records: bytes
-
-
-class _Failed(NamedTuple):
-    """What went on in the background came to a bad end."""
-
-    error: BaseException
-
-
-_Input = events.Event | Ask | BrokerProcessDied | _Responded | _Failed
-
-
-class Transport(Protocol):
-    """How requests reach the other voters."""
-
-    async def call(
-        self, address: str, request: object, *, timeout_ms: int
-    ) -> tuple[Any, bytes | None]:
-        """Return the response and the records beside it. Raises RpcFailed."""
-
-
-class Watcher(Protocol):
-    """Whoever must know who leads."""
-
-    def leader_changed(self, leader_id: BrokerId) -> None:
-        """NOBODY: nobody is known to lead."""
-
-    def controller_claimed(self) -> None:
-        """Learn that this node's controller is active now."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the driver drives."""
-
-    node_id: BrokerId
-    quorum: Quorum
-    log: MetadataLog
-    elections: ElectionStore
-    committed: CommittedImage
-    transport: Transport
-    watcher: Watcher
-    addresses: Callable[[BrokerId], str]  # of the voters' control listeners
-    controller: ControllerSettings
-    draw: Callable[[int], bytes]  # random bytes
 
 
 class Driver:
@@ -93,7 +39,7 @@ class Driver:
         self._parts: Final = parts
         self._quorum: Final = parts.quorum
         self._log: Final = parts.log
-        self._inbox: Final = asyncio.Queue[_Input](INBOX_EVENTS_MAX)  # `put` waits while full
+        self._inbox: Final = asyncio.Queue[Input](INBOX_EVENTS_MAX)  # `put` waits while full
         self._request_ids: Final = count(1)
         self._asked: dict[int, asyncio.Future[tuple[object, bytes | None]]] = {}
         self._fetched: bytes = b""
@@ -102,7 +48,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._active: ActiveController | None = None
-        self._is_resigning = False
+        self._is_resigning = self._has_ended = False
         self._resigned: Final = asyncio.Event()
         self.high_watermark = Offset(-1)
         self.leader_id = NOBODY
@@ -118,7 +64,9 @@ class Driver:
         return self._active is not None and self._active.is_claimed
 
     async def request(self, request: Request) -> tuple[object, bytes | None]:
-        """Feed a peer's request; return the answer and the records beside it."""
+        """Feed a peer's request; return the answer and the records beside it. Raises Stopped."""
+        if self._has_ended:
+            raise Stopped
         request_id = next(self._request_ids)
         answer = asyncio.get_running_loop().create_future()
         self._asked[request_id] = answer
@@ -169,12 +117,23 @@ class Driver:
             self._timer.cancel()
         if self._active is not None:
             self._active.stand_down()
+            self._active = None
+        self._fail_asks()
+        self._has_ended = True
         for answer in self._asked.values():
-            answer.cancel()
+            if not answer.done():
+                answer.set_exception(Stopped())
         tasks = list(self._background)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _fail_asks(self) -> None:
+        """Answer those whose turn did not come."""
+        while not self._inbox.empty():
+            fact = self._inbox.get_nowait()
+            if isinstance(fact, Ask) and not fact.answer.done():
+                fact.answer.set_exception(NotController("this node stops"))
 
     # --- time ---
 
@@ -202,14 +161,17 @@ class Driver:
 
     # --- events ---
 
-    async def _take(self, fact: _Input) -> None:
+    async def _take(self, fact: Input) -> None:
         match fact:
             case Ask():
                 await self._decide(fact)
-            case BrokerProcessDied(broker_id=broker_id, closed_ms=closed_ms):
+            case BrokerProcessDied(broker_id=broker_id, broker_epoch=broker_epoch):
                 if self._active is not None:
-                    await self._append(self._active.decide_process_died(broker_id, closed_ms))
-            case _Responded(event=event, records=records):
+                    decision = self._active.decide_process_died(
+                        broker_id, broker_epoch, self.now_ms()
+                    )
+                    await self._append(decision)
+            case Responded(event=event, records=records):
                 self._fetched = records
                 self._brings_epoch = self._log.has_news(event.records)
                 await self._step(event)
@@ -217,7 +179,7 @@ class Driver:
             case events.ResignRequested():
                 self._is_resigning = True
                 await self._step(fact)
-            case _Failed(error=error):
+            case BackgroundFailed(error=error):
                 raise error
             case _:
                 if isinstance(fact, events.Ticked):
@@ -370,7 +332,7 @@ class Driver:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._inbox.put_nowait(_Failed(error))
+            self._inbox.put_nowait(BackgroundFailed(error))
 
     async def _flush(self) -> None:
         flushed_offset = await asyncio.to_thread(self._log.flush)
@@ -392,7 +354,7 @@ class Driver:
             response=response,
             records=fetched,
         )
-        await self._inbox.put(_Responded(received, records))
+        await self._inbox.put(Responded(received, records))
 
     def _reply(self, request_id: int, response: object, records: bytes | None) -> None:
         answer = self._asked.pop(request_id, None)

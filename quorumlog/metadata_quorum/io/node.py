@@ -1,7 +1,7 @@
 """The metadata quorum of one node, voter or observer: its log, its image, its control listener.
 
 Start order: the disk, the listener, the driver; the other way round to stop. Whatever goes wrong
-inside for good (a disk error, a bug of ours) is the exception of `fatal`: the process must end.
+inside for good (a disk error, a bug of ours) is the result of `fatal`: the process must end.
 """
 
 import asyncio
@@ -23,9 +23,10 @@ from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.committed import CommittedImage
 from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
-from quorumlog.metadata_quorum.io.driver import BrokerProcessDied, Driver, Parts
+from quorumlog.metadata_quorum.io.driver import Driver
 from quorumlog.metadata_quorum.io.election_store import ElectionStore
 from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.io.parts import BrokerProcessDied, Parts, Stopped
 from quorumlog.metadata_quorum.io.presence import (
     PresenceClient,
     PresenceServer,
@@ -58,15 +59,14 @@ class MetadataQuorum:
     """
 
     def __init__(self, settings: MetadataQuorumSettings, disk: Disk) -> None:
-        """Read the disk. Raises StorageError."""
+        """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole."""
         self.settings: Final = settings
         self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
-        self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
-        log = MetadataLog.open(disk, settings.log_dir)
+        self.fatal: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
         elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}")
         self._election: Final = elections.load()
-        self._log: Final = log
-        self._committed: Final = CommittedImage(log)
+        self._log: Final = MetadataLog.open(disk, settings.log_dir)
+        self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
         self._rpc: Final = RpcClient(
             cluster_id=settings.cluster_id,
@@ -79,20 +79,7 @@ class MetadataQuorum:
             settings=settings.quorum,
             random_fraction=random.SystemRandom().random,
         )
-        self._driver: Final = Driver(
-            Parts(
-                node_id=settings.node_id,
-                quorum=self._quorum,
-                log=log,
-                elections=elections,
-                committed=self._committed,
-                transport=self._rpc,
-                watcher=self,
-                addresses=settings.voters.__getitem__,
-                controller=settings.controller,
-                draw=secrets.token_bytes,
-            )
-        )
+        self._driver: Final = Driver(self._parts(elections))
         server = RpcServer(
             cluster_id=settings.cluster_id,
             shared_secret=settings.shared_secret,
@@ -122,6 +109,21 @@ class MetadataQuorum:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
+
+    def _parts(self, elections: ElectionStore) -> Parts:
+        settings = self.settings
+        return Parts(
+            node_id=settings.node_id,
+            quorum=self._quorum,
+            log=self._log,
+            elections=elections,
+            committed=self._committed,
+            transport=self._rpc,
+            watcher=self,
+            addresses=settings.voters.__getitem__,
+            controller=settings.controller,
+            draw=secrets.token_bytes,
+        )
 
     @property
     def image(self) -> ClusterImage:
@@ -239,17 +241,18 @@ class MetadataQuorum:
         except Exception as error:
             _LOGGER.exception("node %d: the metadata quorum has failed", self.settings.node_id)
             if not self.fatal.done():
-                self.fatal.set_exception(error)
+                self.fatal.set_result(error)
 
     # --- requests ---
 
-    async def _handle(self, sender_id: BrokerId, request: Any) -> Answer:
-        del sender_id  # each request names its sender where that matters
-        if isinstance(request, _QUORUM_REQUESTS):
-            response, records = await self._driver.request(request)
-            return Answer(response=response, records=records)
+    async def _handle(self, request: Any) -> Answer:
         try:
+            if isinstance(request, _QUORUM_REQUESTS):
+                response, records = await self._driver.request(request)
+                return Answer(response=response, records=records)
             return Answer(response=await self._driver.ask(request))
+        except Stopped:
+            return Answer(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         except NotController:
             return Answer(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
@@ -266,7 +269,6 @@ class MetadataQuorum:
         await self._driver.tell(PeerProcessDied(node_id=leader_id))
 
     async def _broker_disconnected(self, broker_id: BrokerId) -> None:
-        closed_ms = self._driver.now_ms()
         broker = self.image.brokers.get(broker_id)
         if (
             broker is not None
@@ -274,14 +276,13 @@ class MetadataQuorum:
             and await has_died(broker.control_address)
         ):
             _LOGGER.info("the process of broker %d is gone", broker_id)
-            await self._driver.tell(BrokerProcessDied(broker_id, closed_ms))
+            await self._driver.tell(BrokerProcessDied(broker_id, broker.broker_epoch))
 
     async def _look_after(self, broker_id: BrokerId) -> None:
-        asked_ms = self._driver.now_ms()
         broker = self.image.brokers.get(broker_id)
         if broker is not None and await no_process_listens(broker.control_address):
             _LOGGER.info("the process of broker %d is gone", broker_id)
-            await self._driver.tell(BrokerProcessDied(broker_id, asked_ms))
+            await self._driver.tell(BrokerProcessDied(broker_id, broker.broker_epoch))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -97,11 +97,11 @@ class Answer:
     leader_id: BrokerId = NO_LEADER
 
 
-Handler = Callable[[BrokerId, Any], Awaitable[Answer]]
+Handler = Callable[[Any], Awaitable[Answer]]
 
 
 class RpcServer:
-    """Answers `/rpc/<Name>`. `handle` gets the sender's id and the request."""
+    """Answers `/rpc/<Name>`. `handle` gets the request, of the type that belongs to the name."""
 
     def __init__(self, *, cluster_id: str, shared_secret: str | None, handle: Handler) -> None:
         self._cluster_id = cluster_id
@@ -132,7 +132,7 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"malformed request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is None:
-            reply = _to_reply(await self._handle(envelope.sender_id, body))
+            reply = _to_reply(await self._handle(body))
         return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
 
     def _refuse(self, envelope: _Envelope) -> Reply | None:
@@ -196,7 +196,7 @@ class RpcClient:
         except MalformedValue as error:
             raise self._refused(address, f"{name} to {address}: {error}") from error
         message = f"{name} to {address}: {reply.error_message or reply.error_code.name}"
-        if reply.error_code is ErrorCode.NOT_CONTROLLER:
+        if reply.error_code in {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE}:
             raise RpcFailed(message, reply.error_code)
         raise self._refused(address, message, reply.error_code)
 

@@ -4,6 +4,7 @@
 """
 
 from pathlib import Path
+from typing import assert_never
 
 import pytest
 
@@ -84,7 +85,8 @@ class Story:
                 return leave(*names)
             case "commit":
                 return commit(int(names[2]), name, int(names[1]))
-        raise ValueError(what)
+            case _:
+                raise ValueError(what)
 
     def show(self, effect: Effect) -> str:
         match effect:
@@ -112,23 +114,29 @@ class Story:
 def show_result(result: Result) -> str:
     match result:
         case ErrorCode():
-            return result.name
+            shown = result.name
         case LeaveResult(members=members):
-            return " ".join(code.name for code in members)
+            shown = " ".join(code.name for code in members)
         case CommitResult(error_code=error_code, partitions=partitions):
-            return " ".join({code.name for code in partitions.values()} or {error_code.name})
-        case SyncResult(error_code=ErrorCode.NONE, assignment=assignment):
-            return f"assigned {assignment.decode()}"
-        case JoinResult(error_code=ErrorCode.NONE):
-            told = ",".join(member.member_id for member in result.members)
-            knows = f" members={told}" if told else ""
-            skips = " skip_assignment" if result.skip_assignment else ""
-            you = f"joined {result.member_id} generation={result.generation_id}"
-            return f"{you} leader={result.leader}{knows}{skips}"
-        case JoinResult(error_code=error_code, member_id=member_id):
-            return f"{error_code.name} {member_id}".strip()
+            shown = " ".join({code.name for code in partitions.values()} or {error_code.name})
+        case SyncResult(error_code=error_code, assignment=assignment):
+            is_fine = error_code is ErrorCode.NONE
+            shown = f"assigned {assignment.decode()}" if is_fine else error_code.name
+        case JoinResult():
+            shown = show_join(result)
         case _:
-            return result.error_code.name
+            assert_never(result)
+    return shown
+
+
+def show_join(result: JoinResult) -> str:
+    if result.error_code is not ErrorCode.NONE:
+        return f"{result.error_code.name} {result.member_id}".strip()
+    told = ",".join(member.member_id for member in result.members)
+    knows = f" members={told}" if told else ""
+    skips = " skip_assignment" if result.skip_assignment else ""
+    you = f"joined {result.member_id} generation={result.generation_id}"
+    return f"{you} leader={result.leader}{knows}{skips}"
 
 
 def show_record(record: LogRecord) -> str:

@@ -101,9 +101,19 @@ class Bench:
 
     def die(self, broker_id: int) -> None:
         self.now_ms += 1
+        broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
         self.carry_out(
-            self.controller.decide_process_died(BrokerId(broker_id), closed_ms=self.now_ms)
+            self.controller.decide_process_died(
+                BrokerId(broker_id),
+                broker_epoch=-1 if broker is None else broker.broker_epoch,
+                now_ms=self.now_ms,
+            )
         )
+
+    def revive(self, broker_id: int) -> None:
+        """It was taken for dead and is not: it registers again, as what it is."""
+        self.register(broker_id)
+        self.heartbeat(broker_id)
 
     def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
         partition = self.controller.cluster.partition(topic, index)

@@ -148,15 +148,32 @@ def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
     assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms + 9000)) is None
 
 
-def test_a_dead_process_is_fenced_at_once_unless_it_was_heard_since() -> None:
+def test_a_dead_process_is_fenced_at_once_unless_another_has_registered_since() -> None:
     bench = Bench()
     bench.start(1, 2)
-    cleared = bench.controller.decide_process_died(BrokerId(1), closed_ms=bench.now_ms - 1)
-    assert cleared.records == ()
+    epoch = bench.controller.cluster.brokers[BrokerId(1)].broker_epoch
+    replaced = bench.controller.decide_process_died(
+        BrokerId(1), broker_epoch=epoch - 1, now_ms=bench.now_ms
+    )
+    assert replaced.records == ()
     bench.die(1)
     assert bench.controller.cluster.brokers[BrokerId(1)].fenced
     # Its session is over: a process on another address may take the id.
     assert bench.register(1, incarnation="b", port=19999).error_code is ErrorCode.NONE
+
+
+def test_what_a_dead_process_had_said_before_counts_no_more() -> None:
+    """Its heartbeats may lie in our sockets for as long as we were paused ourselves."""
+    bench = Bench()
+    bench.start(1, 2)
+    bench.die(1)
+    assert bench.heartbeat(1).error_code is ErrorCode.STALE_BROKER_EPOCH
+    bench.controller.hear_all(bench.now_ms)
+    assert bench.controller.cluster.brokers[BrokerId(1)].fenced
+    # It lived after all: it registers again, under the same incarnation, and is let in.
+    assert bench.register(1).error_code is ErrorCode.NONE
+    bench.heartbeat(1)
+    assert not bench.controller.cluster.brokers[BrokerId(1)].fenced
 
 
 def test_controlled_shutdown_moves_leaders_away_then_waits_for_the_others_to_know() -> None:
@@ -186,9 +203,9 @@ def test_the_last_of_the_isr_waits_in_the_elr_until_it_is_back() -> None:
     bench.die(2)
     assert (bench.partition().leader_id, bench.partition().isr) == (NO_LEADER, ())
     assert bench.partition().elr == (2,)
-    bench.heartbeat(1)
+    bench.revive(1)
     assert bench.partition().leader_id == NO_LEADER  # it may lack what 2 has committed alone
-    bench.heartbeat(2)
+    bench.revive(2)
     assert (bench.partition().leader_id, bench.partition().isr) == (2, (2,))
 
 

@@ -81,10 +81,10 @@ def test_a_proposal_is_refused_with_kafkas_code_in_kafkas_order(
 ) -> None:
     bench.die(3)
     bench.die(1)
-    bench.heartbeat(1)
+    bench.revive(1)
     alter(bench, proposal(bench, 2, 1), broker_id=2)
     bench.die(2)
-    bench.heartbeat(2)
+    bench.revive(2)
     assert (bench.partition().leader_id, bench.partition().leader_epoch) == (1, 2)
     changes = {"leader_epoch": Epoch(2), **changes}
     if error_code == "NOT_CONTROLLER" and "partition_epoch" not in changes:
@@ -133,8 +133,8 @@ def test_below_min_isr_those_that_leave_stay_eligible() -> None:
     assert (bench.partition().isr, bench.partition().elr) == ((3,), (2,))
     bench.die(3)
     assert (bench.partition().isr, bench.partition().elr) == ((), (2, 3))
-    bench.heartbeat(1)
+    bench.revive(1)
     assert bench.partition().leader_id == -1
-    bench.heartbeat(2)
+    bench.revive(2)
     assert (bench.partition().leader_id, bench.partition().isr) == (2, (2,))
     assert bench.partition().elr == (3,)

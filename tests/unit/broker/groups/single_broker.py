@@ -64,7 +64,13 @@ class TestController:
             control_address="",
             fenced=False,
         )
-        self.publish(ClusterDelta(brokers=frozenset({BROKER})), brokers={BROKER: broker})
+        partitions = frozenset(
+            TopicPartition(topic.name, index)
+            for topic in self.image.topics.values()
+            for index in range(len(topic.partitions))
+        )
+        delta = ClusterDelta(brokers=frozenset({BROKER}), partitions=partitions)
+        self.publish(delta, brokers={BROKER: broker})
 
     def publish(self, delta: ClusterDelta, **changes: object) -> None:
         self.image = replace(self.image, controller_id=BROKER, **changes)  # type: ignore[arg-type]
@@ -148,9 +154,14 @@ class TestController:
 class SingleBroker:
     """What a test may look at; `violations` must stay empty."""
 
-    def __init__(self, directory: Path, settings: BrokerSettings = SETTINGS) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: BrokerSettings = SETTINGS,
+        controller: TestController | None = None,
+    ) -> None:
         self.violations: list[InvariantViolation] = []
-        self.controller = TestController()
+        self.controller = controller or TestController()
         self.replicas = ReplicaManager(
             broker_id=BROKER,
             settings=settings,
@@ -167,7 +178,7 @@ class SingleBroker:
         )
         self.replicas.add_leadership_listener(self.groups)
         self.metadata = ImageWatch()
-        self.controller.publishers += [self.replicas, self.groups, self.metadata]
+        self.controller.publishers = [self.replicas, self.groups, self.metadata]
         self.context = BrokerContext(
             broker_id=BROKER,
             cluster_id="test",
@@ -204,9 +215,11 @@ class SingleBroker:
 
 @asynccontextmanager
 async def single_broker(
-    directory: Path, settings: BrokerSettings = SETTINGS
+    directory: Path,
+    settings: BrokerSettings = SETTINGS,
+    controller: TestController | None = None,
 ) -> AsyncIterator[SingleBroker]:
-    broker = SingleBroker(directory, settings)
+    broker = SingleBroker(directory, settings, controller)
     await broker.start()
     try:
         yield broker

@@ -112,7 +112,8 @@ def test_bytes_that_end_early_are_refused_wherever_they_end(record: LogRecord) -
 
 
 @pytest.mark.parametrize(
-    "value", ["0004", "0003 0000000000000005 00000002 ffff", "0003 0000000000000005 00000002 0001 ff"]
+    "value",
+    ["0004", "0003 0000000000000005 00000002 ffff", "0003 0000000000000005 00000002 0001 ff"],
 )
 def test_values_that_are_not_kafkas_are_refused(value: str) -> None:
     with pytest.raises(MalformedRecord):

@@ -7,7 +7,8 @@ from tests.unit.broker.groups.coordination import Coordination, beat, join, leav
 
 
 def rejoin(group: Coordination, instance: str, new_id: str, **changes: object) -> int:
-    return group.ask(join(new_member_id=new_id, group_instance_id=instance, **changes))
+    values = {"new_member_id": new_id, "group_instance_id": instance, **changes}
+    return group.ask(join("", **values))
 
 
 def result(group: Coordination, request_id: int) -> JoinResult:
@@ -139,7 +140,9 @@ def test_an_administrator_removes_an_instance() -> None:
     wrong = group.answer(leave("a", instance="i-b"))
     right = group.answer(leave("", instance="i-b"))
     nobody = group.answer(leave("", instance="i-z"))
-    outcomes = [answer.members for answer in (wrong, right, nobody) if isinstance(answer, LeaveResult)]
+    outcomes = [
+        answer.members for answer in (wrong, right, nobody) if isinstance(answer, LeaveResult)
+    ]
     assert outcomes == [
         (ErrorCode.FENCED_INSTANCE_ID,),
         (ErrorCode.NONE,),

@@ -1,0 +1,77 @@
+"""The image as clients see it: brokers that serve, and the topics on them."""
+
+from collections.abc import Iterable
+
+from quorumlog.broker.handlers.names import INTERNAL_TOPICS
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+from quorumlog.wire.codec.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+
+def metadata_response(
+    context: BrokerContext, topics: list[MetadataResponseTopic]
+) -> MetadataResponse:
+    """Return these topics with the brokers that clients may talk to."""
+    image = context.image
+    unfenced = [broker for _, broker in sorted(image.brokers.items()) if not broker.fenced]
+    return MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
+            )
+            for broker in unfenced
+        ],
+        cluster_id=context.cluster_id,
+        controller_id=controller_for_clients(image, context.broker_id),
+        topics=topics,
+    )
+
+
+def controller_for_clients(image: ClusterImage, default: BrokerId) -> BrokerId:
+    """Return a broker that takes admin requests: any does, so the controller only if it is one."""
+    registration = image.brokers.get(image.controller_id)
+    if registration is not None and not registration.fenced:
+        return image.controller_id
+    unfenced = [broker_id for broker_id, broker in image.brokers.items() if not broker.fenced]
+    return default if default in unfenced else min(unfenced, default=NO_LEADER)
+
+
+def topic_of(image: ClusterImage, topic: TopicImage) -> MetadataResponseTopic:
+    """Return the topic as clients see it, internal or not."""
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[
+            _partition(image, index, partition) for index, partition in enumerate(topic.partitions)
+        ],
+    )
+
+
+def _partition(
+    image: ClusterImage, index: int, partition: PartitionImage
+) -> MetadataResponsePartition:
+    has_leader = partition.leader_id != NO_LEADER
+    return MetadataResponsePartition(
+        error_code=ErrorCode.NONE if has_leader else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=index,
+        leader_id=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=[*partition.replicas],
+        isr_nodes=[*partition.isr],
+        offline_replicas=[*_offline(image, partition.replicas)],
+    )
+
+
+def _offline(image: ClusterImage, replicas: Iterable[BrokerId]) -> Iterable[BrokerId]:
+    for broker_id in replicas:
+        registration = image.brokers.get(broker_id)
+        if registration is None or registration.fenced:
+            yield broker_id

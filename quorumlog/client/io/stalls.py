@@ -1,0 +1,87 @@
+"""Requests to a leader that does not answer: paused, cut off, deposed without knowing it.
+
+Its connection stays open, so only time tells. After a moment metadata is asked for; once another
+broker leads all that a request was about, nobody waits for its answer any longer. That is safe
+where the request can be repeated: a fetch always, a produce if it is idempotent.
+"""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+PATIENCE_MS: Final = 1_000
+LOOK_AGAIN_MS: Final = 200  # while a request is overdue
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Outstanding:
+    """One request that waits for its answer, in `task`."""
+
+    broker_id: int
+    partitions: Collection[TopicPartition]
+    task: "asyncio.Task[None]"
+    overdue_ms: float
+
+
+class Stalls:
+    """Watches one client's requests to leaders; cancels the tasks of those that are in vain."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster: Final = cluster
+        self._loop: Final = asyncio.get_running_loop()
+        self._requests: Final[dict[Outstanding, None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        cluster.on_change.append(self._give_up)
+
+    def begin(
+        self, broker_id: int, partitions: Collection[TopicPartition], *, wait_ms: float = 0
+    ) -> Outstanding:
+        """Watch the current task's request; `wait_ms`: how long the broker was asked to wait."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("only a task's request can be given up")
+        outstanding = Outstanding(
+            broker_id=broker_id,
+            partitions=partitions,
+            task=task,
+            overdue_ms=self._cluster.now_ms() + wait_ms + PATIENCE_MS,
+        )
+        self._requests[outstanding] = None
+        if self._timer is None:
+            self._timer = self._loop.call_later(PATIENCE_MS / 1000, self._look)
+        return outstanding
+
+    def end(self, outstanding: Outstanding) -> None:
+        """Note that the answer came, or will not come."""
+        self._requests.pop(outstanding, None)
+
+    def _overdue(self) -> list[Outstanding]:
+        now_ms = self._cluster.now_ms()
+        return [request for request in self._requests if request.overdue_ms <= now_ms]
+
+    def _look(self) -> None:
+        self._timer = None
+        delay_ms = PATIENCE_MS
+        if self._overdue():
+            self._cluster.request_update()
+            delay_ms = LOOK_AGAIN_MS
+        if self._requests:
+            self._timer = self._loop.call_later(delay_ms / 1000, self._look)
+
+    def _give_up(self) -> None:
+        leader = self._cluster.metadata.leader
+        for request in self._overdue():
+            leaders = [leader(partition) for partition in request.partitions]
+            if all(one is not None and one.broker_id != request.broker_id for one in leaders):
+                self.end(request)
+                request.task.cancel()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._cluster.on_change.remove(self._give_up)
+        if self._timer is not None:
+            self._timer.cancel()

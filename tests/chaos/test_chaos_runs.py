@@ -1,0 +1,62 @@
+"""Short seeded runs on real processes: the cluster passes, and one with a broken rule does not."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.chaos.drivers import DRIVERS
+from quorumlog.chaos.faults import FaultAction, Schedule
+from quorumlog.chaos.history import read_meta
+from quorumlog.chaos.run import RunSettings, RunSummary, run
+from quorumlog.chaos.verify import verify_history
+
+pytestmark = pytest.mark.integration
+
+
+def action(t_ms: int, fault: str, target: str, duration_ms: int) -> FaultAction:
+    return FaultAction(t_us=t_ms * 1000, fault=fault, target=target, duration_us=duration_ms * 1000)
+
+
+EVERY_FAULT = Schedule(
+    seed=1,
+    actions=(
+        action(300, "kill", "partition-leader", 700),
+        action(2_000, "pause", "isr-follower", 500),
+        action(3_500, "kill", "metadata-leader", 700),
+        action(5_500, "kill-all", "all", 500),
+        action(8_000, "pause-kill", "partition-leader", 1_000),
+    ),
+)
+LEADER_ALONE = Schedule(seed=1, actions=(action(500, "pause-kill", "partition-leader", 2_000),))
+
+
+def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
+    settings = RunSettings(out=out, duration_s=10.0, schedule=schedule, seed=1, **changes)  # type: ignore[arg-type]  # a test's changes are of the right kind
+    return run(settings, lambda *_: None)
+
+
+@pytest.mark.parametrize("driver", sorted(DRIVERS))
+def test_every_fault_is_survived(tmp_path: Path, driver: str) -> None:
+    summary = carry_out(tmp_path, EVERY_FAULT, driver=driver, rate_per_s=200.0)
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is True, verdict.as_json()
+    assert summary.reads_complete
+    assert summary.sends_ok > 200
+    assert summary.faults == len(EVERY_FAULT.actions)
+    assert verdict.figures["faults"] >= len(EVERY_FAULT.actions)
+    assert read_meta(tmp_path)["seed"] == 1
+
+
+def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path) -> None:
+    carry_out(tmp_path, LEADER_ALONE, node_module="tests.mutants.high_watermark_follows_own_log")
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is False
+    names = {result.name for result in verdict.results}
+    assert names & {"lost-write", "vanished-write", "unseen", "inconsistent-offsets"}
+
+
+def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
+    carry_out(tmp_path, LEADER_ALONE, node_module="tests.mutants.breaks_its_own_invariant")
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is False
+    assert "node-ended" in {result.name for result in verdict.results}

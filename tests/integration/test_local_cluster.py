@@ -1,0 +1,195 @@
+"""A cluster of real processes: it survives what it promises to survive."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumlog import Admin, Consumer, LocalCluster, Producer
+from quorumlog.client import NewTopic, TopicPartition
+from quorumlog.cluster import ClusterError, NodeFailed, layout
+
+pytestmark = pytest.mark.integration
+COUNT = 100
+
+
+async def create(bootstrap: str, topic: str, partitions: int = 3) -> None:
+    async with Admin(bootstrap) as admin:
+        wanted = NewTopic(name=topic, num_partitions=partitions, replication_factor=3)
+        await admin.create_topics([wanted])
+
+
+async def produce(bootstrap: str, topic: str, values: range) -> None:
+    async with Producer(bootstrap, request_timeout_ms=5_000) as producer:
+        for value in values:
+            await producer.send_and_wait(topic, b"%d" % value)
+
+
+async def read_all(bootstrap: str, topic: str) -> list[int]:
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        found = [TopicPartition(topic, index) for index in await consumer.partitions_for(topic)]
+        consumer.assign(found)
+        ends = await consumer.end_offsets(found)
+        values: list[int] = []
+        async with asyncio.timeout(30):
+            while len(values) < sum(ends.values()):
+                for records in (await consumer.poll(500)).values():
+                    values += [int(record.value or b"") for record in records]
+    return sorted(values)
+
+
+def test_killing_all_nodes_at_once_loses_nothing(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=3)
+    with cluster:
+        asyncio.run(create(cluster.bootstrap, "kept"))
+        asyncio.run(produce(cluster.bootstrap, "kept", range(COUNT)))
+        cluster.kill(1, 2, 3)
+        cluster.start()
+        assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(COUNT)]
+        asyncio.run(produce(cluster.bootstrap, "kept", range(COUNT, COUNT + 10)))
+    again = LocalCluster.open(tmp_path)  # after a clean stop, with a new object
+    with again:
+        assert asyncio.run(read_all(again.bootstrap, "kept")) == [*range(COUNT + 10)]
+
+
+def test_killing_each_role_in_turn_loses_nothing_acknowledged() -> None:
+    with LocalCluster(nodes=3) as cluster:
+        asyncio.run(create(cluster.bootstrap, "kept"))
+        next_value = 0
+        for role in ("controller", "leader", "controller"):
+            status = cluster.status()
+            victim = status["controller_id"]
+            if role == "leader":
+                victim = status["topics"]["kept"]["partitions"][0]["leader"]
+            cluster.kill(victim)
+            asyncio.run(produce(cluster.bootstrap, "kept", range(next_value, next_value + 30)))
+            next_value += 30
+            cluster.start_node(victim)
+        assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(next_value)]
+
+
+def test_a_group_survives_its_coordinator() -> None:
+    async def scenario(cluster: LocalCluster) -> list[int]:
+        await create(cluster.bootstrap, "grouped")
+        await produce(cluster.bootstrap, "grouped", range(COUNT))
+        seen: list[int] = []
+        consumer = Consumer(
+            cluster.bootstrap,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=300,
+        )
+        async with consumer:
+            consumer.subscribe(["grouped"])
+            async with asyncio.timeout(30):
+                while len(seen) < COUNT:
+                    for records in (await consumer.poll(500)).values():
+                        seen += [int(record.value or b"") for record in records]
+            await consumer.commit()
+            coordinator = await asyncio.to_thread(coordinator_of, cluster, "g")
+            await asyncio.to_thread(cluster.kill, coordinator)
+            await produce(cluster.bootstrap, "grouped", range(COUNT, COUNT + 20))
+            async with asyncio.timeout(60):
+                while len(seen) < COUNT + 20:
+                    for records in (await consumer.poll(500)).values():
+                        seen += [int(record.value or b"") for record in records]
+            await consumer.commit()
+            await asyncio.to_thread(cluster.start_node, coordinator)
+        async with Consumer(cluster.bootstrap, group_id="g") as another:
+            places = [TopicPartition("grouped", index) for index in range(3)]
+            committed = await another.committed(places)
+        assert sum(place.offset for place in committed.values() if place) == COUNT + 20
+        return sorted(seen)
+
+    with LocalCluster(nodes=3) as cluster:
+        assert asyncio.run(scenario(cluster)) == [*range(COUNT + 20)]
+
+
+def coordinator_of(cluster: LocalCluster, group: str) -> int:
+    from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC, partition_for_group
+
+    partitions = cluster.status()["topics"][OFFSETS_TOPIC]["partitions"]
+    return int(partitions[partition_for_group(group, len(partitions))]["leader"])
+
+
+def test_garbage_and_unknown_requests_leave_the_node_unharmed() -> None:
+    with LocalCluster(nodes=1) as cluster:
+        host, _, port = cluster.bootstrap.rpartition(":")
+        frames = [
+            b"GET / HTTP/1.1\r\n\r\n",  # a length of over a gigabyte
+            struct.pack(">i", -5),
+            struct.pack(">i", 3) + b"abc",
+            struct.pack(">ihhih", 10, 999, 0, 7, -1),  # an API that nobody knows
+            struct.pack(">ihhih", 12, 0, 9, 7, -1) + b"\xff\xff",  # a truncated produce
+        ]
+        for frame in frames:
+            with socket.create_connection((host, int(port)), timeout=10) as connection:
+                connection.sendall(frame)
+                connection.settimeout(10)
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(100) == b"", frame
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(struct.pack(">ihhih", 10, 18, 99, 7, -1))  # ApiVersions v99
+            answer = connection.recv(4096)
+        assert struct.unpack(">ih", answer[4:10]) == (7, 35)
+        asyncio.run(produce_to_single(cluster.bootstrap))
+        assert cluster.pid(1) is not None
+
+
+async def produce_to_single(bootstrap: str) -> None:
+    async with Producer(bootstrap) as producer:
+        assert (await producer.send_and_wait("auto-created", b"x")).offset == 0
+
+
+def run_node(properties: Path, *settings: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "quorumlog.node", str(properties)]
+    for setting in settings:
+        command += ["--config", setting]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr.strip().splitlines()[-1]
+
+
+def test_a_node_that_cannot_run_says_why_in_one_line(tmp_path: Path) -> None:
+    spec = layout.plan([("broker", "controller")], host="127.0.0.1", port=0, config={})
+    layout.save(tmp_path, spec)
+    properties = layout.properties_file(tmp_path, 1)
+    assert run_node(properties, "num.partition=1") == (
+        64,
+        "quorumlog: configuration: unknown setting num.partition; did you mean num.partitions?",
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, line = run_node(properties, f"listeners=PLAINTEXT://{address}")
+        assert (status, line) == (1, f"quorumlog: listeners={address}: Address already in use")
+    data = layout.node_directory(tmp_path, 1) / "data"
+    status, line = run_node(properties, "cluster.id=another")
+    assert status == 1
+    assert f"{data} belongs to cluster {spec.cluster_id}, not another" in line
+    (data / "meta.properties").write_text("version=1\nnonsense\n")
+    status, line = run_node(properties)
+    assert status == 1
+    assert "meta.properties" in line
+
+
+def test_two_nodes_never_share_a_directory(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, nodes=1) as cluster:
+        with pytest.raises(ClusterError, match="runs already"):
+            cluster.start_node(1)
+        status, line = run_node(layout.properties_file(tmp_path, 1))
+        assert status == 1
+        assert "is in use by another process" in line
+
+
+def test_a_node_that_fails_at_the_start_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=1, config={"num.partitions": "many"})
+    with pytest.raises(NodeFailed, match=r"status 64: .*num\.partitions=many"):
+        cluster.start()

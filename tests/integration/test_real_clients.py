@@ -1,0 +1,133 @@
+"""Unmodified clients against a cluster of real processes."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+import aiokafka
+import confluent_kafka
+import kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from quorumlog import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("real_clients")]
+COUNT = 200
+WAIT_S = 30.0
+VALUES = {b"%d" % index for index in range(COUNT)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(nodes=3) as running:
+        yield running
+
+
+def create(bootstrap: str, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(WAIT_S)
+
+
+def confluent_produce(bootstrap: str, topic: str) -> None:
+    failures = []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for value in sorted(VALUES):
+        producer.produce(topic, value, on_delivery=delivered)
+    assert producer.flush(WAIT_S) == 0
+    assert failures == []
+
+
+def confluent_consume(bootstrap: str, topic: str, group: str, count: int = COUNT) -> set[bytes]:
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    seen: set[bytes] = set()
+    deadline_s = time.monotonic() + WAIT_S
+    while len(seen) < count and time.monotonic() < deadline_s:
+        for message in consumer.consume(500, timeout=0.5):
+            if message.error() is None:
+                seen.add(message.value() or b"")
+    consumer.close()
+    return seen
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_confluent_kafka_reads_what_it_wrote_in_every_codec(
+    cluster: LocalCluster, codec: str
+) -> None:
+    topic = f"confluent-{codec}"
+    create(cluster.bootstrap, topic)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "compression.type": codec, "linger.ms": 20}
+    )
+    for value in sorted(VALUES):
+        producer.produce(topic, value * 20)
+    assert producer.flush(WAIT_S) == 0
+    seen = confluent_consume(cluster.bootstrap, topic, f"g-{codec}")
+    assert seen == {value * 20 for value in VALUES}
+
+
+def test_aiokafka_reads_what_it_wrote(cluster: LocalCluster) -> None:
+    create(cluster.bootstrap, "aiokafka")
+
+    async def both() -> set[bytes]:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=cluster.bootstrap, enable_idempotence=True
+        )
+        async with producer:
+            for value in sorted(VALUES):
+                await producer.send_and_wait("aiokafka", value)
+        consumer = aiokafka.AIOKafkaConsumer(
+            "aiokafka",
+            bootstrap_servers=cluster.bootstrap,
+            group_id="aiokafka-group",
+            auto_offset_reset="earliest",
+        )
+        seen: set[bytes] = set()
+        async with consumer, asyncio.timeout(WAIT_S):
+            while len(seen) < COUNT:
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    seen.update(record.value for record in records)
+        return seen
+
+    assert asyncio.run(both()) == VALUES
+
+
+def test_kafka_python_reads_what_it_wrote(cluster: LocalCluster) -> None:
+    create(cluster.bootstrap, "kafka-python")
+    producer = kafka.KafkaProducer(bootstrap_servers=cluster.bootstrap, acks="all")
+    sent = [producer.send("kafka-python", value) for value in sorted(VALUES)]
+    producer.flush(WAIT_S)
+    assert {future.get(WAIT_S).topic for future in sent} == {"kafka-python"}
+    producer.close()
+    consumer = kafka.KafkaConsumer(
+        "kafka-python",
+        bootstrap_servers=cluster.bootstrap,
+        group_id="kafka-python-group",
+        auto_offset_reset="earliest",
+    )
+    seen: set[bytes] = set()
+    deadline_s = time.monotonic() + WAIT_S
+    while len(seen) < COUNT and time.monotonic() < deadline_s:
+        for records in consumer.poll(timeout_ms=500).values():
+            seen.update(record.value for record in records)
+    consumer.close()
+    assert seen == VALUES
+
+
+def test_a_group_goes_on_where_it_stopped(cluster: LocalCluster) -> None:
+    create(cluster.bootstrap, "resumed")
+    confluent_produce(cluster.bootstrap, "resumed")
+    assert confluent_consume(cluster.bootstrap, "resumed", "resuming") == VALUES
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+    producer.produce("resumed", b"later")
+    assert producer.flush(WAIT_S) == 0
+    assert confluent_consume(cluster.bootstrap, "resumed", "resuming", 1) == {b"later"}

@@ -1,0 +1,150 @@
+"""Each rule of the oracle, with a history that breaks it: one that never fails proves nothing."""
+
+import pytest
+
+from quorumlog.chaos.simulation.oracle import Entry, Oracle, Violation
+
+A, B, C = (Entry(1, content, 0) for content in (b"a", b"b", b"c"))
+NEWER = Entry(2, b"n", 0)
+
+
+def oracle() -> Oracle:
+    """Three voters hold A and B, durably."""
+    made = Oracle((1, 2, 3), (1, 2, 3))
+    for node_id in (1, 2, 3):
+        made.appended(node_id, [A, B])
+        made.flushed(node_id, 2)
+    return made
+
+
+def test_the_good_story_is_good() -> None:
+    good = oracle()
+    good.became_leader(1, 1)
+    good.saw_vote(2, 1, 1)
+    good.saw_vote(2, 1, 1)
+    good.advanced(1, 2, leads_epoch=1)
+    good.advanced(2, 1, leads_epoch=None)
+    good.acknowledge(1, B)
+    good.became_leader(2, 2)
+    good.recovered(3, [A, B], 1)
+    for node_id in (1, 2, 3):
+        good.finish(node_id, [A, B])
+
+
+def test_one_leader() -> None:
+    bad = oracle()
+    bad.saw_leader(1, 1)
+    with pytest.raises(Violation, match="one-leader"):
+        bad.saw_leader(2, 1)
+
+
+def test_one_vote() -> None:
+    bad = oracle()
+    bad.saw_vote(1, 1, 2)
+    with pytest.raises(Violation, match="one-vote"):
+        bad.saw_vote(1, 1, 3)
+
+
+def test_epochs_never_fall() -> None:
+    bad = oracle()
+    bad.showed_epoch(1, 2)
+    with pytest.raises(Violation, match="epoch-monotone"):
+        bad.showed_epoch(1, 1)
+
+
+def test_a_shown_epoch_is_durable() -> None:
+    bad = oracle()
+    bad.showed_epoch(1, 2)
+    with pytest.raises(Violation, match="epoch-durable"):
+        bad.recovered(1, [A, B], 1)
+
+
+def test_a_leader_holds_what_older_leaders_committed() -> None:
+    bad = oracle()
+    bad.advanced(1, 2, leads_epoch=1)
+    bad.recovered(3, [A, B], 1)
+    bad.truncated(3, 1)
+    bad.became_leader(3, 1)  # elected before, and only now told so
+    with pytest.raises(Violation, match="leader-completeness"):
+        bad.became_leader(3, 2)
+
+
+def test_logs_match() -> None:
+    bad = oracle()
+    bad.appended(1, [C])
+    with pytest.raises(Violation, match="log-matching"):
+        bad.appended(2, [B])
+
+
+def test_logs_match_before_an_equal_record() -> None:
+    bad = oracle()
+    bad.appended(1, [NEWER])
+    bad.truncated(2, 0)
+    bad.appended(2, [A, Entry(2, b"m", 0)])
+    with pytest.raises(Violation, match="log-matching"):
+        bad.appended(2, [NEWER])
+
+
+def test_nothing_committed_is_truncated() -> None:
+    bad = oracle()
+    bad.advanced(1, 2, leads_epoch=1)
+    with pytest.raises(Violation, match="no-truncation-below-commit"):
+        bad.truncates(2, 1)
+
+
+def test_what_is_flushed_stays() -> None:
+    with pytest.raises(Violation, match="durability"):
+        oracle().recovered(1, [A], 1)
+
+
+def test_nothing_is_found_that_was_not_written() -> None:
+    with pytest.raises(Violation, match="recovery"):
+        oracle().recovered(1, [A, B, C], 1)
+
+
+def test_what_is_committed_is_held() -> None:
+    with pytest.raises(Violation, match="commit-held"):
+        oracle().advanced(1, 3, leads_epoch=1)
+
+
+def test_what_is_committed_is_of_the_leaders_epoch() -> None:
+    with pytest.raises(Violation, match="commit-own-epoch"):
+        oracle().advanced(1, 2, leads_epoch=2)
+
+
+def test_what_is_committed_is_durable_on_a_majority() -> None:
+    bad = oracle()
+    bad.appended(1, [C])
+    bad.appended(2, [C])
+    bad.flushed(1, 3)
+    with pytest.raises(Violation, match="commit-durable"):
+        bad.advanced(1, 3, leads_epoch=1)
+
+
+def test_what_is_committed_is_agreed() -> None:
+    bad = oracle()
+    bad.advanced(1, 2, leads_epoch=1)
+    bad.truncated(3, 1)
+    bad.appended(3, [NEWER])
+    with pytest.raises(Violation, match="commit-agreed"):
+        bad.advanced(3, 2, leads_epoch=None)
+
+
+def test_a_leader_commits_first() -> None:
+    with pytest.raises(Violation, match="commit-led"):
+        oracle().advanced(2, 1, leads_epoch=None)
+
+
+def test_what_is_acknowledged_is_committed() -> None:
+    with pytest.raises(Violation, match="acked-committed"):
+        oracle().acknowledge(0, A)
+
+
+def test_the_end_is_what_was_said() -> None:
+    bad = oracle()
+    bad.advanced(1, 2, leads_epoch=1)
+    with pytest.raises(Violation, match="log-file"):
+        bad.finish(1, [A])
+    bad.truncated(3, 1)
+    with pytest.raises(Violation, match="converged"):
+        bad.finish(3, [A])

@@ -1,0 +1,155 @@
+"""Seeds hold, mutants are found, runs replay. `quorumlog simulate` runs more seeds."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.chaos.simulation import FAULTS, MUTANTS, shrink, simulate
+
+ROOT = Path(__file__).parents[2]
+SCHEDULES = sorted(Path(__file__).with_name("schedules").glob("*.json"))
+SLOW_STARTS = ("kill", "delay", "slow_disk", "reorder")
+
+# Where each mutant is found: first and last seed, and what the run is like.
+FOUND: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "vote_not_persisted": (240, 260, {"duration_ms": 4_000, "faults": SLOW_STARTS}),
+    "vote_before_persisted": (180, 190, {}),
+    "second_vote": (0, 10, {}),
+    "no_log_check_in_votes": (0, 10, {}),
+    "fetch_before_flush": (0, 10, {}),
+    "leader_counts_unflushed": (0, 10, {}),
+    "minority_commits": (0, 10, {}),
+    "commits_older_epochs": (0, 10, {}),
+    "commits_epoch_start": (0, 10, {}),
+    "leader_sees_no_divergence": (0, 10, {}),
+    "truncates_too_little": (0, 10, {}),
+    "truncates_too_much": (0, 10, {}),
+    "leader_restarts_as_leader": (0, 10, {}),
+    "high_watermark_from_divergence": (30, 40, {"nodes": 5, "duration_ms": 20_000}),
+    "answers_stale_fetches": (0, 10, {}),
+}
+
+
+@pytest.mark.parametrize("first_seed", range(0, 50, 10))
+def test_seeds_hold(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 10):
+        result = simulate(seed, duration_ms=10_000)
+        assert result.valid, result
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4, 5])
+def test_seeds_hold_with_other_numbers_of_voters(nodes: int) -> None:
+    for seed in range(100, 105):
+        result = simulate(seed, nodes=nodes, duration_ms=8_000)
+        assert result.valid, result
+        assert result.committed > 0
+
+
+def test_a_commit_and_a_resignation_in_one_step() -> None:
+    assert simulate(1434, duration_ms=17_000).valid
+
+
+def test_without_faults_one_election_is_enough() -> None:
+    for seed in range(5):
+        result = simulate(seed, duration_ms=8_000, faults=())
+        assert result.valid
+        assert result.elections == 1
+        assert result.committed > 30
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_class_of_faults_alone(fault: str) -> None:
+    result = simulate(7, duration_ms=6_000, faults=[fault])
+    assert result.valid, result
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_mutant_is_found(mutant: str) -> None:
+    first, last, arguments = FOUND[mutant]
+    arguments = {"duration_ms": 10_000, **arguments}
+    violations = (
+        simulate(seed, mutant=mutant, **arguments).violation for seed in range(first, last + 1)
+    )
+    assert any(violations)
+
+
+@pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
+def test_a_schedule_that_a_mutant_fails(path: Path) -> None:
+    """The name says which; the product passes it. Made by `shrink`."""
+    mutant, seed = path.stem.split("-")
+    schedule = json.loads(path.read_text())
+    assert simulate(int(seed), schedule=schedule).valid
+    assert not simulate(int(seed), schedule=schedule, mutant=mutant).valid
+
+
+def test_a_schedule_shrinks_and_replays() -> None:
+    failing = next(
+        result
+        for result in (
+            simulate(seed, duration_ms=10_000, mutant="leader_restarts_as_leader")
+            for seed in range(10)
+        )
+        if not result.valid
+    )
+    smallest = json.loads(json.dumps(shrink(failing)))
+    assert len(smallest["faults"]) < len(failing.schedule["faults"])
+    replayed = simulate(failing.seed, schedule=smallest, mutant="leader_restarts_as_leader")
+    assert not replayed.valid
+    assert simulate(failing.seed, schedule=smallest).valid
+
+
+def test_a_dead_leader_costs_little_if_its_death_is_noticed() -> None:
+    faults = [{"at_ms": 5_000, "fault": "kill", "target": "leader", "duration_ms": 20_000}]
+    committed = []
+    for is_death_noticed in (0, 1):
+        calm = simulate(3, duration_ms=8_000, faults=()).schedule
+        parameters = {**calm["parameters"], "is_death_noticed": is_death_noticed}
+        parameters["propose_every_us"] = 20_000
+        schedule = {**calm, "parameters": parameters, "faults": faults}
+        result = simulate(3, schedule=schedule)
+        assert result.valid
+        assert result.elections == 2
+        committed.append(result.committed)
+    assert committed[1] > committed[0] + 50  # more than a second of writes
+
+
+def test_equal_arguments_give_an_equal_result() -> None:
+    assert simulate(11, duration_ms=5_000) == simulate(11, duration_ms=5_000)
+    assert simulate(11, duration_ms=5_000).digest != simulate(12, duration_ms=5_000).digest
+
+
+def test_the_digest_depends_on_no_hash_seed() -> None:
+    command = (
+        "from quorumlog.chaos.simulation import simulate;"
+        "print(*(simulate(seed, duration_ms=8_000).digest for seed in (4, 5, 6)))"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", command],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for hash_seed in ("0", "1", "random")
+    }
+    here = " ".join(simulate(seed, duration_ms=8_000).digest for seed in (4, 5, 6))
+    assert digests == {here}
+
+
+def test_a_result_is_json() -> None:
+    assert json.loads(json.dumps(asdict(simulate(0, duration_ms=1_000))))["seed"] == 0
+
+
+def test_what_there_is_not() -> None:
+    with pytest.raises(ValueError, match="no fault 'rain'"):
+        simulate(0, faults=["rain"])
+    with pytest.raises(ValueError, match="no mutant 'x'"):
+        simulate(0, mutant="x")

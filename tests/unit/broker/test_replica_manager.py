@@ -1,0 +1,235 @@
+"""One broker's data path with a real log: appends, long polls and metadata, without sockets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from quorumlog.broker.core.data_path import (
+    FetchedPartition,
+    FetchSpec,
+    PartitionFetch,
+    ProduceResult,
+    ReadEnd,
+)
+from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch, read_header
+from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, image
+
+AT = TopicPartition("orders", 0)
+TOPIC_ID = TopicId(b"i" * 16)
+BATCH = encode_batch([Record(0, 1, None, b"value")])
+Story = Callable[[ReplicaManager], Awaitable[None]]
+
+
+def run(directory: Path, story: Story, isr: tuple[int, ...] = (1,)) -> None:
+    async def whole() -> None:
+        replicas = ReplicaManager(
+            broker_id=BROKERS[0],
+            settings=BrokerSettings(),
+            log_settings=LogSettings(),
+            disk=RealDisk(),
+            log_directory=str(directory),
+            controller=cast(Any, None),
+        )
+        await replicas.start()
+        publish(replicas, image(1, 0, 0, isr, replicas=isr))
+        try:
+            await story(replicas)
+        finally:
+            await replicas.stop()
+
+    asyncio.run(whole())
+
+
+def publish(replicas: ReplicaManager, partition: PartitionImage, **configs: str) -> None:
+    named = {name.replace("_", "."): text for name, text in configs.items()}
+    topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(partition,), configs=named)
+    cluster = ClusterImage(
+        brokers=ALL_ALIVE, topics={AT.topic: topic}, topic_names={TOPIC_ID: AT.topic}
+    )
+    delta = ClusterDelta(partitions=frozenset({AT}), topic_configs=frozenset({AT.topic}))
+    replicas.publish(delta, cluster)
+
+
+def append(replicas: ReplicaManager, acks: int = 1, records: bytes = BATCH) -> ProduceResult:
+    future = replicas.append(AT, records, acks=acks, timeout_ms=1000)
+    assert future.done()
+    return future.result()
+
+
+def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: int) -> FetchSpec:
+    partition = PartitionFetch(
+        topic_partition=AT,
+        fetch_offset=Offset(offset),
+        max_bytes=limits.pop("partition_max_bytes", 1000),
+        leader_epoch=Epoch(leader_epoch),
+    )
+    spec = FetchSpec(
+        replica_id=BrokerId(replica_id),
+        max_wait_ms=1000,
+        min_bytes=1,
+        max_bytes=1000,
+        partitions=[partition],
+    )
+    return replace(spec, **limits)  # type: ignore[arg-type]  # the names are FetchSpec's
+
+
+def size(answers: object) -> int:
+    assert isinstance(answers, list)
+    return sum(map(len, cast(list[FetchedPartition], answers)[0].records))
+
+
+def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        assert append(replicas, acks=-1) == ProduceResult(ErrorCode.NONE, 0, -1, 0)
+        read = replicas.read_local(AT, 0, 1000)
+        assert read_header(read.records).leader_epoch == 0
+        assert replicas.read_local(AT, 5, 1000).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(tmp_path, story)
+
+
+def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        poll = replicas.fetch(fetch_of(0, min_bytes=2 * len(BATCH)))
+        assert isinstance(poll, asyncio.Future)
+        append(replicas)
+        await asyncio.sleep(0)
+        assert not poll.done()
+        append(replicas)
+        assert size(await poll) == 2 * len(BATCH)
+
+    run(tmp_path, story)
+
+
+def test_the_first_batch_is_returned_even_if_it_is_too_large(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        append(replicas)
+        append(replicas)
+        assert size(replicas.fetch(fetch_of(0, max_bytes=1))) == len(BATCH)
+        assert size(replicas.fetch(fetch_of(0, partition_max_bytes=1))) == len(BATCH)
+        assert size(replicas.fetch(fetch_of(0))) == 2 * len(BATCH)
+
+    run(tmp_path, story)
+
+
+def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        consumer = replicas.fetch(fetch_of(0))
+        follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
+        assert isinstance(consumer, asyncio.Future)
+        assert isinstance(follower, asyncio.Future)
+        produced = [replicas.append(AT, BATCH, acks=-1, timeout_ms=1000) for _ in range(3)]
+        assert size(await follower) == 3 * len(BATCH)  # one answer for all three
+        assert not consumer.done()
+        assert not any(one.done() for one in produced)
+        replicas.fetch(fetch_of(3, replica_id=2, leader_epoch=0)).cancel()  # type: ignore[union-attr]  # it waits
+        assert [one.result().base_offset for one in produced] == [0, 1, 2]
+        assert size(await consumer) == 3 * len(BATCH)
+        assert replicas.read_local(AT, 0, 1, ReadEnd.LOG_END).next_offset == 1
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
+        assert isinstance(follower, asyncio.Future)
+        publish(replicas, image(1, 1, 1, (1, 2), replicas=(1, 2)))
+        assert (await follower)[0].error_code is ErrorCode.FENCED_LEADER_EPOCH
+        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        assert not produced.done()
+        waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=2))
+        assert isinstance(waits, asyncio.Future)
+        waits.cancel()
+        assert produced.result().error_code is ErrorCode.NONE
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_who_waits_when_the_leader_is_deposed_is_told(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        seen: list[tuple[str, int]] = []
+
+        class Listener:
+            def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+                seen.append(("led", leader_epoch))
+
+            def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+                seen.append(("resigned", leader_epoch))
+
+        replicas.add_leadership_listener(Listener())
+        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        consumer = replicas.fetch(fetch_of(0))
+        publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
+        assert produced.result().error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert isinstance(consumer, asyncio.Future)
+        [answer] = await consumer
+        assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (answer.leader_id, answer.leader_epoch) == (2, 1)
+        assert append(replicas).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        assert seen == [("resigned", 1), ("led", 2)]
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        batch = encode_batch(
+            [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=0
+        )
+        first, second = (replicas.append(AT, batch, acks=-1, timeout_ms=1000) for _ in range(2))
+        assert not first.done()
+        assert not second.done()
+        waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0))
+        assert first.result() == second.result() == ProduceResult(ErrorCode.NONE, 0, -1, 0)
+        cast(asyncio.Future[Any], waits).cancel()
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_configs_take_effect_when_they_are_published(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        assert append(replicas).error_code is ErrorCode.NONE
+        publish(replicas, image(1, 0, 0, (1,), replicas=(1,)), max_message_bytes="10")
+        assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
+
+    run(tmp_path, story)
+
+
+def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        driver = replicas.driver(AT)
+        assert driver is not None
+        batches = [
+            encode_batch(
+                [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=at
+            )
+            for at in range(2)
+        ]
+
+        def full(*args: object, **options: object) -> None:
+            raise StorageError("no space left on device")
+
+        append(replicas, records=batches[0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(driver.log), "append_as_leader", full)
+            refused = append(replicas, records=batches[1])
+        assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert append(replicas, records=batches[1]).base_offset == 1  # KAFKA-6683
+        assert not replicas.failure.done()  # there may be room again
+
+    run(tmp_path, story)

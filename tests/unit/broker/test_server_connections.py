@@ -1,0 +1,397 @@
+"""The server over a real socket: order, limits, and what it does with what it cannot read."""
+
+import asyncio
+import logging
+import struct
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.handlers.api import ApiHandler, Reply
+from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.io.server import Server
+from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.message import Response
+from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from quorumlog.wire.codec.messages.metadata import MetadataRequest
+from quorumlog.wire.codec.messages.sync_group import SyncGroupResponse
+from quorumlog.wire.codec.schemas import RequestHeader, decode_response, encode_request
+from tests.unit.broker.groups.single_broker import SETTINGS, SingleBroker, single_broker
+
+Handle = Callable[[BrokerContext, RequestHeader, Any], Reply]
+HEARTBEAT, METADATA, SYNC, API_VERSIONS = 12, 3, 14, 18
+
+
+class Peer:
+    """A client that sees frames: what it asked in which order, what came back in which."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, request: Any, correlation_id: int, version: int) -> None:
+        buffers = encode_request(
+            request, api_version=version, correlation_id=correlation_id, client_id="test"
+        )
+        self.writer.write(b"".join(buffers))
+
+    async def frame(self) -> bytes:
+        async with asyncio.timeout(5):
+            [size] = struct.unpack(">i", await self.reader.readexactly(4))
+            return await self.reader.readexactly(size)
+
+    async def answer(self, api_key: int, version: int) -> tuple[int, Response]:
+        return decode_response(api_key, version, await self.frame())
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(5):
+            return await self.reader.read() == b""
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Peer]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@asynccontextmanager
+async def serving(
+    directory: Path, handle: Handle | None = None, settings: BrokerSettings = SETTINGS
+) -> AsyncIterator[tuple[SingleBroker, Server, int]]:
+    """Serve with `handle` in place of Heartbeat's handler."""
+    async with single_broker(directory) as broker:
+        handlers = dict(HANDLERS)
+        if handle is not None:
+            handlers[HEARTBEAT] = ApiHandler(
+                api_key=HEARTBEAT, min_version=0, max_version=4, handle=handle
+            )
+        context = replace(broker.context, handlers=handlers, settings=settings)
+        server = Server(context, on_fatal=broker.violations.append)
+        port = await server.start("127.0.0.1", 0)
+        try:
+            yield broker, server, port
+        finally:
+            await server.stop(grace_ms=50)
+            assert server.connection_count == 0
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def beat(throttle_time_ms: int) -> HeartbeatResponse:
+    return HeartbeatResponse(throttle_time_ms=throttle_time_ms)
+
+
+def test_api_versions_says_exactly_what_is_registered(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, _, port), connected(port) as peer:
+            for version in range(5):
+                peer.send(ApiVersionsRequest(), version, version)
+                correlation_id, response = await peer.answer(API_VERSIONS, version)
+                assert correlation_id == version
+                assert isinstance(response, ApiVersionsResponse)
+                assert response.error_code == ErrorCode.NONE
+                ranges = {
+                    api.api_key: (api.min_version, api.max_version) for api in response.api_keys
+                }
+                expected = {
+                    key: (handler.min_version, handler.max_version)
+                    for key, handler in HANDLERS.items()
+                }
+                assert ranges == {**expected, 0: (0, HANDLERS[0].max_version)}
+
+    run(scenario())
+
+
+def test_a_newer_api_versions_is_answered_in_version_0(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, _, port), connected(port) as peer:
+            unknown = struct.pack(">hhih", API_VERSIONS, 99, 7, 4) + b"test" + b"whatever"
+            peer.writer.write(struct.pack(">i", len(unknown)) + unknown)
+            correlation_id, response = await peer.answer(API_VERSIONS, 0)
+            assert isinstance(response, ApiVersionsResponse)
+            assert (correlation_id, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+            assert len(response.api_keys) == len(HANDLERS)
+            peer.send(ApiVersionsRequest(), 8, 3)  # on the same connection, as clients do
+            assert (await peer.answer(API_VERSIONS, 3))[0] == 8
+
+    run(scenario())
+
+
+GARBAGE = {
+    "an unknown API": struct.pack(">ihhih", 10, 999, 0, 1, -1),
+    "an unknown version": struct.pack(">ihhih", 10, METADATA, 99, 1, -1),
+    "a version that is not served": struct.pack(">ihhih", 10, 0, 2, 1, -1),
+    "a negative size": struct.pack(">i", -5),
+    "more than the limit": struct.pack(">i", 0x7FFFFFFF),
+    "no header": struct.pack(">i", 3) + b"abc",
+    "a request that ends early": struct.pack(">ihhih", 12, METADATA, 9, 1, -1) + b"\0\xff",
+    "an HTTP client": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_what_cannot_be_read_ends_the_connection_with_one_line(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, _, port):
+            async with connected(port) as peer:
+                peer.send(ApiVersionsRequest(), 1, 0)
+                peer.writer.write(GARBAGE[name])
+                assert (await peer.answer(API_VERSIONS, 0))[0] == 1, "what came before is answered"
+                assert await peer.is_closed()
+            async with connected(port) as other:
+                other.send(ApiVersionsRequest(), 2, 0)
+                assert (await other.answer(API_VERSIONS, 0))[0] == 2
+
+    with caplog.at_level(logging.WARNING, logger="quorumlog.broker.io.connection"):
+        run(scenario())
+    assert len(caplog.records) == 1
+
+
+def test_requests_may_arrive_in_any_pieces(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        request = b"".join(
+            encode_request(ApiVersionsRequest(), api_version=0, correlation_id=5, client_id="x")
+        )
+        async with serving(tmp_path) as (_, _, port):
+            for split in range(1, len(request)):
+                async with connected(port) as peer:
+                    peer.writer.write(request[:split])
+                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)
+                    peer.writer.write(request[split:] + request)
+                    assert (await peer.answer(API_VERSIONS, 0))[0] == 5
+                    assert (await peer.answer(API_VERSIONS, 0))[0] == 5
+
+    run(scenario())
+
+
+def test_responses_leave_in_the_order_of_the_requests(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        later: list[asyncio.Future[Any]] = []
+
+        def handle(
+            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
+        ) -> Reply:
+            if header.correlation_id % 3 == 0:
+                return beat(header.correlation_id)
+            later.append(asyncio.get_running_loop().create_future())
+            return later[-1]
+
+        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+            for correlation_id in range(9):
+                peer.send(HeartbeatRequest(), correlation_id, 1)
+            async with asyncio.timeout(5):
+                while len(later) < 6:
+                    await asyncio.sleep(0)
+            for index, answer in reversed([*enumerate(later)]):
+                answer.set_result(beat(100 + index))
+            answers = [await peer.answer(HEARTBEAT, 1) for _ in range(9)]
+            assert [correlation_id for correlation_id, _ in answers] == [*range(9)]
+            times = [response.throttle_time_ms for _, response in answers]  # type: ignore[attr-defined]
+            assert times == [0, 100, 101, 3, 102, 103, 6, 104, 105]
+
+    run(scenario())
+
+
+def test_requests_wait_while_a_task_answers_and_its_request_stays_whole(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        gate, seen = asyncio.Event(), list[str]()
+
+        async def slowly(request: HeartbeatRequest) -> HeartbeatResponse:
+            await gate.wait()
+            seen.append(request.member_id)
+            return beat(1)
+
+        def handle(
+            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
+        ) -> Reply:
+            if header.correlation_id == 0:
+                return slowly(request)
+            seen.append(request.member_id)
+            return beat(2)
+
+        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+            for correlation_id in range(3):
+                peer.send(HeartbeatRequest(member_id=f"m{correlation_id}"), correlation_id, 1)
+            await peer.writer.drain()
+            await asyncio.sleep(0.05)
+            assert seen == []
+            gate.set()
+            assert [(await peer.answer(HEARTBEAT, 1))[0] for _ in range(3)] == [0, 1, 2]
+            assert seen == ["m0", "m1", "m2"]
+
+    run(scenario())
+
+
+def test_a_request_without_an_answer_holds_nobody_up(tmp_path: Path) -> None:
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        return None if header.correlation_id == 0 else beat(0)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+            peer.send(HeartbeatRequest(), 0, 1)
+            peer.send(HeartbeatRequest(), 1, 1)
+            assert (await peer.answer(HEARTBEAT, 1))[0] == 1
+
+    run(scenario())
+
+
+def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+    handled = 0
+
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        nonlocal handled
+        handled += 1
+        return SyncGroupResponse(assignment=bytes(100_000))
+
+    async def scenario() -> None:
+        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+            for correlation_id in range(500):
+                peer.send(HeartbeatRequest(), correlation_id, 1)
+            before = -1
+            while before != handled:
+                before = handled
+                await asyncio.sleep(0.1)
+            assert 0 < handled < 400, "what the sockets hold, and little more"
+            for correlation_id in range(500):
+                assert (await peer.answer(SYNC, 1))[0] == correlation_id
+            assert handled == 500
+
+    run(scenario())
+
+
+def test_at_most_so_many_requests_are_under_way(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        later: list[asyncio.Future[Any]] = []
+
+        def handle(
+            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
+        ) -> Reply:
+            later.append(asyncio.get_running_loop().create_future())
+            return later[-1]
+
+        few = replace(SETTINGS, queued_max_requests=4)
+        async with serving(tmp_path, handle, few) as (_, _, port), connected(port) as peer:
+            for correlation_id in range(20):
+                peer.send(HeartbeatRequest(), correlation_id, 1)
+            await peer.writer.drain()
+            await asyncio.sleep(0.05)
+            assert len(later) == 4
+            for index in range(20):
+                later[index].set_result(beat(0))
+                assert (await peer.answer(HEARTBEAT, 1))[0] == index
+                assert len(later) <= index + 5
+
+    run(scenario())
+
+
+def test_a_handler_that_fails_ends_its_connection_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fails_later() -> HeartbeatResponse:
+        raise RuntimeError("later")
+
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        match header.correlation_id:
+            case 0:
+                raise RuntimeError("at once")
+            case 1:
+                return fails_later()
+            case _:
+                return HeartbeatResponse(error_code="not a number")  # type: ignore[arg-type]
+
+    async def scenario() -> None:
+        async with serving(tmp_path, handle) as (_, _, port):
+            for correlation_id in range(3):
+                async with connected(port) as peer:
+                    peer.send(HeartbeatRequest(), correlation_id, 1)
+                    assert await peer.is_closed()
+
+    run(scenario())
+    assert len([record for record in caplog.records if "failed" in record.message]) == 3
+    assert all(record.exc_info for record in caplog.records)
+
+
+def test_a_bug_of_ours_is_reported_to_the_node(tmp_path: Path) -> None:
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        raise InvariantViolation("planted")
+
+    async def scenario() -> None:
+        async with serving(tmp_path, handle) as (broker, _, port), connected(port) as peer:
+            peer.send(HeartbeatRequest(), 0, 1)
+            async with asyncio.timeout(5):
+                while not broker.violations:
+                    await asyncio.sleep(0)
+            assert str(broker.violations.pop()) == "planted"
+
+    run(scenario())
+
+
+def test_there_is_a_limit_of_connections_and_of_idleness(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        few = replace(SETTINGS, max_connections=1, connections_max_idle_ms=100)
+        async with serving(tmp_path, None, few) as (_, server, port), connected(port) as first:
+            first.send(ApiVersionsRequest(), 1, 0)
+            await first.answer(API_VERSIONS, 0)
+            async with connected(port) as second:
+                with suppress(ConnectionResetError):
+                    assert await second.is_closed()
+            assert server.stats.connections_refused == 1
+            assert await first.is_closed()
+            assert server.stats.connections_idle == 1
+
+    run(scenario())
+
+
+def test_what_passes_is_counted(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with serving(tmp_path) as (_, server, port), connected(port) as peer:
+            peer.send(ApiVersionsRequest(), 1, 0)
+            frame = await peer.frame()
+            peer.send(MetadataRequest(topics=None), 2, 5)
+            frame += await peer.frame()
+            assert server.stats.requests == {API_VERSIONS: 1, METADATA: 1}
+            assert server.stats.bytes_out == len(frame) + 8
+            assert server.stats.bytes_in > 0
+            assert server.connection_count == 1
+
+    run(scenario())
+
+
+def test_a_stop_lets_what_is_under_way_end(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        later: list[asyncio.Future[Any]] = []
+
+        def handle(
+            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
+        ) -> Reply:
+            later.append(asyncio.get_running_loop().create_future())
+            asyncio.get_running_loop().call_later(0.02, later[-1].set_result, beat(7))
+            return later[-1]
+
+        async with serving(tmp_path, handle) as (_, server, port), connected(port) as peer:
+            peer.send(HeartbeatRequest(), 3, 1)
+            async with asyncio.timeout(5):
+                while not later:
+                    await asyncio.sleep(0)
+            await server.stop(grace_ms=2000)
+            assert (await peer.answer(HEARTBEAT, 1))[0] == 3
+            assert await peer.is_closed()
+
+    run(scenario())

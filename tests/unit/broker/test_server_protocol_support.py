@@ -1,0 +1,48 @@
+"""docs/protocol-support.md is the registry, printed: `--rewrite` prints it again."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.wire.codec.schemas import APIS
+
+PAGE = Path(__file__).parents[3] / "docs/protocol-support.md"
+HEAD = """# Which of Kafka's APIs are answered
+
+Printed from `quorumlog/broker/handlers/registry.py`. A broker advertises exactly these in
+ApiVersions; a request of any other API or version closes its connection, as in Kafka. The oldest
+versions are those of Kafka 4 (KIP-896).
+"""
+NOTES = """
+Produce is advertised from version 0 on but answered from version 3 on, as in Kafka: librdkafka
+switches compression off when a broker does not advertise the old versions (KAFKA-18659).
+ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERSION and this table
+(KIP-511). Telemetry (71, 72) is not advertised, so clients send none.
+
+Transactions are not supported: InitProducerId with a transactional id and FindCoordinator for a
+transaction are refused by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients report at once
+instead of retrying. Groups are of the classic protocol.
+"""
+
+
+def page() -> str:
+    rows = ["| key | API | versions |", "|---|---|---|"]
+    for key, handler in sorted(HANDLERS.items()):
+        answered = f"{handler.min_version}-{handler.max_version}"
+        if handler.advertised_min_version is not None:
+            answered += f" (advertised from {handler.advertised_min_version})"
+        rows.append(f"| {key} | {APIS[key].name} | {answered} |")
+    return "\n".join([HEAD, *rows, NOTES])
+
+
+def test_the_page_says_what_is_registered(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--rewrite"):
+        PAGE.write_text(page())
+    assert PAGE.read_text() == page()
+
+
+def test_every_registered_version_has_messages() -> None:
+    for key, handler in HANDLERS.items():
+        versions = range(handler.min_version, handler.max_version + 1)
+        assert {*versions} <= {*APIS[key].versions}

@@ -1,0 +1,190 @@
+"""Scripted schedules that random search would need long to find; see also the property tests."""
+
+from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
+from quorumlog.client.core.batches import EPOCH_MAX, NEVER_MS, Accumulator, Answer
+from quorumlog.client.core.leaders import Leader
+from quorumlog.client.settings import ProducerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+P, Q = TopicPartition("t", 0), TopicPartition("t", 1)
+E = ErrorCode
+
+
+class Producer:
+    """An accumulator with one leader, which can be moved, and no linger unless asked for."""
+
+    def __init__(self, *, epoch: int = 0, linger_ms: float = 0, batch_size: int = 1) -> None:
+        settings = ProducerSettings(
+            bootstrap_servers="x:1", linger_ms=linger_ms, batch_size=batch_size
+        )
+        self.accumulator = Accumulator(settings)
+        self.accumulator.identify(ProducerIdentity(1, epoch))
+        self.route: Leader | None = Leader(1, 0)
+        self.now_ms = 0.0
+
+    def leader(self, topic_partition: TopicPartition) -> Leader | None:
+        return self.route
+
+    def has_room(self, broker_id: int) -> bool:
+        return True
+
+    def send(self, count: int = 1, to: TopicPartition = P) -> list[Batch]:
+        queue = self.accumulator.queue(to)
+        record = (0, None, b"v", ())
+        now_ms, accumulator = self.now_ms, self.accumulator
+        return [accumulator.append(now_ms, queue, record, 22)[0] for _ in range(count)]
+
+    def drain(self) -> list[Batch]:
+        sent: list[Batch] = []
+        while by_broker := self.accumulator.drain(self.now_ms, self).by_broker:
+            sent += [batch for batches in by_broker.values() for batch in batches]
+        self.accumulator.check_invariants()
+        return sent
+
+    def answer(self, batch: Batch, code: ErrorCode = E.NONE) -> None:
+        self.accumulator.handle_answer(self.now_ms, batch, Answer(code, 0), 0.5)
+
+    def lose(self, batch: Batch) -> None:
+        self.accumulator.handle_lost(self.now_ms, batch, written=True, message="", chance=0.5)
+
+
+def started(count: int, **options: int) -> tuple[Producer, list[Batch]]:
+    """A producer with one acknowledged batch and `count` in flight."""
+    producer = Producer(**options)
+    (first,) = producer.send()
+    assert producer.drain() == [first]
+    producer.answer(first)
+    batches = producer.send(count)
+    assert producer.drain() == batches[:5]
+    return producer, batches
+
+
+def numbers(batches: list[Batch]) -> list[tuple[int, int]]:
+    return [(b.identity.producer_epoch, b.base_sequence) for b in batches if b.identity]
+
+
+def test_the_first_batch_travels_alone_and_then_five() -> None:
+    producer = Producer()
+    batches = producer.send(8)
+    assert producer.drain() == batches[:1]
+    producer.answer(batches[0])
+    assert producer.drain() == batches[1:6]
+    assert numbers(batches[:6]) == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]
+
+
+def test_batches_are_retried_one_after_the_other_in_order() -> None:
+    producer, batches = started(3)
+    for batch in batches:
+        producer.lose(batch)
+    assert producer.drain() == []  # not before its backoff
+    producer.now_ms += 1_000
+    for batch in batches:
+        assert producer.drain() == [batch]
+        producer.answer(batch)
+    assert numbers(batches) == [(0, 1), (0, 2), (0, 3)]
+
+
+def test_a_new_leader_is_not_kept_waiting() -> None:
+    producer, (batch,) = started(1)
+    producer.answer(batch, E.NOT_LEADER_OR_FOLLOWER)
+    assert producer.drain() == []
+    producer.route = Leader(2, 1)
+    assert producer.drain() == [batch]
+
+
+def test_without_a_leader_somebody_must_look_for_it() -> None:
+    producer, (batch,) = started(1)
+    producer.lose(batch)
+    producer.route = None
+    drained = producer.accumulator.drain(producer.now_ms, producer)
+    assert (drained.by_broker, drained.leaderless) == ({}, [P])
+
+
+def test_a_gap_seen_by_a_later_batch_waits_for_its_turn() -> None:
+    producer, (first, second) = started(2)
+    producer.lose(first)
+    producer.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    producer.now_ms += 1_000
+    assert producer.drain() == [first]
+    assert numbers([first, second]) == [(0, 1), (0, 2)]
+    producer.answer(first)
+    assert producer.drain() == [second]
+    assert numbers([second]) == [(0, 2)]
+
+
+def test_a_gap_seen_by_the_oldest_starts_a_new_epoch_when_all_answers_are_in() -> None:
+    producer, (first, second, third) = started(3)
+    producer.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert producer.drain() == []  # the second may still be written
+    producer.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    producer.lose(third)
+    producer.now_ms += 1_000
+    assert producer.drain() == [first]  # alone: it is the first of its epoch
+    assert numbers([first, second, third]) == [(1, 0), (1, 1), (1, 2)]
+    producer.send(1, to=Q)
+    (other,) = producer.drain()
+    assert numbers([other]) == [(0, 0)]  # the epoch is the partition's own
+
+
+def test_an_exhausted_epoch_needs_a_new_producer_id() -> None:
+    producer, (batch,) = started(1, epoch=EPOCH_MAX)
+    producer.answer(batch, E.UNKNOWN_PRODUCER_ID)
+    assert producer.drain() == []
+    assert producer.accumulator.wants_identity
+    producer.accumulator.identify(ProducerIdentity(2, 0))
+    assert producer.drain() == [batch]
+    assert batch.identity == ProducerIdentity(2, 0)
+
+
+def test_a_fenced_producer_fails_what_it_sent_and_goes_on_as_another() -> None:
+    producer, (first, second) = started(2)
+    (unsent,) = producer.send()
+    producer.answer(first, E.INVALID_PRODUCER_EPOCH)
+    assert first.error is not None
+    assert producer.accumulator.wants_identity
+    producer.accumulator.identify(ProducerIdentity(2, 0))
+    assert producer.drain() == []  # the second's fate is open
+    producer.answer(second, E.INVALID_PRODUCER_EPOCH)
+    assert producer.drain() == [unsent]
+    assert unsent.identity == ProducerIdentity(2, 0)
+
+
+def test_a_duplicate_is_a_success_without_an_offset() -> None:
+    producer, (batch,) = started(1)
+    result = Answer(E.DUPLICATE_SEQUENCE_NUMBER, -1)
+    assert producer.accumulator.handle_answer(0, batch, result, 0.5)
+    assert (batch.error, batch.base_offset) == (None, -1)
+
+
+def test_numbers_wrap_to_zero() -> None:
+    producer, _ = started(0)
+    queue = producer.accumulator.queue(P)
+    queue.sequence = ProducerIdentity(1, 0), 2**31 - 1
+    batches = producer.send(2)
+    assert producer.drain() == batches
+    assert numbers(batches) == [(0, 2**31 - 1), (0, 0)]
+
+
+def test_linger_a_full_batch_and_a_flush() -> None:
+    producer = Producer(linger_ms=5, batch_size=110)
+    one, again = producer.send(2)
+    assert one is again
+    drained = producer.accumulator.drain(0, producer)
+    assert (drained.by_broker, drained.wake_at_ms) == ({}, 5)
+    producer.accumulator.flushing = True
+    assert producer.drain() == [one]
+    producer.answer(one)
+    producer.accumulator.flushing = False
+    full, same, rest = producer.send(3)
+    assert full is same
+    assert producer.drain() == [full]
+    assert rest.state is BatchState.WAITING
+    producer.now_ms = 5
+    assert producer.drain() == [rest]
+    producer.answer(full)
+    producer.answer(rest)
+    assert producer.accumulator.buffered_bytes == 0
+    assert producer.accumulator.drain(9, producer).wake_at_ms < NEVER_MS  # the next expiry look
+    assert producer.accumulator.expire(1e9) == []
+    assert producer.accumulator.drain(1e9, producer).wake_at_ms == NEVER_MS

@@ -1,0 +1,237 @@
+import pytest
+
+from quorumlog.client.core.positions import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    Position,
+    Positions,
+    PositionState,
+)
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
+from quorumlog.client.settings import ConsumerSettings, IsolationLevel, OffsetReset
+from quorumlog.wire.codec.compression import Compression
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
+from quorumlog.wire.codec.records import Record, encode_batch
+
+T = TopicPartition("t", 0)
+ABORT, COMMIT = b"\0\0\0\0", b"\0\0\0\1"
+
+
+def batch(first: int, last: int, *, epoch: int = 1, compression: int = 0) -> bytes:
+    records = [Record(offset, offset, None, b"%d" % offset) for offset in range(first, last + 1)]
+    kind = Compression(compression)
+    return encode_batch(records, base_offset=first, leader_epoch=epoch, compression=kind)
+
+
+def transactional(offset: int, producer: int) -> bytes:
+    record = Record(offset, 0, None, b"%d" % offset)
+    return encode_batch(
+        [record], base_offset=offset, producer_id=producer, producer_epoch=0, base_sequence=0,
+        is_transactional=True,
+    )  # fmt: skip
+
+
+def marker(offset: int, producer: int, kind: bytes) -> bytes:
+    record = Record(offset, 0, kind, b"\0\0\0\0\0\0")
+    return encode_batch(
+        [record], base_offset=offset, producer_id=producer, producer_epoch=0,
+        is_control=True, is_transactional=True,
+    )  # fmt: skip
+
+
+def reading(
+    reset: OffsetReset = "earliest",
+    isolation: IsolationLevel = "read_uncommitted",
+    *,
+    offset: int = 0,
+    max_partition_fetch_bytes: int = 1_048_576,
+) -> tuple[Positions, Position]:
+    positions = Positions(
+        ConsumerSettings(
+            bootstrap_servers="x:1",
+            auto_offset_reset=reset,
+            isolation_level=isolation,
+            max_partition_fetch_bytes=max_partition_fetch_bytes,
+        )
+    )
+    positions.assign([T])
+    positions.seek(T, offset)
+    return positions, positions.by_partition[T]
+
+
+def fetched(positions: Positions, at: int, answer: PartitionData) -> bool:
+    return positions.handle_fetched(0, positions.by_partition[T], at, answer, 0.5)
+
+
+def offsets(taken: dict[TopicPartition, list[ConsumerRecord]]) -> list[int]:
+    assert {*taken} <= {T}
+    records = taken.get(T, [])
+    assert [int(record.value or b"-1") for record in records] == [one.offset for one in records]
+    return [record.offset for record in records]
+
+
+def test_records_come_once_in_order_and_in_pieces() -> None:
+    positions, position = reading(offset=3)
+    assert positions.fetchable(0) == [position]
+    fetched(positions, 3, PartitionData(records=batch(0, 5) + batch(6, 9, compression=3)))
+    assert position.fetch_offset == 10
+    fetched(positions, 10, PartitionData(records=batch(10, 11)))
+    assert positions.has_records
+    assert offsets(positions.take(2)) == [3, 4]
+    assert (position.offset, position.fetch_offset) == (5, 12)
+    assert offsets(positions.take(5)) == [5, 6, 7, 8, 9]
+    assert offsets(positions.take(500)) == [10, 11]
+    assert offsets(positions.take(500)) == []
+    assert position.buffered_bytes == 0
+    assert not positions.has_records
+
+
+def test_what_compaction_removed_is_passed_over() -> None:
+    positions, position = reading()
+    kept = [Record(4, 0, None, b"4"), Record(7, 0, None, b"7")]
+    fetched(positions, 0, PartitionData(records=encode_batch(kept, base_offset=2)))
+    assert offsets(positions.take(1)) == [4]
+    assert position.offset == 5
+    assert offsets(positions.take(9)) == [7]
+    assert position.offset == 8
+
+
+def test_a_seek_overtakes_what_is_under_way() -> None:
+    positions, position = reading()
+    fetched(positions, 0, PartitionData(records=batch(0, 5)))
+    positions.seek(T, 2)
+    assert offsets(positions.take(9)) == []
+    fetched(positions, 6, PartitionData(records=batch(6, 9)))  # asked for before the seek
+    assert offsets(positions.take(9)) == []
+    fetched(positions, 2, PartitionData(records=batch(0, 5)))
+    assert offsets(positions.take(9)) == [2, 3, 4, 5]
+    assert position.offset == 6
+
+
+def test_the_buffer_is_bounded() -> None:
+    positions, position = reading(max_partition_fetch_bytes=100)
+    fetched(positions, 0, PartitionData(records=batch(0, 5)))
+    assert position.buffered_bytes > 100
+    assert positions.fetchable(0) == []
+    positions.take(9)
+    assert positions.fetchable(0) == [position]
+    position.paused = True
+    assert positions.fetchable(0) == []
+
+
+def test_aborted_transactions_and_markers_are_not_shown() -> None:
+    log = b"".join(
+        [
+            transactional(0, 1), transactional(1, 2), batch(2, 2), marker(3, 1, ABORT),
+            transactional(4, 1), marker(5, 2, COMMIT), marker(6, 1, COMMIT),
+        ]
+    )  # fmt: skip
+    aborted = [AbortedTransaction(producer_id=1, first_offset=0)]
+    answer = PartitionData(records=log, aborted_transactions=aborted)
+    positions, position = reading(isolation="read_committed")
+    fetched(positions, 0, answer)
+    assert offsets(positions.take(9)) == [1, 2, 4]
+    assert position.offset == 7
+    positions, position = reading()
+    fetched(positions, 0, answer)
+    assert offsets(positions.take(9)) == [0, 1, 2, 4]
+
+
+def test_damage_is_told_once_and_fetched_again() -> None:
+    positions, position = reading()
+    damaged = bytearray(batch(3, 5))
+    damaged[-1] ^= 1
+    fetched(positions, 0, PartitionData(records=batch(0, 2) + bytes(damaged)))
+    assert offsets(positions.take(9)) == [0, 1, 2]
+    assert positions.errors.popleft().code == ErrorCode.CORRUPT_MESSAGE
+    assert position.fetch_offset == 3
+    fetched(positions, 3, PartitionData(records=batch(3, 5)))
+    assert offsets(positions.take(9)) == [3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("reset", "timestamp"), [("earliest", EARLIEST_TIMESTAMP), ("latest", LATEST_TIMESTAMP)]
+)
+def test_out_of_range_is_reset_by_policy(reset: OffsetReset, timestamp: int) -> None:
+    positions, position = reading(reset, offset=50)
+    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert positions.waiting(0, PositionState.RESETTING) == [position]
+    assert position.reset_timestamp == timestamp
+    positions.handle_offset(position, 7, 2)
+    assert (position.offset, position.epoch, position.state) == (7, 2, PositionState.FETCHING)
+
+
+def test_without_a_policy_out_of_range_is_an_error_until_the_user_seeks() -> None:
+    positions, position = reading("none", offset=50)
+    fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    error = positions.errors.popleft()
+    assert error.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert positions.fetchable(1e12) == []
+    positions.seek(T, 1)
+    assert positions.fetchable(0) == [position]
+
+
+def test_a_reset_waits_until_what_was_fetched_is_read() -> None:
+    positions, position = reading(offset=0)
+    fetched(positions, 0, PartitionData(records=batch(0, 5)))
+    fetched(positions, 6, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+    assert positions.waiting(0, PositionState.RESETTING) == []
+    assert offsets(positions.take(9)) == [0, 1, 2, 3, 4, 5]
+    assert positions.waiting(0, PositionState.RESETTING) == [position]
+
+
+def test_a_truncated_log_takes_the_reader_back() -> None:
+    """KIP-320: the leader says where its log and what we read part."""
+    positions, position = reading(offset=9)
+    parted = PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=6))
+    fetched(positions, 9, parted)
+    assert position.offset == 6
+    positions, position = reading("none", offset=9)
+    fetched(positions, 9, parted)
+    assert "truncated to 6" in str(positions.errors.popleft())
+
+
+def test_a_truncation_of_what_was_only_prefetched_is_no_matter() -> None:
+    positions, position = reading("none", offset=0)
+    fetched(positions, 0, PartitionData(records=batch(0, 5)))
+    positions.take(2)
+    fetched(positions, 6, PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=4)))
+    assert not positions.errors
+    assert (position.offset, position.fetch_offset) == (2, 2)
+
+
+def test_errors_that_pass_are_retried_and_others_told() -> None:
+    positions, position = reading()
+    assert fetched(positions, 0, PartitionData(error_code=ErrorCode.FENCED_LEADER_EPOCH))
+    assert positions.fetchable(0) == []
+    assert positions.fetchable(positions.wake_at_ms(0)) == [position]
+    assert fetched(positions, 0, PartitionData(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    assert positions.errors.popleft().code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_only_what_earlier_polls_returned_counts_as_consumed() -> None:
+    positions, position = reading()
+    fetched(positions, 0, PartitionData(records=batch(0, 5, epoch=3)))
+    positions.mark_consumed()
+    positions.take(4)
+    assert position.consumed == OffsetAndMetadata(0)
+    positions.mark_consumed()
+    assert position.consumed == OffsetAndMetadata(4, 3)
+
+
+def test_a_committed_offset_is_where_reading_starts() -> None:
+    positions = Positions(ConsumerSettings(bootstrap_servers="x:1", auto_offset_reset="latest"))
+    positions.assign([T])
+    position = positions.by_partition[T]
+    assert positions.waiting(0, PositionState.LOOKING) == [position]
+    positions.handle_committed(position, OffsetAndMetadata(5, 2))
+    assert (position.offset, position.fetch_epoch) == (5, 2)
+    positions.assign([])
+    positions.assign([T])
+    fresh = positions.by_partition[T]
+    assert fresh is not position
+    assert not positions.is_current(position)
+    positions.handle_committed(fresh, None)
+    assert fresh.state is PositionState.RESETTING
