@@ -63,7 +63,6 @@ def run_command(
 
     Exit status 0: every acknowledged record survived, in order, once. 1: it did not. 2: unknown.
     """
-    out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with one_line_errors(ValueError, DriverUnavailable, status=EXIT_USAGE):
         settings = RunSettings(
             out=_fresh(out),
@@ -85,9 +84,9 @@ def run_command(
             summary = _run_with_progress(settings)
             verdict, report = judge(settings.out, engine=engine, master=master, report=True)
     if json:
-        document({**verdict.as_json(), "out": str(out), "report": str(report)})
+        document({**verdict.as_json(), "out": str(settings.out), "report": str(report)})
     else:
-        _print(summary, verdict, out)
+        _print(summary, verdict, settings.out)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
@@ -95,8 +94,9 @@ def _fault_names(text: str) -> tuple[str, ...]:
     return () if text == NO_FAULTS else tuple(name.strip() for name in text.split(","))
 
 
-def _fresh(out: Path) -> Path:
+def _fresh(out: Path | None) -> Path:
     """Clear away what an earlier run left in `out`; refuse a directory that is not a run's."""
+    out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     if out.exists() and any(out.iterdir()):
         if not (out / "meta.json").exists():
             fail(f"{out} holds something that is not a run; choose another --out", EXIT_USAGE)

@@ -16,7 +16,7 @@ from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, by_topic, decode_assignment
 from quorumlog.client.core.metadata_cache import MetadataCache
 from quorumlog.client.errors import KafkaError, known
-from quorumlog.client.io.cluster import Cluster, check
+from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster, check
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import (
@@ -92,13 +92,17 @@ class Admin:
         return self._cluster
 
     async def request(
-        self, request: Request[ResponseT], *, broker_id: int | None = None
+        self,
+        request: Request[ResponseT],
+        *,
+        broker_id: int | None = None,
+        timeout_ms: float | None = None,
     ) -> ResponseT:
         """Send any request, once, to one broker (None: any), and return its answer unchecked."""
         cluster = self._running()
         if broker_id is None:
             broker_id = await cluster.any_broker()
-        return await cluster.send(broker_id, request)
+        return await cluster.send(broker_id, request, timeout_ms=timeout_ms)
 
     async def _retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
         """Repeat `attempt` while that is harmless: not a change that may have been made."""
@@ -210,7 +214,8 @@ class Admin:
         if names is not None:
             topics = [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
-        return await self._retry(lambda: self.request(request), changes=False)
+        ask = partial(self.request, request, timeout_ms=QUESTION_TIMEOUT_MS)
+        return await self._retry(ask, changes=False)
 
     async def elect_leaders(
         self,
