@@ -1,5 +1,7 @@
 # Two commands for users: `make demo` and `make test`. Both do their own set-up, once.
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first Python that runs and is new enough.
+PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
@@ -33,7 +35,7 @@ wheel: $(VENV)/installed-dev ## build dist/*.whl
 	$(RUN) pip wheel --quiet --no-deps --wheel-dir dist .
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "quorumlog needs Python 3.11 or newer; set PYTHON=")'
+	@test -n '$(PYTHON)' || { echo 'quorumlog needs Python 3.11 or newer; name it with PYTHON=...'; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
