@@ -16,7 +16,7 @@ from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.workloads import WORKLOADS
 from quorumlog.cli.output import EXIT_USAGE, data, document, fail, one_line_errors, parse_settings
 from quorumlog.cli.simulate_command import parse_duration_ms
-from quorumlog.cli.verify import EXIT_STATUS, REPORT_FILE, judge, print_verdict
+from quorumlog.cli.verify import EXIT_STATUS, REPORT_FILE, judge, print_verdict, require_checkers
 from quorumlog.cluster import ClusterError
 
 if TYPE_CHECKING:
@@ -119,6 +119,7 @@ class _Bars:
 
 
 def _run_with_progress(settings: RunSettings) -> RunSummary:
+    require_checkers()
     columns = (
         TextColumn("{task.description:12}"),
         BarColumn(),

@@ -4,6 +4,7 @@ import json as json_module
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -47,6 +48,7 @@ def verify(
     """
     from quorumlog.chaos.history import HistoryError
 
+    require_checkers()
     if not history.exists():
         fail(f"{history}: no such file or directory", EXIT_USAGE)
     try:
@@ -99,6 +101,13 @@ def print_verdict(verdict: "Verdict") -> None:
             data(f"    e.g. {witness['key']}: {witness['note']}")
             for op in witness["ops"]:
                 data(f"      {_operation(op)}")
+
+
+def require_checkers() -> None:
+    """End the command, before it costs time, if histories cannot be checked here."""
+    for name in ("numpy", "pyarrow"):
+        if find_spec(name) is None:
+            fail(f"histories and checks need {name}: pip install 'quorumlog[spark]'", EXIT_UNKNOWN)
 
 
 def _judge(history: Path, *, engine: str, master: str | None) -> "Verdict":
