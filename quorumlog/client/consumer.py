@@ -54,7 +54,6 @@ class Consumer:
         self._news: asyncio.Event | None = None
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
-        self._coordinator: Coordinator | None = None
         self._session: GroupSession | None = None
         self._committer: Committer | None = None
 
@@ -67,30 +66,31 @@ class Consumer:
         await cluster.start()
         self._cluster, self._news = cluster, asyncio.Event()
         if settings.group_id is not None:
-            self._coordinator = Coordinator(
+            coordinator = Coordinator(
                 cluster,
                 settings.group_id,
                 instance_id=settings.group_instance_id,
                 require_stable=settings.isolation_level == "read_committed",
             )
-            self._committer = Committer(
-                settings, self._positions, self._coordinator, self._membership
-            )
+            self._committer = Committer(settings, self._positions, coordinator, self._membership)
         self._fetcher = Fetcher(
             cluster,
             settings,
             self._positions,
-            look_up_committed=self._look_up_committed if self._coordinator else None,
+            look_up_committed=self._look_up_committed if self._committer else None,
             on_news=self._news.set,
         )
 
     async def stop(self) -> None:
-        """Commit (with enable_auto_commit), leave the group, close."""
+        """Commit what `poll` returned (with enable_auto_commit), leave the group, close."""
+        self._positions.mark_consumed()
+        await self._stop()
+
+    async def _stop(self) -> None:
         cluster, fetcher = self._cluster, self._fetcher
         if cluster is None or fetcher is None:
             return
         try:
-            self._positions.mark_consumed()
             await self._commit_consumed()
         finally:
             self._cluster = self._fetcher = None
@@ -112,7 +112,10 @@ class Consumer:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self.stop()
+        if exc_type is None:
+            await self.stop()
+        else:  # the last poll's records may not be processed: they are not committed
+            await self._stop()
 
     def _running(self) -> tuple[Cluster, Fetcher]:
         if self._cluster is None or self._fetcher is None:
@@ -124,7 +127,7 @@ class Consumer:
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
         """Read these topics as a member of `group_id`; the group decides which partitions."""
         cluster, _ = self._running()
-        if self._coordinator is None:
+        if self._committer is None:
             raise ValueError("subscribe needs a group_id; without one, use assign")
         if self._session is None and self._positions.by_partition:
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
@@ -132,7 +135,7 @@ class Consumer:
         self._listener = listener or RebalanceListener()
         cluster.want(self._topics)
         if self._session is None:
-            self._session = GroupSession(cluster, self.settings, self._coordinator, self)
+            self._session = GroupSession(cluster, self.settings, self._committer.coordinator, self)
         self._session.post(facts.Subscribed(topics=self._topics))
 
     async def unsubscribe(self) -> None:
@@ -192,10 +195,12 @@ class Consumer:
         if self._session is not None:
             self._session.post(facts.PollBegan())
         try:
+            # A caller in a loop must not keep others from working. No await after `_take`: what
+            # it takes would be lost if the caller were cancelled there.
+            await asyncio.sleep(0)
             records = self._take(fetcher, limit)
             if records or timeout_ms <= 0:
-                await asyncio.sleep(0)  # a caller in a loop must not keep others from working
-                return records or self._take(fetcher, limit)
+                return records
             return await self._wait_for_records(fetcher, limit, timeout_ms)
         finally:
             if self._session is not None:
@@ -337,16 +342,10 @@ class Consumer:
         """Return what the group has committed; partitions without an entry are left out."""
         wanted = list(partitions)
         timeout_ms = self.settings.default_api_timeout_ms
-        return await self._known_coordinator().committed(wanted, timeout_ms)
-
-    def _known_coordinator(self) -> Coordinator:
-        self._running()
-        if self._coordinator is None:
-            raise ValueError("committing needs a group_id")
-        return self._coordinator
+        return await self._known_committer().coordinator.committed(wanted, timeout_ms)
 
     def _known_committer(self) -> Committer:
-        self._known_coordinator()
+        self._running()
         if self._committer is None:
             raise ValueError("committing needs a group_id")
         return self._committer
@@ -364,7 +363,7 @@ class Consumer:
         self, partitions: Iterable[TopicPartition]
     ) -> Mapping[TopicPartition, OffsetAndMetadata]:
         timeout_ms = self.settings.default_api_timeout_ms
-        return await self._known_coordinator().committed([*partitions], timeout_ms)
+        return await self._known_committer().coordinator.committed([*partitions], timeout_ms)
 
     # --- what the group does to us (the Reader protocol) -----------------------------------------
 

@@ -51,11 +51,12 @@ class Delivery:
     be in the log all the same. A delivery that nobody awaits costs nothing.
     """
 
-    __slots__ = ("_batch", "_index")
+    __slots__ = ("_batch", "_index", "_timestamp_ms")
 
-    def __init__(self, batch: Batch, index: int) -> None:
+    def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
         self._batch: Final = batch
         self._index: Final = index
+        self._timestamp_ms: Final = timestamp_ms
 
     def done(self) -> bool:
         """Tell whether `result` has something to say."""
@@ -70,11 +71,11 @@ class Delivery:
             error = batch.error
             raise KafkaError(error.code, error.message, definite=error.definite)
         offset = batch.base_offset
-        timestamp_ms = batch.log_append_time_ms
-        if timestamp_ms < 0:
-            timestamp_ms = batch.records[self._index].timestamp_ms
+        append_time_ms = batch.log_append_time_ms
         return RecordMetadata(
-            *batch.topic_partition, offset + self._index if offset >= 0 else -1, timestamp_ms
+            *batch.topic_partition,
+            offset + self._index if offset >= 0 else -1,
+            append_time_ms if append_time_ms >= 0 else self._timestamp_ms,
         )
 
     def __await__(self) -> Generator[None, None, RecordMetadata]:
@@ -205,7 +206,7 @@ class Producer:
             timestamp_ms = time.time_ns() // 1_000_000
         record = (timestamp_ms, key, value, own_headers)
         batch, is_news = accumulator.append(cluster.now_ms(), queue, record, size)
-        delivery = Delivery(batch, len(batch.records) - 1)
+        delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
         if is_news:
             sender.wake()
             await asyncio.sleep(0)  # a caller that never waits must not keep others from working

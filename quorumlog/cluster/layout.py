@@ -9,6 +9,7 @@ over the recorded ones.
 """
 
 import json
+import random
 import secrets
 import socket
 from base64 import urlsafe_b64encode
@@ -21,6 +22,8 @@ from quorumlog.cluster.errors import ClusterError
 
 CLUSTER_FILE: Final = "cluster.json"
 FORMAT: Final = 1
+FREE_PORTS: Final = range(15_000, 30_000)
+FREE_PORT_ATTEMPTS: Final = 500
 CONTROL_PORT_STEP: Final = 10_000  # node 1 of `--port 9092`: Kafka on 9092, control on 19092
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
@@ -98,12 +101,22 @@ def plan(
 
 
 def _free_ports(host: str, count: int) -> list[int]:
-    """Ask the kernel. Another process may take one before we bind it: the node then says so."""
-    sockets = [socket.create_server((host, 0)) for _ in range(count)]
-    ports = [int(listener.getsockname()[1]) for listener in sockets]
-    for listener in sockets:
-        listener.close()
-    return ports
+    """Choose ports that nobody listens on now, at random.
+
+    Not from the range that the kernel gives to outgoing connections: it could hand out one of
+    ours before the node has bound it. Should somebody else take one, the node says so.
+    """
+    ports: list[int] = []
+    for port in random.SystemRandom().sample(FREE_PORTS, FREE_PORT_ATTEMPTS):
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+        ports.append(port)
+        if len(ports) == count:
+            return ports
+    raise ClusterError(f"{host} has no {count} free ports; give one with --port")
 
 
 def save(directory: Path, spec: ClusterSpec) -> None:

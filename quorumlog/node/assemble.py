@@ -21,7 +21,7 @@ from quorumlog.broker.io.image_watch import ImageWatch
 from quorumlog.broker.io.lifecycle import BrokerLifecycle
 from quorumlog.broker.io.producer_ids import ProducerIds
 from quorumlog.broker.io.replica_manager import ReplicaManager
-from quorumlog.broker.io.server import Server
+from quorumlog.broker.io.server import BACKLOG, Server
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.io.node import MetadataQuorum
 from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
@@ -79,6 +79,7 @@ class Node:
 
     async def start(self) -> None:
         """Start everything. Raises StartFailed; `ready` comes later."""
+        listen("control.listener", self._control)
         await self.quorum.start(self._control)
         self.watch(self._fail_with_quorum())
         if self.broker is not None and self._kafka is not None:
@@ -200,6 +201,7 @@ class BrokerParts:
     async def _serve(self, listener: socket.socket) -> None:
         """Answer clients: not before our metadata is worth reading, nor fenced for long."""
         await self.gate.opened.wait()
+        listen("listeners", listener)
         await self.server.serve(listener)
         await self.lifecycle.unfenced.wait()
         self._node.ready.set()
@@ -247,6 +249,18 @@ def check_identity(disk: Disk, config: NodeConfig) -> None:
             raise StartFailed(
                 f"{config.log_dir} belongs to {name} {theirs}, not {ours}; use another log.dirs"
             )
+
+
+def listen(name: str, bound: socket.socket) -> None:
+    """Let connections come in. Raises StartFailed.
+
+    Another process may have bound the same port beside us, and be the first to listen.
+    """
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        host, port, *_ = bound.getsockname()
+        raise StartFailed(f"{name}={host}:{port}: {error.strerror}") from error
 
 
 def _bind(name: str, address: Address) -> socket.socket:

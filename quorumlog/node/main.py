@@ -121,7 +121,7 @@ async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None) -> 
         if not node.fatal.done():
             await node.stop()
     if node.fatal.done():
-        node.fatal.result()  # raises what ended it
+        node.fatal.result()  # raises what ended it: StartFailed too, if it came late
     return EXIT_OK
 
 

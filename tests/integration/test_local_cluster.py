@@ -193,3 +193,22 @@ def test_a_node_that_fails_at_the_start_is_reported_with_its_last_words(tmp_path
     cluster = LocalCluster(tmp_path, nodes=1, config={"num.partitions": "many"})
     with pytest.raises(NodeFailed, match=r"status 64: .*num\.partitions=many"):
         cluster.start()
+
+
+def test_a_port_that_another_bound_first_is_named_even_when_it_shows_late(tmp_path: Path) -> None:
+    spec = layout.plan([("broker", "controller")], host="127.0.0.1", port=0, config={})
+    layout.save(tmp_path, spec)
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        host, _, port = spec.nodes[0].kafka.rpartition(":")
+        taken.bind((host, int(port)))  # two may bind; the second to listen is refused
+        process = subprocess.Popen(
+            [sys.executable, "-m", "quorumlog.node", str(layout.properties_file(tmp_path, 1))],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        taken.listen()
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    last = f"quorumlog: listeners={spec.nodes[0].kafka}: Address already in use"
+    assert errors.strip().splitlines()[-1] == last

@@ -133,7 +133,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.now_ms = 0.0
         self.value = 0
         self.producer_ids = 0
-        self.batches: list[Batch] = []
+        self.batches: dict[Batch, set[int]] = {}
 
     # --- what the accumulator asks --------------------------------------------------------------
 
@@ -153,8 +153,7 @@ class AnySchedule(RuleBasedStateMachine):
             value = b"%d" % self.value
             size = checked_record_size(None, value, ())
             batch, _ = self.accumulator.append(self.now_ms, queue, (0, None, value, ()), size)
-            if batch not in self.batches:
-                self.batches.append(batch)
+            self.batches.setdefault(batch, set()).add(self.value)
         self.pump()
 
     @rule()
@@ -252,9 +251,8 @@ class AnySchedule(RuleBasedStateMachine):
         committed = {
             v for entry in self.cluster.log[: self.cluster.committed] for v in entry.values
         }
-        for batch in self.batches:
+        for batch, values in self.batches.items():
             if batch.state is BatchState.DONE:
-                values = {int(record.value or b"") for record in batch.records}
                 if batch.error is None:
                     assert values <= committed, "acknowledged and lost"
                 elif batch.error.definite:

@@ -5,6 +5,7 @@ made again, while we were down. It is renamed, never served (KAFKA-14616).
 """
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Final
@@ -46,6 +47,7 @@ def topic_log_settings(defaults: LogSettings, configs: Mapping[str, str]) -> Log
 class LogManager:
     """Everything in `directory` but other people's files. All methods are synchronous.
 
+    One thread calls everything, but for `write_high_watermarks` and `close`, which another may.
     Raises StorageError for what the disk refuses.
     """
 
@@ -54,6 +56,7 @@ class LogManager:
         self._directory: Final = directory
         self._log_settings: Final = log_settings
         self._marker: Final = CleanShutdownMarker(disk, directory)
+        self._writing: Final = threading.Lock()  # a checkpoint: two writers would share its draft
         self._unopened: set[str] = set()  # directories as the last process left them
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._recovery_points: dict[TopicPartition, Offset] = {}
@@ -112,6 +115,7 @@ class LogManager:
             )
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error}") from error
+        self.note_truncated(topic_partition, log)  # by recovery, or just before the crash
         self._unopened.discard(name)
         return log, self._high_watermarks.get(topic_partition, Offset(0))
 
@@ -140,23 +144,23 @@ class LogManager:
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Make the high watermarks durable; those of logs that are not open yet are kept."""
+        self.write_high_watermarks(self.note_high_watermarks(high_watermarks))
+
+    def note_high_watermarks(
+        self, high_watermarks: Mapping[TopicPartition, Offset]
+    ) -> Mapping[TopicPartition, Offset]:
+        """Take them over; return all that are known, for `write_high_watermarks`."""
         self._high_watermarks.update(high_watermarks)
-        try:
-            write_offset_checkpoint(
-                self._disk, self._directory, REPLICATION_FILE, self._high_watermarks
-            )
-        except OSError as error:
-            raise StorageError(f"cannot checkpoint in {self._directory}: {error}") from error
+        return dict(self._high_watermarks)
+
+    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Make these, and no others, durable."""
+        self._write(REPLICATION_FILE, high_watermarks)
 
     def checkpoint_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
         """Make durable up to where each log is: a recovery reads on from there."""
         self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
-        try:
-            write_offset_checkpoint(
-                self._disk, self._directory, RECOVERY_POINT_FILE, self._recovery_points
-            )
-        except OSError as error:
-            raise StorageError(f"cannot checkpoint in {self._directory}: {error}") from error
+        self._write(RECOVERY_POINT_FILE, self._recovery_points)
 
     def note_truncated(self, topic_partition: TopicPartition, log: Log) -> None:
         """Take back a recovery point beyond the log's end, before anything is appended there."""
@@ -185,6 +189,13 @@ class LogManager:
                 self._marker.leave(broker_epoch)
             except OSError as error:
                 raise StorageError(f"cannot mark {self._directory} as clean: {error}") from error
+
+    def _write(self, file_name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+        try:
+            with self._writing:
+                write_offset_checkpoint(self._disk, self._directory, file_name, offsets)
+        except OSError as error:
+            raise StorageError(f"cannot checkpoint in {self._directory}: {error}") from error
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"

@@ -95,6 +95,10 @@ class Batch:
         """Give it a place in the producer's sequence; what was encoded before is void."""
         self.identity, self.base_sequence, self._encoded = identity, base_sequence, None
 
+    def release(self) -> None:
+        """Let go of the records: whoever waits for the outcome does not need them."""
+        self.records, self._encoded = [], None
+
     def encode(self, compression: Compression) -> bytes:
         """Return the bytes to send; made once for each numbering."""
         if self._encoded is None:

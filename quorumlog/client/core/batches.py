@@ -65,13 +65,12 @@ class Answer(NamedTuple):
 
 
 class Drained(NamedTuple):
-    """What to do now: `by_broker` to send, each list in one request; `leaderless` to look up.
+    """What to do now: `by_broker` to send, each list in one request.
 
     `wake_at_ms`: when time alone changes the answer; `inf` if nothing but an event can.
     """
 
     by_broker: dict[int, list[Batch]]
-    leaderless: list[TopicPartition]
     wake_at_ms: float
 
 
@@ -170,7 +169,6 @@ class Accumulator:
         """Take what may be sent now; the caller sends it, and reports every batch's end."""
         by_broker: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
-        drained = Drained(by_broker, [], NEVER_MS)
         wake_at_ms = self._next_expiry_ms
         for topic_partition, queue in self._active.items():
             ready_at_ms = self._ready_at_ms(queue)
@@ -178,11 +176,7 @@ class Accumulator:
                 continue
             leader = leaders.leader(topic_partition)
             if leader is None:
-                if ready_at_ms <= now_ms or queue.in_flight:
-                    drained.leaderless.append(topic_partition)  # new metadata wakes us
-                else:
-                    wake_at_ms = min(wake_at_ms, ready_at_ms)
-                continue
+                continue  # new metadata, or a connection, wakes us
             is_retry = self._retries(queue)
             batch = queue.in_flight[0] if is_retry else queue.waiting[0]
             if is_retry and leader.leader_epoch > batch.leader_epoch:
@@ -200,7 +194,7 @@ class Accumulator:
             by_broker.setdefault(leader.broker_id, []).append(batch)
             sizes[leader.broker_id] = size
             wake_at_ms = min(wake_at_ms, self._ready_at_ms(queue))
-        return drained._replace(wake_at_ms=wake_at_ms)
+        return Drained(by_broker, wake_at_ms)
 
     def _retries(self, queue: PartitionQueue) -> bool:
         return any(batch.state is BatchState.RETRYING for batch in queue.in_flight)
@@ -374,6 +368,7 @@ class Accumulator:
             queue.in_flight.remove(batch)
         queue.renumber = queue.renumber and bool(queue.in_flight)
         batch.become(BatchState.DONE)
+        batch.release()
         self.buffered_bytes -= batch.size_in_bytes
         if not queue.in_flight and not queue.waiting:
             del self._active[queue.topic_partition]

@@ -29,7 +29,7 @@ class Committer:
     ) -> None:
         self._settings: Final = settings
         self._positions: Final = positions
-        self._coordinator: Final = coordinator
+        self.coordinator: Final = coordinator
         self._member: Final = member
         self._loop: Final = asyncio.get_running_loop()
         self._next_at: float = self._loop.time() + settings.auto_commit_interval_ms / 1000
@@ -38,7 +38,7 @@ class Committer:
     async def commit(self, places: Places, timeout_ms: float) -> None:
         """Commit `places`. Raises KafkaError."""
         if places:
-            await self._coordinator.commit(places, *self._member(), timeout_ms)
+            await self.coordinator.commit(places, *self._member(), timeout_ms)
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the place up to which each partition is processed."""
