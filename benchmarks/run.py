@@ -1,8 +1,6 @@
 """`make bench`: every figure that we promise, and its ratio to a peer, in one run on one machine.
 
-Peers are optional and skipped with a remark:
-  QUORUMLOG_BENCH_BARE   a folder with `repl.sh`: the bare replicated path, no Kafka protocol
-  confluent-kafka        installed by the `drivers` extra
+Peers are optional, and skipped with a remark: see benchmarks/peers.py.
 `--only start,failover,...` picks parts; `--out FILE` keeps the table as Markdown.
 """
 
@@ -10,8 +8,6 @@ import argparse
 import asyncio
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,15 +17,17 @@ from typing import Any, Final
 
 from benchmarks import failover, load
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
+from benchmarks.peers import apache_kafka, bare_mb_per_s
 from quorumlog import Admin, LocalCluster
 from quorumlog.client import NewTopic
 from quorumlog.cluster import FAST_DEFAULTS
 
 PARTITIONS: Final = 3
 TOPIC: Final = "bench"
+KAFKA_WARM_UP_S: Final = 60.0
 _IDLE_S: Final = 8.0
 _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
-_PARTS: Final = ("start", "idle", "failover", "throughput", "latency", "confluent", "bare")
+_PARTS: Final = ("start", "idle", "failover", "throughput", "latency", "confluent", "bare", "kafka")
 
 
 def _up(directory: Path) -> float:
@@ -241,50 +239,44 @@ def confluent(table: Table, cluster: LocalCluster) -> None:
     )
 
 
+def _measured(table: Table, beginning: str) -> float | None:
+    return next((f.value for f in table.figures if f.name.startswith(beginning)), None)
+
+
 def bare(table: Table) -> None:
     """Measure the bare replicated path, and our share of it."""
-    folder = os.environ.get("QUORUMLOG_BENCH_BARE")
-    if folder is None or not (Path(folder) / "repl.sh").exists():
-        table.note("the bare replicated path (QUORUMLOG_BENCH_BARE) is not here: skipped")
+    rate = bare_mb_per_s(table)
+    if rate is None:
         return
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(shutil.copytree(folder, Path(scratch) / "bare"))
-        (copy / "data").mkdir(exist_ok=True)
-        command = [
-            "bash",
-            str(copy / "repl.sh"),
-            "uvbuf",
-            "2",
-            "kafka",
-            "tput",
-            "16384",
-            "4",
-            "32",
-            "3",
-        ]
-        shown = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            check=True,
-            env={**os.environ, "PYTHON": sys.executable},
-        )
-    rates = [float(rate) for rate in re.findall(r'"MBs": ([0-9.]+)', shown.stdout)]
-    if not rates:
-        table.note(f"the bare replicated path said nothing: {shown.stdout[-200:]}")
-        return
-    ours = next((f.value for f in table.figures if f.name.startswith("acks=all, RF 3, 16")), None)
-    table.add(Figure(name="bare replicated path, 16 KiB", value=rates[0], unit="MB/s"))
+    table.add(Figure(name="bare replicated path, 16 KiB", value=rate, unit="MB/s"))
+    ours = _measured(table, "acks=all, RF 3, 16")
     if ours is not None:
+        share = "our share of the bare replicated path, 16 KiB"
+        table.add(Figure(name=share, value=ours / rate, unit="", goal=0.1, at_most=False))
+
+
+def kafka(table: Table) -> None:
+    """Measure Apache Kafka the same way, warmed up for as long as a bench can wait."""
+    started_s = time.monotonic()
+    with apache_kafka(table) as bootstrap:
+        if bootstrap is None:
+            return
+        _create_topic(bootstrap, TOPIC)
+        load.throughput(bootstrap, TOPIC, batch_bytes=1024, acks=-1, window=1, seconds=0.1)
+        first_s = time.monotonic() - started_s
         table.add(
-            Figure(
-                name="our share of the bare replicated path, 16 KiB",
-                value=ours / rates[0],
-                unit="",
-                goal=0.1,
-                at_most=False,
-            )
+            Figure(name="Apache Kafka: command -> first acknowledged", value=first_s, unit="s")
         )
+        load.throughput(bootstrap, TOPIC, batch_bytes=16_384, acks=-1, seconds=KAFKA_WARM_UP_S)
+        rate = max(
+            load.throughput(bootstrap, TOPIC, batch_bytes=16_384, acks=-1).mb_per_s
+            for _ in range(3)
+        )
+    name = "Apache Kafka: acks=all, RF 3, 16 KiB batches (best of 3)"
+    table.add(Figure(name=name, value=rate, unit="MB/s"))
+    ours = _measured(table, "acks=all, RF 3, 16")
+    if ours is not None:
+        table.add(Figure(name="our rate as a multiple of it", value=ours / rate, unit="x"))
 
 
 def main() -> None:
@@ -305,8 +297,9 @@ def main() -> None:
                     part(table, cluster)
         finally:
             cluster.stop()
-    if "bare" in parts:
-        bare(table)
+    for peer in (bare, kafka):
+        if peer.__name__ in parts:
+            peer(table)
     if given.out:
         given.out.write_text(table.markdown() + "\n")
     if given.json:

@@ -5,10 +5,11 @@ checking it (`chaos.verify`) is another step, which can be repeated.
 """
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -105,6 +106,8 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         known = ", ".join(WORKLOADS)
         raise ValueError(f"no workload is called {settings.workload!r}; there are {known}")
     driver = load_driver(settings.driver)
+    if settings.bootstrap is not None:  # there, an earlier run may have left its topic
+        settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
     settings.out.mkdir(parents=True, exist_ok=True)
     schedule.save(settings.out / SCHEDULE_FILE)

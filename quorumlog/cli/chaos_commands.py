@@ -14,7 +14,15 @@ from quorumlog.chaos.faults import FAULTS, ROLES, Schedule
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.workloads import WORKLOADS
-from quorumlog.cli.output import EXIT_USAGE, data, document, fail, one_line_errors, parse_settings
+from quorumlog.cli.output import (
+    EXIT_UNKNOWN,
+    EXIT_USAGE,
+    data,
+    document,
+    fail,
+    one_line_errors,
+    parse_settings,
+)
 from quorumlog.cli.simulate_command import parse_duration_ms
 from quorumlog.cli.verify import EXIT_STATUS, REPORT_FILE, judge, print_verdict, require_checkers
 from quorumlog.cluster import ClusterError
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Break a cluster on purpose and prove what survived.", no_args_is_help=True)
 
 NO_FAULTS: Final = "none"
+_NO_VERDICT: Final = (ClusterError, RunError, HistoryError, OSError)
 
 
 @app.command(name="run")
@@ -61,7 +70,7 @@ def run_command(
 ) -> None:
     """Run a workload under faults, save its history, check it and write a report.
 
-    Exit status 0: every acknowledged record survived, in order, once. 1: it did not. 2: unknown.
+    Exit status 0: every acknowledged record survived, in order, once. 1: not so. 2: not known.
     """
     with one_line_errors(ValueError, DriverUnavailable, status=EXIT_USAGE):
         settings = RunSettings(
@@ -80,7 +89,7 @@ def run_command(
             replication_factor=replication,
             rate_per_s=rate,
         )
-        with one_line_errors(ClusterError, RunError, HistoryError, OSError):
+        with one_line_errors(*_NO_VERDICT, status=EXIT_UNKNOWN):
             summary = _run_with_progress(settings)
             verdict, report = judge(settings.out, engine=engine, master=master, report=True)
     if json:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from quorumlog.chaos.simulation import FAULTS, MUTANTS, SimulationResult, shrink
+from quorumlog.chaos.simulation import FAULTS, MUTANTS, SimulationResult, check_schedule, shrink
 from quorumlog.chaos.simulation import simulate as run_seed
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
 
@@ -66,7 +66,8 @@ def simulate(
     if shrink_to is not None and failed:
         smallest = shrink(failed[0])
         shrink_to.write_text(json.dumps(smallest, indent=2) + "\n")
-        say(f"wrote {shrink_to}; replay: --seed {failed[0].seed} --schedule {shrink_to}")
+        again = f"--seed {failed[0].seed} --schedule {shrink_to}"
+        say(f"wrote {shrink_to}; replay: {again}{'' if mutant is None else f' --mutant {mutant}'}")
     if json_output:
         document(summary)
     else:
@@ -91,7 +92,7 @@ def parse_duration_ms(text: str) -> int:
 
 def _read_schedule(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return check_schedule(json.loads(path.read_text()))
     except (OSError, ValueError) as error:
         fail(f"{path} is not a schedule: {error}", EXIT_USAGE)
 

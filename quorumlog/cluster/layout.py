@@ -78,8 +78,9 @@ def plan(
     """Lay out a new cluster: one node per entry of `roles`; port 0 takes free ports."""
     count = len(roles)
     if port:
-        if port + count > CONTROL_PORT_STEP or port + CONTROL_PORT_STEP + count > 65_535:
-            raise ClusterError(f"--port {port}: choose one below {CONTROL_PORT_STEP - count}")
+        highest = 65_536 - CONTROL_PORT_STEP - count
+        if not 0 < port <= highest:
+            raise ClusterError(f"--port {port}: choose one from 1 to {highest}")
         ports = [*range(port, port + count)]
         ports += [kafka + CONTROL_PORT_STEP for kafka in ports]
     else:

@@ -80,12 +80,23 @@ _GROUPS: Final[tuple[tuple[type[Any], str], ...]] = (
     (QuorumSettings, ""),
     (LogSettings, "log."),
 )
+# Where Kafka's broker-wide name is not the topic's with the prefix.
+_KAFKAS_NAMES: Final[Mapping[str, str]] = {
+    "log.segment.ms": "log.roll.ms",
+    "log.segment.index.bytes": "log.index.size.max.bytes",
+}
+
+
+def name_of(field_name: str, prefix: str) -> str:
+    """Return Kafka's dotted name of a field of a settings group with this prefix."""
+    name = prefix + field_name.replace("_", ".")
+    return _KAFKAS_NAMES.get(name, name)
 
 
 def known_names() -> list[str]:
     """Return every name that a configuration may use."""
     names = {
-        prefix + field.name.replace("_", ".")
+        name_of(field.name, prefix)
         for group, prefix in _GROUPS
         for field in fields(group)
         if get_type_hints(group)[field.name] in _PARSERS
@@ -206,13 +217,14 @@ def _fill(group: type[_Settings], values: Mapping[str, str], prefix: str) -> _Se
     hints = get_type_hints(group)
     given: dict[str, Any] = {}
     for field in fields(group):  # type: ignore[arg-type]  # every group is a dataclass
-        name = prefix + field.name.replace("_", ".")
+        name = name_of(field.name, prefix)
         if name in values and hints[field.name] in _PARSERS:
             given[field.name] = _PARSERS[hints[field.name]](name, values[name])
     try:
         return group(**given)
-    except ValueError as error:  # a settings class may refuse what makes no sense together
-        raise ConfigError(str(error)) from error
+    except ValueError as error:  # a settings class may refuse a value, by its field's name
+        field_name, _, reason = str(error).partition(" ")
+        raise ConfigError(f"{name_of(field_name, prefix)} {reason}") from error
 
 
 def _listener(name: str, text: str) -> Address:

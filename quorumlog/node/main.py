@@ -1,8 +1,8 @@
 """The outermost frame of a node: arguments, configuration, signals, exit status.
 
-Exit status: 0 stopped as asked, 1 it cannot run here (a port in use, somebody else's directory),
-64 its configuration makes no sense, 70 a rule of ours did not hold. Whatever the reason, the last
-line of the output says it.
+Exit status: 0 stopped as asked, 1 it cannot run here (a port in use, somebody else's directory, a
+disk that fails), 64 its configuration makes no sense, 70 a rule of ours did not hold, or something
+happened that nobody thought of. Whatever the reason, the last line of the output says it.
 """
 
 import argparse
@@ -15,14 +15,17 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog.broker.io.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
 from quorumlog.node.assemble import Node, NodeParts, StartFailed
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.lock import AlreadyRunning, hold
+from quorumlog.storage.errors import StorageError
 
 EXIT_OK: Final = 0
 EXIT_CANNOT_RUN: Final = 1
@@ -56,13 +59,16 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
         if given.pid_file is not None:
             locks.append(hold(given.pid_file))
         return _run(lambda: _serve(config, parts or NodeParts(), given.ready_fd))
-    except (AlreadyRunning, StartFailed) as error:
+    except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
         return _end(f"{error.filename or ''} {error.strerror or error}".strip(), EXIT_CANNOT_RUN)
     except InvariantViolation as error:
         _log.exception("a rule of ours does not hold")
         return _end(f"invariant violated: {error}", EXIT_OUR_BUG)
+    except Exception as error:  # noqa: BLE001  # the outermost frame
+        _log.exception("nobody has thought of this")
+        return _end(f"unexpected: {error!r}", EXIT_OUR_BUG)
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -102,6 +108,7 @@ async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None) -> 
     node = Node(config, parts)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     await node.start()
@@ -123,6 +130,18 @@ async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None) -> 
     if node.fatal.done():
         node.fatal.result()  # raises what ended it: StartFailed too, if it came late
     return EXIT_OK
+
+
+def end_if_it_is_our_bug(
+    fail: Callable[[BaseException], None],
+    loop: asyncio.AbstractEventLoop,
+    context: dict[str, Any],
+) -> None:
+    """Log an error that a callback, or a task that nobody awaits, ended with; our bugs end us."""
+    loop.default_exception_handler(context)
+    error = context.get("exception")
+    if isinstance(error, InvariantViolation):
+        fail(error)
 
 
 async def _report_ready(node: Node, ready_fd: int | None) -> None:

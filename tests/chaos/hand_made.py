@@ -129,8 +129,8 @@ class History:
             self.op(9, "final_end", [(key, end, 0)])
         return self
 
-    def nemesis(self, f: str, node: str = "") -> "History":
-        self.ops.append(Op(NEMESIS, f, self.now_ns, None, node=node))
+    def nemesis(self, f: str, node: str = "", *, details: str = "") -> "History":
+        self.ops.append(Op(NEMESIS, f, self.now_ns, None, node=node, details=details))
         self.now_ns += STEP_NS
         return self
 

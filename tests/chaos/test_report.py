@@ -29,6 +29,16 @@ def test_a_bad_run_shows_its_witnesses_and_its_key(tmp_path: Path) -> None:
     assert page.count("<svg") == page.count("</svg>") == 4
 
 
+def test_a_node_that_ended_by_itself_is_told_without_operations(tmp_path: Path) -> None:
+    history = History().sent(1).nemesis("node-ended", "2", details="status 70").final((0, 1), end=1)
+    page = report_of(history.table(), tmp_path)
+    assert "<h1>Invalid</h1>" in page
+    assert "<b>node-ended</b> <em>1</em> A process ended although nobody had killed it." in page
+    assert "<h3>node 2: status 70</h3></details>" in page
+    assert "Offsets of node" not in page
+    assert page.count("<svg") == page.count("</svg>") == 3
+
+
 def test_a_good_run_shows_its_plots(tmp_path: Path) -> None:
     page = report_of(table_of(rows_of(good(5).ops)), tmp_path)
     assert "<h1>Valid</h1>" in page

@@ -61,6 +61,7 @@ def _judge(header: BatchHeader, limits: TopicLimits, now_ms: int) -> Admission:
         return _invalid(flaw)
     if header.is_transactional:
         # DEVIATION: Kafka appends it. Here nobody could ever end the transaction.
+        # docs/decisions/0013-transactional-ids-are-refused.md
         return Admission(ErrorCode.UNSUPPORTED_VERSION, None, "this broker has no transactions")
     if header.max_timestamp - now_ms > limits.timestamp_after_max_ms:
         reason = f"timestamp {header.max_timestamp} is too far in the future"

@@ -12,6 +12,8 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
 SEQUENCE_MAX: Final = 2**31 - 1
+# DEVIATION: Kafka remembers any number of them until they expire.
+# docs/decisions/0014-every-memory-has-a-limit.md
 PRODUCERS_MAX: Final = 100_000  # per partition: beyond it, the one idle for longest is forgotten
 
 

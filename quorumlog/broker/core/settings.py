@@ -22,7 +22,6 @@ class BrokerSettings:
 
     # Fetch.
     fetch_max_bytes: int = 57_671_680  # 55 MiB: caps what a consumer may ask for
-    max_incremental_fetch_session_cache_slots: int = 1000
 
     # Replication.
     replica_lag_time_max_ms: int = 30_000
@@ -33,14 +32,12 @@ class BrokerSettings:
     replica_fetch_backoff_ms: int = 1000
     replica_socket_timeout_ms: int = 30_000
     replica_high_watermark_checkpoint_interval_ms: int = 5000
-    num_replica_fetchers: int = 1
 
     # Connections.
     socket_request_max_bytes: int = 104_857_600
     queued_max_requests: int = 500
     max_connections: int = 2_147_483_647
     connections_max_idle_ms: int = 600_000
-    request_timeout_ms: int = 30_000
 
     # The `__consumer_offsets` topic.
     offsets_topic_num_partitions: int = 50

@@ -32,6 +32,8 @@ _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
     """Answer now, or when there are min_bytes, an error, or max_wait_ms are over."""
+    # DEVIATION: Kafka keeps fetch sessions.
+    # docs/decisions/0012-fetch-sessions-are-not-kept.md
     if request.session_id != 0 and request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     spec = _spec(context, header.api_version, request)

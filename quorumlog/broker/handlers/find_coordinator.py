@@ -83,6 +83,8 @@ def _answer(
 
 def _find(context: BrokerContext, key_type: int, key: str, refusal: str | None) -> Coordinator:
     missing = Coordinator(key=key, node_id=-1, host="", port=-1)
+    # DEVIATION: Kafka has a coordinator for transactions.
+    # docs/decisions/0013-transactional-ids-are-refused.md
     if key_type == TRANSACTION:  # a fatal error in every client: retrying would never end
         missing.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         missing.error_message = "this cluster does not support transactions"

@@ -16,7 +16,9 @@ async def handle(
     """Hand out an id that nobody has, with epoch 0; an id that the producer had is given up."""
     del header
     if request.transactional_id is not None:
-        # A fatal error in every client; there is no field for a message.
+        # DEVIATION: Kafka begins a transaction's life here. Ours is refused, with an error that is
+        # fatal in every client; there is no field for a message.
+        # docs/decisions/0013-transactional-ids-are-refused.md
         refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return InitProducerIdResponse(error_code=refusal, producer_epoch=-1)
     error_code, producer_id = await context.producer_ids.next()

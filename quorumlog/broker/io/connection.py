@@ -54,6 +54,8 @@ class Connection(FrameProtocol):
         self._context = server.context
         self._handlers: Final = server.context.handlers
         self._turns: Final[deque[Turn]] = deque()
+        # DEVIATION: Kafka counts the requests of all connections together.
+        # docs/decisions/0014-every-memory-has-a-limit.md
         self._turns_max: Final = server.settings.queued_max_requests
         self._task: asyncio.Task[Any] | None = None
         self._gathered: list[Buffer] = []

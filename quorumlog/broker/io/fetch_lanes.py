@@ -11,6 +11,8 @@ from quorumlog.broker.io.deadline_timer import monotonic_ms
 from quorumlog.broker.io.fetch_answers import Followed
 from quorumlog.broker.io.replica_fetcher import ReplicaFetcher
 
+# DEVIATION: Kafka's followers use fetch sessions instead.
+# docs/decisions/0012-fetch-sessions-are-not-kept.md
 QUIET_AFTER_MS: Final = 2000
 SORT_INTERVAL_MS: Final = 500
 

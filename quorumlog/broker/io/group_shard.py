@@ -92,8 +92,9 @@ class GroupShard:
 
     `on_fatal` is told of our bugs, `on_lost` that another shard must be loaded in place of this.
 
-    DEVIATION: Kafka serves as soon as it has read its log to the end. We serve once all that we
-    have read is committed, so that nobody is told an offset that the next leader may not have.
+    # DEVIATION: Kafka serves as soon as it has read its log to the end. We serve once all that we
+    # have read is committed, so that nobody is told an offset that the next leader may not have:
+    # docs/decisions/0005-groups-change-when-their-record-is-committed.md
     """
 
     def __init__(

@@ -42,7 +42,8 @@ class BrokerLifecycle:
     """One task. An ImagePublisher: add it after those who act on the image.
 
     `unfenced` is set while the image shows this process in service. `registered` is called with
-    each broker epoch, before the controller may let the broker lead.
+    each broker epoch, before the controller may let the broker lead. `failure` ends with whatever
+    ends the task: RegistrationFailed, or an error of `registered`.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class BrokerLifecycle:
             while not self._may_stop.is_set():
                 await self._register()
                 await self._send_heartbeats()
-        except RegistrationFailed as error:
+        except Exception as error:  # noqa: BLE001  # the task's outermost frame; `registered` acts
             if not self.failure.done():
                 self.failure.set_exception(error)
 

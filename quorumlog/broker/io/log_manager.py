@@ -29,6 +29,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 STRAY_SUFFIX: Final = "-stray"
 DELETE_SUFFIX: Final = "-delete"
 METADATA_TOPIC: Final = "__cluster_metadata"
+NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +43,13 @@ def topic_log_settings(defaults: LogSettings, configs: Mapping[str, str]) -> Log
         if name.replace(".", "_") in known
     }
     return replace(defaults, **{name: known[name](text) for name, text in changed.items()})
+
+
+def _marked(partition: str, mark: str) -> str:
+    """Return the directory name with a mark behind it, the topic's part cut if it is too long."""
+    topic, dash, index = partition.rpartition("-")
+    tail = f"{dash}{index}{mark}"
+    return topic[: NAME_BYTES_MAX - len(tail)] + tail
 
 
 class LogManager:
@@ -60,6 +68,7 @@ class LogManager:
         self._unopened: set[str] = set()  # directories as the last process left them
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._recovery_points: dict[TopicPartition, Offset] = {}
+        self._deleted: set[TopicPartition] = set()  # the checkpoints on disk may still name them
         self._deletions = 0
         self.clean_shutdown_epoch: int | None = None
 
@@ -102,8 +111,7 @@ class LogManager:
                 self._set_aside(name)
             is_new = not self._disk.exists(path)
             if is_new:
-                self._high_watermarks.pop(topic_partition, None)
-                self._recovery_points.pop(topic_partition, None)
+                self._forget_older(topic_partition)
                 self._disk.mkdir(path)
                 write_partition_metadata(self._disk, path, topic_id)
             log = Log.open(
@@ -124,8 +132,9 @@ class LogManager:
         log.close(clean=False)
         self._high_watermarks.pop(topic_partition, None)
         self._recovery_points.pop(topic_partition, None)
+        self._deleted.add(topic_partition)
         self._deletions += 1
-        doomed = f"{topic_partition}.{self._deletions}{DELETE_SUFFIX}"
+        doomed = _marked(str(topic_partition), f".{self._deletions}{DELETE_SUFFIX}")
         try:
             self._disk.rename(self._path(str(topic_partition)), self._path(doomed))
             self._disk.fsync_dir(self._directory)
@@ -190,6 +199,15 @@ class LogManager:
             except OSError as error:
                 raise StorageError(f"cannot mark {self._directory} as clean: {error}") from error
 
+    def _forget_older(self, topic_partition: TopicPartition) -> None:
+        """Take back, durably, what was said of an older log of this name: it is not the new one."""
+        high_watermark = self._high_watermarks.pop(topic_partition, None)
+        recovery_point = self._recovery_points.pop(topic_partition, None)
+        if (high_watermark, recovery_point) != (None, None) or topic_partition in self._deleted:
+            self.checkpoint({})
+            self.checkpoint_recovery_points({})
+            self._deleted.clear()
+
     def _write(self, file_name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
         try:
             with self._writing:
@@ -207,7 +225,7 @@ class LogManager:
     def _set_aside(self, name: str) -> None:
         topic_id = read_partition_metadata(self._disk, self._path(name))
         mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
-        stray = f"{name}.{mark}{STRAY_SUFFIX}"
+        stray = _marked(name, f".{mark}{STRAY_SUFFIX}")
         logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)
         if self._disk.exists(self._path(stray)):
             self._remove_tree(stray)  # set aside once before, and made again since

@@ -66,6 +66,7 @@ class ReplicaFetcher:
         self._loops: set[asyncio.Task[None]] = set()
         self._serial = 0  # of the loop that counts
         self._is_at_leader = False  # a fetch of that loop is with the leader
+        self._is_stopped = False
         self._changed: Final = asyncio.Event()
         self._failed: Final = failed
         self._took: Final = took
@@ -76,7 +77,9 @@ class ReplicaFetcher:
         self.wake()
 
     def wake(self) -> None:
-        """Fetch at once."""
+        """Fetch at once, unless it was stopped: the other lane may move something here then."""
+        if self._is_stopped:
+            return
         self._changed.set()
         if self._is_at_leader and len(self._loops) >= LOOPS_MAX:
             return  # the answer that comes next makes room
@@ -88,7 +91,8 @@ class ReplicaFetcher:
             loop.add_done_callback(self._loop_ended)
 
     async def stop(self) -> None:
-        """End every fetch and close the connections."""
+        """End every fetch, for good, and close the connections."""
+        self._is_stopped = True
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)

@@ -87,7 +87,7 @@ class ReplicaManager:
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._now_ms: Final = now_ms
         self._listeners: Final[list[LeadershipListener]] = []
-        self._strays_are_gone = False
+        self._strays_are_gone = self._is_stopping = False
         self._logs: Final = LogManager(disk, log_directory, log_settings)
         self._replicas: Final = ReplicaSet(
             broker_id, settings, self._logs, partition_class=partition_class, failed=self._fail
@@ -123,7 +123,12 @@ class ReplicaManager:
             self._tasks.append(task)
 
     async def stop(self) -> None:
-        """Answer all who wait, close every log, mark a clean shutdown. Raises StorageError."""
+        """Answer all who wait, close every log, mark a clean shutdown. Raises StorageError.
+
+        The last images of a cluster that is shut down come meanwhile: nobody acts on them, lest a
+        log be opened or appended to which the marker then calls clean.
+        """
+        self._is_stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -164,6 +169,8 @@ class ReplicaManager:
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Take over new metadata: lead, follow, create and delete replicas."""
+        if self._is_stopping:
+            return
         concerned = self._replicas.publish(monotonic_ms(), delta, image, self._outbox)
         self._fetchers.publish(image)
         for topic_partition in concerned:
@@ -177,7 +184,7 @@ class ReplicaManager:
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
-            self._logs.set_aside_strays(self._drivers)
+            self._logs.set_aside_strays(self._replicas.assigned())
 
     # --- The data path ---
 
@@ -293,8 +300,8 @@ class ReplicaManager:
         recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
         while True:
             await asyncio.sleep(interval_s)
-            high_watermarks = self._high_watermarks()
-            await asyncio.to_thread(self._logs.checkpoint, high_watermarks)
+            high_watermarks = self._logs.note_high_watermarks(self._high_watermarks())
+            await asyncio.to_thread(self._logs.write_high_watermarks, high_watermarks)
             recovery_points_due_s -= interval_s
             if recovery_points_due_s <= 0:
                 recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
@@ -302,10 +309,14 @@ class ReplicaManager:
 
     async def _flush_full_segments(self) -> None:
         """Bound what a recovery must read, without an fsync per append."""
-        for driver in list(self._drivers.values()):
+        for at, driver in list(self._drivers.items()):
             log = driver.log
             if log.failure is None and log.flushed_offset < log.segment_base_offsets[-1]:
-                await asyncio.to_thread(log.flush)
+                try:
+                    await asyncio.to_thread(log.flush)
+                except StorageError:
+                    if self._drivers.get(at) is driver:
+                        raise  # else the replica was removed, and its log closed, meanwhile
         self._logs.checkpoint_recovery_points({at: d.log for at, d in self._drivers.items()})
 
     def _high_watermarks(self) -> dict[TopicPartition, Offset]:

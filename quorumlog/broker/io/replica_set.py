@@ -139,6 +139,10 @@ class ReplicaSet:
         except StorageError as error:
             self._failed(error)
 
+    def assigned(self) -> set[TopicPartition]:
+        """Return the partitions that are to be here, whether or not their logs could be opened."""
+        return {*self.drivers, *self._unusable}
+
     def limits_of(self, topic: str) -> TopicLimits:
         """Return what the topic allows to be appended."""
         limits = self._limits.get(topic)

@@ -20,6 +20,7 @@ _BANNERS: Final[Mapping[bool | str, tuple[str, str, str]]] = {
 }
 
 MEANINGS: Final[Mapping[str, str]] = {
+    "node-ended": "A process ended although nobody had killed it.",
     "phantom": "A value was polled that nobody ever sent.",
     "G1a": "A value was polled whose send is known to have failed (aborted read).",
     "inconsistent-offsets": "Two different values were seen at one offset.",
@@ -131,9 +132,12 @@ def _anomaly(result: CheckResult, *, is_first: bool) -> str:
 
 
 def _witness(witness: Mapping[str, Any]) -> str:
+    title = ": ".join(part for part in (witness["key"], witness["note"]) if part)
     rows = "".join(_operation(op) for op in witness["ops"])
+    if not rows:  # a node that ended: no operation tells of it
+        return f"<h3>{escape(title)}</h3>"
     return (
-        f"<h3>{escape(witness['key'])}: {escape(witness['note'])}</h3><div class='wide'><table>"
+        f"<h3>{escape(title)}</h3><div class='wide'><table>"
         "<tr><th></th><th>operation</th><th>value</th><th>offset</th><th>process</th>"
         "<th>index</th><th>from</th><th>until</th><th>faults meanwhile</th></tr>"
         f"{rows}</table></div>"
@@ -157,10 +161,13 @@ def _operation(op: Mapping[str, Any]) -> str:
 
 
 def _bad_keys(verdict: Verdict) -> dict[str, list[dict[str, Any]]]:
-    """Return the first keys with witnesses, worst anomalies first, and all their witnesses."""
+    """Return the first keys with witnesses, worst anomalies first, and all their witnesses.
+
+    A witness without operations tells of a node, not of a key.
+    """
     found: dict[str, list[dict[str, Any]]] = {}
     for result in verdict.results:
         for witness in result.witnesses:
-            if witness["key"] in found or len(found) < _BAD_KEYS_MAX:
+            if witness["ops"] and (witness["key"] in found or len(found) < _BAD_KEYS_MAX):
                 found.setdefault(witness["key"], []).append(witness)
     return found

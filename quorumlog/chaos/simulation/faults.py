@@ -33,8 +33,30 @@ _SCHEDULED: Final = (
     "partition", "one_way_cut", "kill", "power_loss", "pause", "fsync_error", "resign",
     "false_notice",
 )  # fmt: skip
+VERSION: Final = 1
 MILLION: Final = 1_000_000
 OBSERVERS_MAX: Final = 2
+
+
+def check_schedule(document: object) -> Schedule:
+    """Return `document` if it is a schedule. Raises ValueError: it is somebody's file."""
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        raise ValueError(f"not a schedule of version {VERSION}")
+    nodes, duration_ms = document.get("nodes"), document.get("duration_ms")
+    if not (isinstance(nodes, int) and isinstance(duration_ms, int) and nodes > 0):
+        raise ValueError("nodes and duration_ms must be whole numbers")
+    known = draw_schedule(0, nodes=nodes, duration_ms=duration_ms, faults=())["parameters"]
+    parameters, faults = document.get("parameters"), document.get("faults")
+    if not isinstance(parameters, dict) or parameters.keys() != known.keys():
+        raise ValueError(f"parameters must be {', '.join(known)}")
+    for fault in faults if isinstance(faults, list) else [faults]:
+        if not (
+            isinstance(fault, dict)
+            and fault.get("fault") in _SCHEDULED
+            and isinstance(fault.get("at_ms"), int)
+        ):
+            raise ValueError(f"not a fault at a time: {fault}; there are {', '.join(_SCHEDULED)}")
+    return document
 
 
 def draw_schedule(
@@ -50,7 +72,7 @@ def draw_schedule(
     parameters = _draw_parameters(seeded("parameters", seed), nodes, is_on)
     machines = nodes + parameters["observers"]
     return {
-        "version": 1,
+        "version": VERSION,
         "nodes": nodes,
         "duration_ms": duration_ms,
         "parameters": parameters,

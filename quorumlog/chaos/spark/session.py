@@ -4,6 +4,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from quorumlog.chaos.spark.java import JavaNotFound, find_java, make_java_home
 
 if TYPE_CHECKING:
+    from py4j.clientserver import FinalizerWorker
     from pyspark.sql import SparkSession
 
 _GIB: Final = 1 << 30
@@ -63,6 +65,7 @@ def cores(session: "SparkSession") -> int:
 
 
 def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
+    from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -81,6 +84,8 @@ def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
     except (PySparkRuntimeError, OSError) as error:
         said = log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
         raise SparkUnavailable(f"Spark did not start: {error}\n{said}") from error
+    for worker in _finalizers():
+        worker.deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
     if not master.startswith("local"):
         # The executors run the same functions; numpy and pyarrow they must have themselves.
         package = Path(__file__).parents[2]
@@ -119,6 +124,8 @@ def _stop(session: "SparkSession") -> None:
     session.stop()
     if gateway is None:
         return
+    for worker in _finalizers():
+        worker.join()
     gateway.shutdown()
     process = getattr(gateway, "proc", None)
     if process is not None:
@@ -126,6 +133,25 @@ def _stop(session: "SparkSession") -> None:
         process.wait()
     SparkContext._gateway = None  # noqa: SLF001 - as above
     SparkContext._jvm = None  # noqa: SLF001 - as above
+
+
+def _finalizers() -> "list[FinalizerWorker]":
+    """Return the threads that tell our JVM of each Java object which Python has forgotten.
+
+    One that tells it while the JVM ends writes a traceback to stderr. The JVM lives for one check:
+    it need not be told, so they are ended when it has started, and are over before it ends.
+    """
+    from py4j.clientserver import FinalizerWorker
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001 - as in _stop
+    client = getattr(gateway, "_gateway_client", None)
+    queue = getattr(client, "finalizer_deque", None)  # not there with PYSPARK_PIN_THREAD=false
+    return [
+        thread
+        for thread in threading.enumerate()
+        if isinstance(thread, FinalizerWorker) and thread.deque is queue
+    ]
 
 
 @contextmanager

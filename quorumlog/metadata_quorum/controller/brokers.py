@@ -139,7 +139,7 @@ def registration_refusal(
     """Return why a registration is refused (DUPLICATE_BROKER_REGISTRATION), or None.
 
     # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
-    # control address is its successor: docs/architecture/metadata.md.
+    # control address is its successor: docs/decisions/0008-a-successor-registers-at-once.md
     """
     if broker is None or not is_live or broker.incarnation_id == request.incarnation_id:
         return None

@@ -203,7 +203,8 @@ def _eligible(located: Located, isr: tuple[BrokerId, ...]) -> tuple[BrokerId, ..
     """Return who may lead beside the ISR: nothing is committed while it is too small (KIP-966).
 
     # DEVIATION: Kafka drops a member that restarted without a clean shutdown. A killed process
-    # loses nothing that it had written, so ours stays: docs/architecture/metadata.md.
+    # loses nothing that it had written, so ours stays:
+    # docs/decisions/0006-eligible-leader-replicas-keep-who-was-killed.md
     """
     if len(isr) >= located.min_isr:
         return ()

@@ -47,6 +47,7 @@ class Following(Voting):
             self._learn(request.leader_epoch, request.leader_id)
             if isinstance(self.role, Follower):
                 # DEVIATION: Kafka's followers go on refusing pre-votes until they stand themselves.
+                # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
                 self.role.is_leader_gone = True
                 wait_ms = self._successor_wait_ms(request.preferred_candidates)
                 deadline_ms = min(self.role.fetch_deadline_ms, self._now_ms + wait_ms)
@@ -81,6 +82,8 @@ class Following(Voting):
         two do not split the vote. A fetch answer from the leader cancels it.
         """
         # DEVIATION: Kafka waits for the fetch timeout.
+        # docs/decisions/0004-a-closed-connection-is-news.md
+        # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
         is_enabled = self.settings.controller_quorum_dead_process_notice_enable
         if not (is_enabled and isinstance(self.role, Follower) and event.node_id == self.leader_id):
             return
@@ -118,6 +121,8 @@ class Following(Voting):
         return self._now_ms + self.settings.controller_quorum_fetch_timeout_ms
 
     def _may_fetch(self) -> bool:
+        # DEVIATION: Kafka flushes within every append. Here a fetch waits for the flush.
+        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
         can_fetch = isinstance(self.role, Follower) or (
             isinstance(self.role, Unattached) and bool(self._others)
         )

@@ -21,6 +21,8 @@ from quorumlog.metadata_quorum.core.roles import Leader, ParkedFetch, Progress, 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
+# DEVIATION: Kafka remembers any number of them for a time.
+# docs/decisions/0014-every-memory-has-a-limit.md
 OBSERVERS_MAX: Final = 1000  # that a leader remembers
 
 
@@ -197,6 +199,8 @@ class Leading(QuorumState):
         self._advance_high_watermark(committed)
 
     def _own_end_offset(self) -> Offset:
+        # DEVIATION: Kafka's leader counts its own log before it flushes.
+        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
         return self.flushed_offset  # not the end of the log: power loss may take the rest
 
     def _held_by_majority(self, ends: list[Offset]) -> Offset:

@@ -4,6 +4,9 @@ One partition only, so Kafka's topic and partition arrays are left out; a fixed 
 directory ids are too. The cluster id is checked before a request gets here. Numbers from a peer
 are not trusted: the core answers INVALID_REQUEST to what cannot be.
 Sources: KIP-595, KIP-996 (pre_vote), KIP-1166 (high_watermark in a fetch).
+
+# DEVIATION: Kafka's nodes speak Kafka's protocol with each other.
+# docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
 """
 
 from dataclasses import dataclass

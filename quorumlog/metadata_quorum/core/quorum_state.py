@@ -171,6 +171,8 @@ class QuorumState:
 
     def _persist(self, election: effects.PersistElection) -> None:
         """Order one write for all changes that nobody could have seen apart."""
+        # DEVIATION: Kafka writes each change on its own.
+        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
         last = len(self._effects) - 1
         while last >= 0 and isinstance(self._effects[last], effects.FollowLeader):
             last -= 1

@@ -48,6 +48,8 @@ class Voting(Leading):
         if request.voter_id != self.node_id:
             return ErrorCode.INVALID_VOTER_KEY
         if not {self.node_id, request.replica_id} <= {*self.voters}:
+            # DEVIATION: Kafka's voters may change, so it lets strangers vote. Ours may not:
+            # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
             return ErrorCode.INCONSISTENT_VOTER_SET
         newest_log = request.replica_epoch - (not request.pre_vote)
         is_possible = 0 <= request.last_offset_epoch <= newest_log and request.last_offset >= 0
@@ -102,6 +104,7 @@ class Voting(Leading):
         two logs is up to date, so this ends.
         """
         # DEVIATION: Kafka waits out the election timeout.
+        # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
         if isinstance(self.role, Prospective) and voter in self.role.ballot.refused:
             self.role.ballot.refused.discard(voter)
             self._ask(self.role.ballot, voter)
@@ -199,6 +202,8 @@ class Voting(Leading):
         A vote is asked for with the end of the log, and is kept by the voter if this node crashes
         and asks again in the same epoch. The log must not be shorter then.
         """
+        # DEVIATION: Kafka flushes within every append. Here an election waits for the flush.
+        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
         deadline_ms = self._stand_deadline_ms()
         return deadline_ms is not None and deadline_ms <= self._now_ms and self.is_log_durable
 

@@ -19,6 +19,8 @@ from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000
+# DEVIATION: Kafka fences a broker whose session is over, however late it looks.
+# docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
 STALL_MS: Final = 1000  # a session that is found overdue by more: we were not running
 
 

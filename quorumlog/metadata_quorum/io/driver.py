@@ -18,7 +18,6 @@ from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask
 from quorumlog.metadata_quorum.io.election_store import Election
 from quorumlog.metadata_quorum.io.metadata_log import describe
 from quorumlog.metadata_quorum.io.parts import (
-    BackgroundFailed,
     BrokerProcessDied,
     Input,
     Parts,
@@ -45,6 +44,7 @@ class Driver:
         self._fetched: bytes = b""
         self._brings_epoch = False  # whether they would change the epoch checkpoint
         self._background: set[asyncio.Task[None]] = set()
+        self._background_error: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._active: ActiveController | None = None
@@ -108,7 +108,10 @@ class Driver:
             )
             while True:
                 self._set_timer()
-                await self._take(await self._inbox.get())
+                fact = await self._inbox.get()
+                if self._background_error is not None:
+                    raise self._background_error
+                await self._take(fact)
         finally:
             await self._end()
 
@@ -179,8 +182,6 @@ class Driver:
             case events.ResignRequested():
                 self._is_resigning = True
                 await self._step(fact)
-            case BackgroundFailed(error=error):
-                raise error
             case _:
                 if isinstance(fact, events.Ticked):
                     self._timer_ms = None
@@ -332,7 +333,9 @@ class Driver:
         self._background.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._inbox.put_nowait(BackgroundFailed(error))
+            self._background_error = error
+            if not self._inbox.full():  # else there is enough that wakes us
+                self._inbox.put_nowait(events.Ticked())
 
     async def _flush(self) -> None:
         flushed_offset = await asyncio.to_thread(self._log.flush)

@@ -32,13 +32,7 @@ class Responded(NamedTuple):
     records: bytes
 
 
-class BackgroundFailed(NamedTuple):
-    """What went on in the background came to a bad end."""
-
-    error: BaseException
-
-
-Input = events.Event | Ask | BrokerProcessDied | Responded | BackgroundFailed
+Input = events.Event | Ask | BrokerProcessDied | Responded
 
 
 class Transport(Protocol):

@@ -17,7 +17,6 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPar
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 REPLICATION_FILE: Final = "replication-offset-checkpoint"
-LOG_START_FILE: Final = "log-start-offset-checkpoint"
 META_PROPERTIES_FILE: Final = "meta.properties"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
@@ -26,7 +25,6 @@ LOCK_FILE: Final = ".lock"
 REMEDIES: Final[Mapping[str, str]] = {
     RECOVERY_POINT_FILE: "delete it: the next start then checks every segment",
     REPLICATION_FILE: "delete it: high watermarks then start low and rise with the first fetches",
-    LOG_START_FILE: "delete it: logs then start at their first segment, as before DeleteRecords",
     META_PROPERTIES_FILE: "write it again with this node's cluster.id, node.id and directory.id",
     PARTITION_METADATA_FILE: "write it again with the topic's id, or delete the partition's"
     " directory if another replica is in sync",

@@ -5,7 +5,7 @@ It refuses a directory in which Kafka's cleaner was interrupted. Source: Kafka's
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.settings import LogSettings
@@ -130,9 +130,17 @@ def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> Non
         disk.fsync_dir(directory)
 
 
-def _open_epochs(disk: Disk, directory: str, segments: Iterable[Segment]) -> LeaderEpochCache:
+def _open_epochs(disk: Disk, directory: str, segments: Sequence[Segment]) -> LeaderEpochCache:
+    """Read the checkpoint; rebuild it from the batches if it is torn, or gone.
+
+    Without it the end of every epoch would be wrong, and a fetch would claim no epoch at all: then
+    nobody could see that this log diverges.
+    """
     try:
-        return LeaderEpochCache.open(disk, directory)
+        epochs = LeaderEpochCache.open(disk, directory)
+        if epochs.entries or not any(segment.size for segment in segments):
+            return epochs
+        logger.warning("%s: the leader epochs are lost, and rebuilt from the log", directory)
     except CorruptCheckpoint as error:
         logger.warning("%s; this is done now", error)
     epochs = LeaderEpochCache.empty(disk, directory)

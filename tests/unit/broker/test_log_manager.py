@@ -97,6 +97,19 @@ def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:
     logs.close({AT: log}, {}, broker_epoch=1)
 
 
+def test_a_topic_with_the_longest_name_can_be_deleted_and_set_aside(tmp_path: Path) -> None:
+    longest = [TopicPartition("x" * 249, index) for index in range(2)]
+    logs = started(tmp_path)
+    opened = {at: logs.open(at, OLD, {})[0] for at in longest}
+    logs.close(opened, {}, broker_epoch=1)
+    logs = started(tmp_path)
+    logs.set_aside_strays([])
+    assert len(list(tmp_path.glob("x*-stray"))) == 2
+    log, _ = logs.open(longest[0], NEW, {})
+    logs.delete(longest[0], log)
+    assert len(list(tmp_path.glob("x*"))) == 2
+
+
 def test_a_recovery_point_does_not_outlive_a_truncation(tmp_path: Path) -> None:
     fill_and_stop(tmp_path)
     logs = started(tmp_path)
@@ -106,6 +119,43 @@ def test_a_recovery_point_does_not_outlive_a_truncation(tmp_path: Path) -> None:
     checkpoint = (tmp_path / "recovery-point-offset-checkpoint").read_text()
     assert checkpoint == "0\n1\norders 3 0\n"
     log.close(clean=False)
+
+
+def test_a_recovery_point_does_not_outlive_a_crash_after_a_truncation(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    log.truncate_to(0)
+    log.close(clean=False)  # as a crash leaves it, before the checkpoint is written
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 3 0\n"
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize("is_set_aside", [False, True])
+def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
+    tmp_path: Path, is_set_aside: bool
+) -> None:
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    if not is_set_aside:
+        log, _ = logs.open(AT, OLD, {})
+        logs.delete(AT, log)
+    log, _ = logs.open(AT, NEW, {})
+    log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+    log.close(clean=False)
+    log, high_watermark = started(tmp_path).open(AT, NEW, {})
+    assert (log.log_end_offset, high_watermark) == (4, 0)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        assert (tmp_path / name).read_text() == "0\n0\n"
+    log.close(clean=False)
+
+
+def test_high_watermarks_are_written_as_they_were_when_they_were_noted(tmp_path: Path) -> None:
+    logs = started(tmp_path)
+    noted = logs.note_high_watermarks({AT: Offset(4)})
+    logs.note_high_watermarks({AT: Offset(5), OTHER: Offset(1)})  # while a thread is about to write
+    logs.write_high_watermarks(noted)
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\norders 3 4\n"
 
 
 def test_topic_configs_override_the_brokers() -> None:

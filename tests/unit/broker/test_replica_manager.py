@@ -1,6 +1,7 @@
 """One broker's data path with a real log: appends, long polls and metadata, without sockets."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, Partitio
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import RealDisk
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch, read_header
@@ -233,3 +235,67 @@ def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
         assert not replicas.failure.done()  # there may be room again
 
     run(tmp_path, story)
+
+
+def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
+    """The clean shutdown marker would speak for it too."""
+
+    async def story(replicas: ReplicaManager) -> None:
+        await replicas.stop()
+        other = TopicPartition("other", 0)
+        topic = TopicImage(
+            name="other", topic_id=TopicId(b"o" * 16), partitions=(image(1, 0, 0, (1,)),)
+        )
+        cluster = ClusterImage(brokers=ALL_ALIVE, topics={"other": topic})
+        replicas.publish(ClusterDelta(partitions=frozenset({other})), cluster)
+        assert replicas.driver(other) is None
+
+    run(tmp_path, story)
+    assert not (tmp_path / "other-0").exists()
+
+
+def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        driver = replicas.driver(AT)
+        assert driver is not None
+        flush, may_flush = driver.log.flush, threading.Event()
+
+        def late_flush() -> Offset:
+            may_flush.wait(10)
+            return flush()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver.log, "flush", late_flush)
+            patch.setattr(type(driver.log), "segment_base_offsets", (Offset(1),))
+            flushing = asyncio.create_task(replicas._flush_full_segments())
+            await asyncio.sleep(0)
+            gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
+            replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
+            may_flush.set()
+            await flushing
+
+    run(tmp_path, story)
+
+
+def test_a_log_that_cannot_be_opened_is_not_taken_for_a_stray(tmp_path: Path) -> None:
+    """Renamed, it would be empty at the next start, and this replica perhaps elected."""
+
+    async def first(replicas: ReplicaManager) -> None:
+        append(replicas)
+
+    run(tmp_path, first)
+
+    async def second(replicas: ReplicaManager) -> None:
+        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+        assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+        assert isinstance(replicas.failure.exception(), StorageError)
+
+    def no_handles(*args: object, **options: object) -> None:
+        raise StorageError("too many open files")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Log, "open", no_handles)
+        run(tmp_path, second)
+    assert (tmp_path / "orders-0").exists()

@@ -48,7 +48,7 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
         LocalCluster(tmp_path, controllers=1)
     with pytest.raises(ClusterError, match="fast or kafka"):
         LocalCluster(tmp_path, defaults="slow")
-    with pytest.raises(ClusterError, match="choose one below"):
+    with pytest.raises(ClusterError, match="choose one from 1 to"):
         LocalCluster(tmp_path, port=60_000)
 
 

@@ -13,6 +13,7 @@ from quorumlog.metadata_quorum.controller_client import (
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
@@ -121,6 +122,27 @@ def test_it_gives_up_when_the_time_to_register_is_over() -> None:
         await lifecycle.stop(timeout_ms=1000)
 
     run(scenario, replace(LifecycleSettings(), initial_broker_registration_timeout_ms=20))
+
+
+def test_an_error_of_those_who_are_told_of_the_registration_is_its_failure() -> None:
+    async def main() -> None:
+        def registered(_epoch: int) -> None:
+            raise StorageError("the disk is full")
+
+        controller = FakeController()
+        controller.lifecycle = lifecycle = BrokerLifecycle(
+            registration=REGISTRATION,
+            registrar=controller,
+            settings=LifecycleSettings(),
+            registered=registered,
+        )
+        lifecycle.start()
+        async with asyncio.timeout(10):
+            with pytest.raises(StorageError, match="the disk is full"):
+                await lifecycle.failure
+            await lifecycle.stop(timeout_ms=1000)
+
+    asyncio.run(main())
 
 
 def test_one_that_is_not_known_any_more_registers_again() -> None:

@@ -52,6 +52,7 @@ def test_minus_one_means_the_clusters_default(bench: Bench) -> None:
         ),
         (NewTopic(name="t", configs={"retention.ms": "x"}), "INVALID_CONFIG", "Not a number"),
         (NewTopic(name="t", configs={"cleanup.policy": "x"}), "INVALID_CONFIG", "compact, delete"),
+        (NewTopic(name="t", configs={"segment.index.bytes": "4"}), "INVALID_CONFIG", "least 12"),
         (NewTopic(name="t", partitions=1, assignments={0: ids(1)}), "INVALID_REQUEST", "manual"),
         (NewTopic(name="t", assignments={1: ids(1)}), "INVALID_REPLICA_ASSIGNMENT", "consecutive"),
         (NewTopic(name="t", assignments={0: ()}), "INVALID_REPLICA_ASSIGNMENT", "empty"),

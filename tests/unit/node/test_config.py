@@ -24,6 +24,8 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
             "controller.quorum.election.timeout.ms": "555",
             "broker.session.timeout.ms": "3333",
             "log.segment.bytes": "1048576",
+            "log.roll.ms": "60000",
+            "log.index.size.max.bytes": "4096",
         }
     )
     assert built.broker.replica_lag_time_max_ms == 777
@@ -31,6 +33,8 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
     assert built.quorum.controller_quorum_election_timeout_ms == 555
     assert built.controller.broker_session_timeout_ms == 3333
     assert built.log.segment_bytes == 1_048_576
+    assert built.log.segment_ms == 60_000
+    assert built.log.segment_index_bytes == 4096
     assert built.voters == {1: "127.0.0.1:19092", 2: "127.0.0.1:19093"}
     assert str(built.advertised) == "127.0.0.1:9092"
 
@@ -39,6 +43,9 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
     ("changes", "message"),
     [
         ({"replica.lag.time.max": "1"}, "did you mean replica.lag.time.max.ms?"),
+        ({"log.segment.ms": "1"}, "unknown setting log.segment.ms"),
+        ({"log.segment.index.bytes": "12"}, "unknown setting log.segment.index.bytes"),
+        ({"log.roll.ms": "0"}, "log.roll.ms must be positive: 0"),
         ({"num.partition": "3"}, "did you mean num.partitions?"),
         ({"num.partitions": "many"}, "num.partitions=many: a whole number is needed"),
         ({"auto.create.topics.enable": "yes"}, "true or false is needed"),

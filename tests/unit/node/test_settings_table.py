@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.cluster.layout import FAST_DEFAULTS
-from quorumlog.node.config import _GROUPS, _NODE_NAMES, known_names
+from quorumlog.node.config import _GROUPS, _NODE_NAMES, known_names, name_of
 
 PAGE = Path(__file__).parents[3] / "docs/configuration.md"
 TABLE = "| name | default | fast |\n"  # the page ends with it
@@ -16,7 +16,7 @@ TABLE = "| name | default | fast |\n"  # the page ends with it
 def defaults() -> Iterator[tuple[str, str]]:
     for group, prefix in _GROUPS:
         for field in fields(group):
-            name = prefix + field.name.replace("_", ".")
+            name = name_of(field.name, prefix)
             if name in known_names() and field.default is not MISSING:
                 is_flag = isinstance(field.default, bool)
                 yield name, str(field.default).lower() if is_flag else str(field.default)

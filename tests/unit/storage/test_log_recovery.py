@@ -134,6 +134,18 @@ def test_recovery_notes_the_epochs_of_batches_whose_checkpoint_was_lost() -> Non
     assert open_log(disk).epochs.entries == ((1, 0), (4, 4), (6, 8))
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_epochs_are_rebuilt_below_the_recovery_point_too(clean: bool) -> None:
+    disk = SimDisk()
+    log = open_log(disk)
+    for leader_epoch in (1, 4, 6):
+        fill(log, VALUES[:4], leader_epoch=leader_epoch)
+    log.close(clean=clean)
+    disk.unlink(f"{DIRECTORY}/leader-epoch-checkpoint")
+    log = open_log(disk, clean=clean, recovery_point=12)
+    assert log.epochs.entries == ((1, 0), (4, 4), (6, 8))
+
+
 def test_epochs_beyond_the_recovered_end_are_dropped() -> None:
     disk = SimDisk()
     log = open_log(disk, LogSettings())

@@ -59,6 +59,8 @@ class GroupCoordinator:
 
     def replay(self, record: LogRecord) -> None:
         """Take over a committed record of an earlier coordinator, or of ourselves."""
+        # DEVIATION: Kafka takes over what its log holds, committed or not.
+        # docs/decisions/0005-groups-change-when-their-record-is-committed.md
         self.committed.apply(record)
 
     def loaded(self, now_ms: int) -> None:

@@ -1,0 +1,93 @@
+"""The command line as scripts see it: statuses, one JSON document, one line for what is wrong."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumlog.cli.main import main
+from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
+
+
+def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["quorumlog", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["up", "--nodes", "many"], EXIT_USAGE, "--nodes"),
+        (["up", "--config", "novalue", "--dir", "{tmp}"], EXIT_USAGE, "write it as name=value"),
+        (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_FAILED, "choose one from 1 to"),
+        (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_FAILED, "it is fast or kafka"),
+        (["down", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
+        (["status", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
+        (["node", "kill", "1", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
+        (["nonsense"], EXIT_USAGE, "No such command"),
+        (["produce", "t", "--acks", "2"], EXIT_USAGE, "it is all, 1 or 0"),
+        (["consume", "t", "--from", "middle"], EXIT_USAGE, "it is beginning or end"),
+        (["verify", "{tmp}/absent"], EXIT_USAGE, "no such file"),
+        (["verify", "{tmp}"], EXIT_UNKNOWN, "{tmp}"),
+        (["chaos", "run", "--fault", "flood"], EXIT_USAGE, "no fault is called 'flood'"),
+        (["chaos", "run", "--workload", "bank"], EXIT_USAGE, "no workload is called 'bank'"),
+        (["chaos", "run", "--driver", "telnet"], EXIT_USAGE, "no driver is called 'telnet'"),
+        (["chaos", "run", "--bootstrap", "h:1"], EXIT_USAGE, "use --fault none"),
+        (["chaos", "run", "--duration", "soon"], EXIT_USAGE, "is not a duration"),
+        (["simulate", "--mutant", "x"], EXIT_USAGE, "vote_not_persisted"),
+        (["simulate", "--faults", "x"], EXIT_USAGE, "power_loss"),
+        (["simulate", "--schedule", "x"], EXIT_USAGE, "--seed"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_a_status(  # noqa: PLR0917 - three of them are fixtures
+    arguments: list[str],
+    status: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [text.replace("{tmp}", str(tmp_path)) for text in arguments]
+    assert call(*given, monkeypatch=monkeypatch) == status
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert said.replace("{tmp}", str(tmp_path)) in shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_a_simulation_prints_one_document(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["simulate", "--seed", "3", "--duration", "3s", "--json"]
+    assert call(*arguments, monkeypatch=monkeypatch) == EXIT_VALID
+    document = json.loads(capsys.readouterr().out)
+    assert document["valid"] is True
+    assert document["seeds"] == 1
+    assert document["violations"] == []
+
+
+def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = tmp_path / "smallest.json"
+    broken = ["simulate", "--seed", "6", "--duration", "10s", "--mutant", "no_log_check_in_votes"]
+    assert call(*broken, "--shrink", str(schedule), monkeypatch=monkeypatch) == EXIT_FAILED
+    assert "seed 6: leader-completeness" in capsys.readouterr().out
+    again = [*broken, "--schedule", str(schedule)]
+    assert call(*again, monkeypatch=monkeypatch) == EXIT_FAILED
+    without = ["simulate", "--seed", "6", "--duration", "10s", "--schedule", str(schedule)]
+    assert call(*without, monkeypatch=monkeypatch) == EXIT_VALID
+    schedule.write_text("{}")
+    assert call(*without, monkeypatch=monkeypatch) == EXIT_USAGE
+    assert "is not a schedule" in capsys.readouterr().err
+
+
+def test_the_version_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("--version", monkeypatch=monkeypatch) == EXIT_VALID
+    assert capsys.readouterr().out.strip()

@@ -1,0 +1,56 @@
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from quorumlog.invariants import InvariantViolation
+from quorumlog.node import main as node_main
+from quorumlog.storage.errors import StorageError
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (StorageError("/data: cannot flush"), (1, "quorumlog: /data: cannot flush")),
+        (InvariantViolation("1: it holds"), (70, "quorumlog: invariant violated: 1: it holds")),
+        (KeyError("k"), (70, "quorumlog: unexpected: KeyError('k')")),
+    ],
+)
+def test_the_last_line_says_why_it_ends(
+    error: Exception,
+    expected: tuple[int, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def fails(*_: object) -> int:
+        raise error
+
+    properties = tmp_path / "node.properties"
+    properties.write_text(
+        "node.id=1\ncluster.id=c\nlisteners=127.0.0.1:1\ncontrol.listener=127.0.0.1:1\n"
+        f"controller.quorum.voters=1@127.0.0.1:1\nlog.dirs={tmp_path}\n"
+    )
+    monkeypatch.setattr(node_main, "_serve", fails)
+    status = node_main.main([str(properties)])
+    assert (status, capsys.readouterr().err.splitlines()[-1]) == expected
+
+
+def test_a_broken_rule_in_a_callback_ends_the_node() -> None:
+    """The event loop only logs what a callback raises."""
+
+    async def story() -> list[BaseException]:
+        ended: list[BaseException] = []
+
+        def breaks(error: Exception) -> None:
+            raise error
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(partial(node_main.end_if_it_is_our_bug, ended.append))
+        for error in (ValueError("a peer's"), InvariantViolation("1: it holds")):
+            loop.call_soon(breaks, error)
+        await asyncio.sleep(0)
+        return ended
+
+    assert [str(error) for error in asyncio.run(story())] == ["1: it holds"]
