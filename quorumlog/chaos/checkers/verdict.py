@@ -16,6 +16,7 @@ Valid = bool | Literal["unknown"]
 
 # Root causes first: an anomaly early in this list often brings those after it along.
 RANKING: Final = (
+    "node-ended",
     "phantom",
     "G1a",
     "inconsistent-offsets",
