@@ -1,6 +1,6 @@
 """What a node is told: a properties file, the environment, flags; Kafka's names and texts.
 
-Later sources win: defaults, file, environment (`QUORUMLOG_REPLICA_LAG_TIME_MAX_MS=...`), flags. A
+Later sources win: defaults, file, environment (`QUORUMLOG_CONFIG_NUM_PARTITIONS=...`), flags. A
 name that nothing here knows is an error that suggests the nearest one: a mistyped setting that is
 silently ignored is how clusters lose data.
 """
@@ -17,7 +17,7 @@ from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.storage.core.settings import LogSettings
 
-ENVIRONMENT_PREFIX: Final = "QUORUMLOG_"
+ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
 _ROLES: Final = frozenset({"broker", "controller"})
 _TRUTH: Final = {"true": True, "false": False}
 _Settings = TypeVar("_Settings")

@@ -138,8 +138,8 @@ def _stop(session: "SparkSession") -> None:
 def _finalizers() -> "list[FinalizerWorker]":
     """Return the threads that tell our JVM of each Java object which Python has forgotten.
 
-    One that tells it while the JVM ends writes a traceback to stderr. The JVM lives for one check:
-    it need not be told, so they are ended when it has started, and are over before it ends.
+    If the JVM ends under one that waits for its answer, py4j may log a traceback to stderr. The JVM
+    lives for one check and need not be told: they are ended when it has started.
     """
     from py4j.clientserver import FinalizerWorker
     from pyspark import SparkContext

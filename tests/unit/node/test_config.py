@@ -77,7 +77,7 @@ def test_a_properties_file_is_read_with_its_comments(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_a_source() -> None:
-    environ = {"QUORUMLOG_NUM_PARTITIONS": "7", "PATH": "/bin"}
+    environ = {"QUORUMLOG_CONFIG_NUM_PARTITIONS": "7", "QUORUMLOG_HOME": "x"}
     assert config.from_environment(environ) == {"num.partitions": "7"}
 
 
