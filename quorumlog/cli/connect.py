@@ -18,7 +18,6 @@ Bootstrap = Annotated[
     str | None,
     typer.Option(help="host:port,... (the cluster in --dir, else 127.0.0.1:9092)."),
 ]
-Dir = Annotated[Path, typer.Option("--dir", help="The directory of the cluster.")]
 
 
 def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:

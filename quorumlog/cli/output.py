@@ -12,7 +12,6 @@ EXIT_VALID: Final = 0
 EXIT_FAILED: Final = 1  # also: the verdict is invalid
 EXIT_UNKNOWN: Final = 2
 EXIT_USAGE: Final = 64
-EXIT_OUR_BUG: Final = 70
 EXIT_INTERRUPTED: Final = 130
 
 

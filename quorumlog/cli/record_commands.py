@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from quorumlog.cli.cluster_commands import DEFAULT_DIR
-from quorumlog.cli.connect import Bootstrap, Dir, resolve, run
+from quorumlog.cli.cluster_commands import DEFAULT_DIR, Dir
+from quorumlog.cli.connect import Bootstrap, resolve, run
 from quorumlog.cli.output import EXIT_USAGE, fail, say
 from quorumlog.client import Consumer, ConsumerRecord, Delivery, Producer, TopicPartition
 

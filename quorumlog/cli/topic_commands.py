@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from quorumlog.cli.cluster_commands import DEFAULT_DIR, Json
-from quorumlog.cli.connect import Bootstrap, Dir, resolve, run
+from quorumlog.cli.cluster_commands import DEFAULT_DIR, Dir, Json
+from quorumlog.cli.connect import Bootstrap, resolve, run
 from quorumlog.cli.output import data, document, parse_settings
 from quorumlog.client import Admin, NewTopic
 

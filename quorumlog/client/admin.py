@@ -13,7 +13,7 @@ from typing import Final, Literal, Self, TypeVar, Unpack
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.core.backoff import Backoff
-from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, by_topic, decode_assignment
+from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
 from quorumlog.client.core.metadata_cache import MetadataCache
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster, check
@@ -28,14 +28,11 @@ from quorumlog.client.settings import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
-from quorumlog.wire.codec.messages import create_partitions as create_partitions_
 from quorumlog.wire.codec.messages import create_topics as create_topics_
 from quorumlog.wire.codec.messages import delete_topics as delete_topics_
 from quorumlog.wire.codec.messages import describe_configs as describe_configs_
-from quorumlog.wire.codec.messages import incremental_alter_configs as alter_configs_
 from quorumlog.wire.codec.messages.delete_groups import DeleteGroupsRequest
 from quorumlog.wire.codec.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
-from quorumlog.wire.codec.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from quorumlog.wire.codec.messages.list_groups import ListGroupsRequest
 from quorumlog.wire.codec.messages.metadata import (
     MetadataRequest,
@@ -45,8 +42,6 @@ from quorumlog.wire.codec.messages.metadata import (
 
 ResourceKind = Literal["topic", "broker"]
 RESOURCES: Final[Mapping[ResourceKind, int]] = {"topic": 2, "broker": 4}
-SET, DELETE = 0, 1  # operations of IncrementalAlterConfigs
-ELECTIONS: Final = {"preferred": 0, "unclean": 1}
 Result = TypeVar("Result")
 
 
@@ -156,22 +151,6 @@ class Admin:
 
         await self._retry(attempt, changes=True)
 
-    async def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Grow each topic to that many partitions in all."""
-        request = create_partitions_.CreatePartitionsRequest(
-            topics=[
-                create_partitions_.CreatePartitionsTopic(name=name, count=count, assignments=None)
-                for name, count in counts.items()
-            ],
-            timeout_ms=self.settings.request_timeout_ms,
-        )
-
-        async def attempt() -> None:
-            for one in (await self.request(request)).results:
-                check(one.error_code, f"{one.name}: {one.error_message or ''}")
-
-        await self._retry(attempt, changes=True)
-
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted."""
         topics = (await self._metadata(None)).topics
@@ -217,32 +196,6 @@ class Admin:
         ask = partial(self.request, request, timeout_ms=QUESTION_TIMEOUT_MS)
         return await self._retry(ask, changes=False)
 
-    async def elect_leaders(
-        self,
-        partitions: Iterable[TopicPartition],
-        election: Literal["preferred", "unclean"] = "preferred",
-    ) -> None:
-        """Elect leaders anew. A partition that has the wanted leader already is no error."""
-        wanted = [
-            TopicPartitions(topic=topic, partitions=indexes)
-            for topic, indexes in by_topic(partitions).items()
-        ]
-        request = ElectLeadersRequest(
-            election_type=ELECTIONS[election],
-            topic_partitions=wanted,
-            timeout_ms=self.settings.request_timeout_ms,
-        )
-
-        async def attempt() -> None:
-            response = await self.request(request)
-            check(response.error_code)
-            for topic in response.replica_election_results:
-                for one in topic.partition_result:
-                    if known(one.error_code) != ErrorCode.ELECTION_NOT_NEEDED:
-                        check(one.error_code, f"{topic.topic}: {one.error_message or ''}")
-
-        await self._retry(attempt, changes=True)
-
     # --- configuration ---------------------------------------------------------------------------
 
     async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, about.ConfigValue]:
@@ -267,27 +220,6 @@ class Admin:
             return found
 
         return await self._retry(attempt, changes=False)
-
-    async def alter_configs(
-        self, kind: ResourceKind, name: str, configs: Mapping[str, str | None]
-    ) -> None:
-        """Set some settings of a topic or broker; None takes a setting back to its default."""
-        changes = [
-            alter_configs_.AlterableConfig(
-                name=key, config_operation=DELETE if value is None else SET, value=value
-            )
-            for key, value in configs.items()
-        ]
-        resource = alter_configs_.AlterConfigsResource(
-            resource_type=RESOURCES[kind], resource_name=name, configs=changes
-        )
-        request = alter_configs_.IncrementalAlterConfigsRequest(resources=[resource])
-
-        async def attempt() -> None:
-            for one in (await self.request(request)).responses:
-                check(one.error_code, f"{name}: {one.error_message or ''}")
-
-        await self._retry(attempt, changes=True)
 
     # --- groups ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import asyncio
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Final, Generic, Literal, Protocol, Self, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar, Unpack
 
 from quorumlog.client.admin import Admin, ResourceKind
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
@@ -298,10 +298,6 @@ class SyncAdmin(_Blocking[Admin]):
         """Delete topics."""
         self._run(self._client.delete_topics(names))
 
-    def create_partitions(self, counts: Mapping[str, int]) -> None:
-        """Grow each topic to that many partitions in all."""
-        self._run(self._client.create_partitions(counts))
-
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted."""
         return self._run(self._client.list_topics(include_internal=include_internal))
@@ -314,23 +310,9 @@ class SyncAdmin(_Blocking[Admin]):
         """Describe the cluster as one broker sees it now."""
         return self._run(self._client.describe_cluster())
 
-    def elect_leaders(
-        self,
-        partitions: Iterable[TopicPartition],
-        election: Literal["preferred", "unclean"] = "preferred",
-    ) -> None:
-        """Elect leaders anew."""
-        self._run(self._client.elect_leaders(partitions, election))
-
     def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, ConfigValue]:
         """Return the settings of a topic or broker."""
         return self._run(self._client.describe_configs(kind, name))
-
-    def alter_configs(
-        self, kind: ResourceKind, name: str, configs: Mapping[str, str | None]
-    ) -> None:
-        """Set some settings of a topic or broker."""
-        self._run(self._client.alter_configs(kind, name, configs))
 
     def list_consumer_groups(self) -> list[GroupListing]:
         """List all groups."""

@@ -9,6 +9,7 @@ from quorumlog.chaos.faults import FaultAction, Schedule
 from quorumlog.chaos.history import read_meta
 from quorumlog.chaos.run import RunSettings, RunSummary, run
 from quorumlog.chaos.verify import verify_history
+from quorumlog.cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
@@ -45,6 +46,21 @@ def test_every_fault_is_survived(tmp_path: Path, driver: str) -> None:
     assert summary.faults == len(EVERY_FAULT.actions)
     assert verdict.figures["faults"] >= len(EVERY_FAULT.actions)
     assert read_meta(tmp_path)["seed"] == 1
+
+
+def test_somebody_elses_cluster_is_judged_without_being_broken(tmp_path: Path) -> None:
+    with LocalCluster(nodes=1) as cluster:
+        for run_number in (1, 2):  # the second finds the first one's topic, and takes another
+            out = tmp_path / str(run_number)
+            settings = RunSettings(
+                out=out,
+                faults=(),
+                duration_s=0.5,
+                bootstrap=cluster.bootstrap,
+                replication_factor=1,
+            )
+            assert run(settings, lambda *_: None).reads_complete
+            assert verify_history(out, engine="local").valid is True
 
 
 def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path) -> None:
