@@ -64,7 +64,9 @@ def test_somebody_elses_cluster_is_judged_without_being_broken(tmp_path: Path) -
 
 
 def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path) -> None:
-    carry_out(tmp_path, LEADER_ALONE, node_module="tests.mutants.high_watermark_follows_own_log")
+    mutant = "tests.mutants.high_watermark_follows_own_log"
+    # One partition, so that every producer writes to the leader that is left alone.
+    carry_out(tmp_path, LEADER_ALONE, node_module=mutant, partitions=1)
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is False
     names = {result.name for result in verdict.results}
