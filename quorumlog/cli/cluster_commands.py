@@ -20,6 +20,8 @@ from quorumlog.cli.output import (
 from quorumlog.cluster import ClusterError, LocalCluster
 
 DEFAULT_DIR: Final = Path("quorumlog-data")
+_PORT: Final = 9092
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
 Dir = Annotated[Path, typer.Option("--dir", help="The directory of the cluster.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -37,14 +39,17 @@ def up(
     ] = None,
     brokers: Annotated[int | None, typer.Option(help="Nodes that are brokers only.")] = None,
     port: Annotated[
-        int, typer.Option(help="Kafka port of the first node; 0 takes free ports.")
-    ] = 9092,
+        int | None, typer.Option(help="Kafka port of the first node (9092); 0 takes free ports.")
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return; stop it with `down`.")] = False,
     config: Annotated[
         list[str] | None, typer.Option("--config", help="name=value, by Kafka's names; repeat.")
     ] = None,
     defaults: Annotated[
-        str, typer.Option(help="fast: short timeouts, quick failover; kafka: Kafka's own.")
+        str,
+        typer.Option(
+            help="Of a new cluster. fast: short timeouts, quick failover; kafka: its own."
+        ),
     ] = "fast",
     json: Json = False,
 ) -> None:
@@ -58,16 +63,19 @@ def up(
             nodes=3 if nodes is None else nodes,
             controllers=controllers,
             brokers=brokers,
-            port=port,
+            port=_PORT if port is None else port,
             config=parse_settings(config or []),
             defaults=defaults,
         )
-        if nodes is not None and len(cluster.nodes) != nodes:
+        _refuse_another(cluster, nodes=nodes, controllers=controllers, brokers=brokers, port=port)
+        running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
+        if running and not detach:
             fail(
-                f"{directory} holds a cluster of {len(cluster.nodes)} nodes, not {nodes}; "
-                "leave --nodes out, or choose another --dir",
-                EXIT_USAGE,
+                f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
+                "with --detach the missing ones are started beside it, `down` stops it"
             )
+        for number in _ENDING:  # like Ctrl-C: what was started here is stopped again
+            signal.signal(number, signal.default_int_handler)
         ready_s = cluster.start()
     described = _describe(cluster, ready_s)
     if json:
@@ -78,6 +86,31 @@ def up(
         say(f"stop it with: quorumlog down --dir {directory}")
         return
     _run_until_interrupted(cluster)
+
+
+def _refuse_another(
+    cluster: LocalCluster,
+    *,
+    nodes: int | None,
+    controllers: int | None,
+    brokers: int | None,
+    port: int | None,
+) -> None:
+    """End with a usage error if the directory holds a cluster other than the one asked for."""
+    apart = [node.roles[0] for node in cluster.nodes if len(node.roles) == 1]
+    held = {
+        "--nodes": (nodes, len(cluster.nodes)),
+        "--controllers": (controllers, apart.count("controller")),
+        "--brokers": (brokers, apart.count("broker")),
+        "--port": (port or None, int(cluster.nodes[0].kafka.rpartition(":")[2])),
+    }
+    for option, (asked, found) in held.items():
+        if asked not in {None, found}:
+            fail(
+                f"{cluster.directory} holds a cluster with {option} {found}, not {asked}; "
+                f"leave {option} out, or choose another --dir",
+                EXIT_USAGE,
+            )
 
 
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
@@ -112,7 +145,7 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
 
 def _run_until_interrupted(cluster: LocalCluster) -> None:
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         signal.signal(number, lambda *_: stop.set())
     say("press Ctrl-C to stop the cluster")
     stop.wait()
@@ -122,7 +155,7 @@ def _run_until_interrupted(cluster: LocalCluster) -> None:
 
 def down(directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
     """Stop a cluster cleanly; its data stays in DIR."""
-    with one_line_errors(ClusterError):
+    with one_line_errors(ClusterError, OSError):
         cluster = LocalCluster.open(directory)
         running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
         cluster.stop()
@@ -134,7 +167,7 @@ def down(directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
 
 def status(directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
     """Show who runs, who is the active controller, and the state of every partition."""
-    with one_line_errors(ClusterError):
+    with one_line_errors(ClusterError, OSError):
         described = LocalCluster.open(directory).status()
     if json:
         document(described)
@@ -168,7 +201,7 @@ NodeId = Annotated[int, typer.Argument(metavar="ID", help="The node's id.")]
 @node_app.command()
 def kill(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
     """Kill a node (SIGKILL)."""
-    with one_line_errors(ClusterError):
+    with one_line_errors(ClusterError, OSError):
         LocalCluster.open(directory).kill(node_id)
     data(f"killed node {node_id}")
 
@@ -176,7 +209,7 @@ def kill(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
 @node_app.command()
 def stop(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
     """Stop a node cleanly."""
-    with one_line_errors(ClusterError):
+    with one_line_errors(ClusterError, OSError):
         LocalCluster.open(directory).stop_node(node_id)
     data(f"stopped node {node_id}")
 
@@ -184,7 +217,7 @@ def stop(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
 @node_app.command()
 def start(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
     """Start a node that was killed or stopped; return when it is unfenced."""
-    with one_line_errors(ClusterError):
+    with one_line_errors(ClusterError, OSError):
         LocalCluster.open(directory).start_node(node_id)
     data(f"started node {node_id}")
 
@@ -192,7 +225,7 @@ def start(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
 @node_app.command()
 def pause(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
     """Freeze a node (SIGSTOP): its connections stay open and nothing answers."""
-    with one_line_errors(ClusterError):
+    with one_line_errors(ClusterError, OSError):
         LocalCluster.open(directory).pause(node_id)
     data(f"paused node {node_id}")
 
@@ -200,6 +233,6 @@ def pause(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
 @node_app.command()
 def resume(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
     """Let a paused node go on (SIGCONT)."""
-    with one_line_errors(ClusterError):
+    with one_line_errors(ClusterError, OSError):
         LocalCluster.open(directory).resume(node_id)
     data(f"resumed node {node_id}")

@@ -8,9 +8,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from quorumlog.cli.cluster_commands import DEFAULT_DIR
-from quorumlog.cli.output import EXIT_FAILED, fail
+from quorumlog.cli.output import EXIT_FAILED, fail, one_line_errors
 from quorumlog.client import KafkaError
 from quorumlog.cluster import ClusterError, LocalCluster
+from quorumlog.cluster.layout import CLUSTER_FILE
 
 _Result = TypeVar("_Result")
 
@@ -21,13 +22,16 @@ Bootstrap = Annotated[
 
 
 def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
-    """Return the addresses to connect to."""
+    """Return the addresses to connect to; end the command if `directory`'s cluster is not there."""
     if bootstrap is not None:
         return bootstrap
-    try:
-        return LocalCluster.open(directory).bootstrap
-    except ClusterError:
+    if directory == DEFAULT_DIR and not (directory / CLUSTER_FILE).exists():
         return "127.0.0.1:9092"
+    with one_line_errors(ClusterError, OSError):
+        cluster = LocalCluster.open(directory)
+    if all(cluster.pid(node.id) is None for node in cluster.nodes):
+        fail(f"the cluster in {directory} does not run; `quorumlog up` starts it")
+    return cluster.bootstrap
 
 
 def run(work: Coroutine[Any, Any, _Result]) -> _Result:

@@ -1,15 +1,23 @@
 """`quorumlog produce | consume`: lines in, lines out."""
 
-import asyncio
 import sys
+from collections import deque
 from typing import Annotated, Any, Final
 
 import typer
 
 from quorumlog.cli.cluster_commands import DEFAULT_DIR, Dir
 from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.lines import read_lines
 from quorumlog.cli.output import EXIT_USAGE, fail, say
-from quorumlog.client import Consumer, ConsumerRecord, Delivery, Producer, TopicPartition
+from quorumlog.client import (
+    Consumer,
+    ConsumerRecord,
+    Delivery,
+    KafkaError,
+    Producer,
+    TopicPartition,
+)
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 
@@ -32,23 +40,56 @@ def produce(
     if acks not in _ACKS:
         fail(f"--acks {acks}: it is all, 1 or 0", EXIT_USAGE)
 
-    async def work() -> int:
-        count, waiting = 0, list[Delivery]()
-        async with Producer(resolve(bootstrap, directory), acks=_ACKS[acks]) as producer:
-            while line := await asyncio.to_thread(sys.stdin.buffer.readline):
-                key, value = _split(line.rstrip(b"\n"), key_separator)
-                waiting.append(await producer.send(topic, value, key=key))
-                count += 1
-                if len(waiting) == _UNACKNOWLEDGED_MAX:
-                    for delivery in waiting:
-                        await delivery
-                    waiting.clear()
-            await producer.flush()
-            for delivery in waiting:
-                await delivery
-        return count
+    addresses = resolve(bootstrap, directory)
+    sent = _Sent()
 
-    say(f"{run(work())} records acknowledged")
+    async def work() -> None:
+        async with Producer(addresses, acks=_ACKS[acks]) as producer:
+            async for lines in read_lines(sys.stdin.fileno()):
+                for line in lines:
+                    key, value = _split(line, key_separator)
+                    await sent.add(await producer.send(topic, value, key=key))
+            await producer.flush()
+            await sent.settle(down_to=0)
+
+    try:
+        run(work())
+    finally:  # also when one failed, or at a Ctrl-C: what is there, is there
+        say(f"{sent.count()} records {'acknowledged' if acks != '0' else 'sent'}")
+
+
+class _Sent:
+    """The records on their way, in the order they were sent; at most `_UNACKNOWLEDGED_MAX`."""
+
+    def __init__(self) -> None:
+        self._settled = 0
+        self._waiting = deque[Delivery]()
+
+    async def add(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        if len(self._waiting) > _UNACKNOWLEDGED_MAX:
+            await self.settle(down_to=_UNACKNOWLEDGED_MAX // 2)
+
+    async def settle(self, *, down_to: int) -> None:
+        """Wait until at most so many are on their way. Raises KafkaError for the first to fail."""
+        while len(self._waiting) > down_to:
+            await self._waiting[0]
+            self._waiting.popleft()
+            self._settled += 1
+
+    def count(self) -> int:
+        """Return how many were acknowledged."""
+        return self._settled + sum(_is_acknowledged(delivery) for delivery in self._waiting)
+
+
+def _is_acknowledged(delivery: Delivery) -> bool:
+    if not delivery.done():
+        return False
+    try:
+        delivery.result()
+    except KafkaError:
+        return False
+    return True
 
 
 def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
@@ -79,9 +120,11 @@ def consume(
     if start not in _STARTS:
         fail(f"--from {start}: it is beginning or end", EXIT_USAGE)
 
+    addresses = resolve(bootstrap, directory)
+
     async def work() -> None:
         consumer = Consumer(
-            resolve(bootstrap, directory),
+            addresses,
             group_id=group,
             auto_offset_reset="earliest" if start == "beginning" else "latest",
         )

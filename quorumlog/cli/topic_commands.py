@@ -27,9 +27,10 @@ def create(
 ) -> None:
     """Create a topic."""
     configs = parse_settings(config or [])
+    addresses = resolve(bootstrap, directory)
 
     async def work() -> None:
-        async with Admin(resolve(bootstrap, directory)) as admin:
+        async with Admin(addresses) as admin:
             await admin.create_topics(
                 [
                     NewTopic(
@@ -50,9 +51,10 @@ def list_topics(
     bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
     """List the topics, without the internal ones."""
+    addresses = resolve(bootstrap, directory)
 
     async def work() -> list[str]:
-        async with Admin(resolve(bootstrap, directory)) as admin:
+        async with Admin(addresses) as admin:
             return await admin.list_topics()
 
     names = run(work())
@@ -68,9 +70,10 @@ def describe(
     name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
     """Show who leads each partition of a topic, and who is in sync."""
+    addresses = resolve(bootstrap, directory)
 
     async def work() -> dict[str, Any]:
-        async with Admin(resolve(bootstrap, directory)) as admin:
+        async with Admin(addresses) as admin:
             topic = (await admin.describe_topics([name]))[name]
         return {
             "name": topic.name,
@@ -100,9 +103,10 @@ def describe(
 @app.command()
 def delete(name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR) -> None:
     """Delete a topic and its records."""
+    addresses = resolve(bootstrap, directory)
 
     async def work() -> None:
-        async with Admin(resolve(bootstrap, directory)) as admin:
+        async with Admin(addresses) as admin:
             await admin.delete_topics([name])
 
     run(work())

@@ -4,7 +4,6 @@ A node holds a lock on its `node.pid` for as long as it lives, however it ends. 
 needs no guess about recycled process ids: if the lock can be had, it is not.
 """
 
-import fcntl
 import json
 import os
 import select
@@ -48,13 +47,13 @@ class NodeProcess:
         return int(text) if text else None
 
     def _is_locked(self) -> bool:
-        try:
-            with self._pid_file.open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
+        if not self._pid_file.exists():
             return False
-        except BlockingIOError:
-            return True
+        with self._pid_file.open("rb") as file:
+            try:
+                os.lockf(file.fileno(), os.F_TEST, 0)
+            except (BlockingIOError, PermissionError):  # POSIX allows either
+                return True
         return False
 
     def spawn(self) -> None:

@@ -1,4 +1,8 @@
-"""The lock by which others know that a node lives: held until the process ends, however it ends."""
+"""The lock by which others know that a node lives: held until the process ends, however it ends.
+
+It is a POSIX record lock: who asks whether it is held (F_TEST) does not hold it for a moment, as
+with flock, and so never stands in the way of a node that starts.
+"""
 
 import fcntl
 import os
@@ -13,13 +17,14 @@ class AlreadyRunning(Exception):
 def hold(path: Path) -> TextIO:
     """Lock `path` and write our process id into it. Keep the result: closing it lets go.
 
-    Raises AlreadyRunning. A reader sees either no holder, or the holder's process id.
+    Raises AlreadyRunning. A reader sees either no holder, or the holder's process id. Nothing else
+    in this process may open `path`: its closing would let go too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):  # POSIX allows either
         file.close()
         raise AlreadyRunning(f"{path.parent} is in use by another process") from None
     file.seek(0)

@@ -27,6 +27,7 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["down", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["status", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["node", "kill", "1", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
+        (["topics", "list", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["nonsense"], EXIT_USAGE, "No such command"),
         (["produce", "t", "--acks", "2"], EXIT_USAGE, "it is all, 1 or 0"),
         (["consume", "t", "--from", "middle"], EXIT_USAGE, "it is beginning or end"),

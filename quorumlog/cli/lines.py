@@ -1,0 +1,54 @@
+"""Lines of a file descriptor, as soon as they are there."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from typing import Final
+
+_CHUNK_BYTES: Final = 1 << 16
+_LINE_MAX_BYTES: Final = 1 << 23  # far beyond what a broker takes as one record
+
+
+async def read_lines(fd: int) -> AsyncIterator[list[bytes]]:
+    """Yield the lines that have come, without their ends, whenever some have; [] is never one.
+
+    A last line needs no end. Raises ValueError for a line of more than 8 MiB. A thread that reads
+    would keep a Ctrl-C waiting for the next line.
+    """
+    rest = b""
+    async for chunk in _chunks(fd):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LINE_MAX_BYTES:
+            raise ValueError(f"a line is longer than {_LINE_MAX_BYTES} bytes")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+async def _chunks(fd: int) -> AsyncIterator[bytes]:
+    while True:
+        await _until_readable(fd)
+        chunk = os.read(fd, _CHUNK_BYTES)
+        if not chunk:
+            return
+        yield chunk
+
+
+async def _until_readable(fd: int) -> None:
+    """Return when a read would not block. The loop is told once: news it kept would be old."""
+    loop = asyncio.get_running_loop()
+    readable = loop.create_future()
+
+    def tell() -> None:
+        loop.remove_reader(fd)
+        readable.set_result(None)
+
+    try:
+        loop.add_reader(fd, tell)
+    except PermissionError:  # a regular file never blocks
+        return
+    try:
+        await readable
+    finally:
+        loop.remove_reader(fd)

@@ -1,0 +1,113 @@
+"""The command line as a person and a script use it: real commands, a real cluster."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+
+class Shell:
+    """Runs commands against one cluster directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def command(self, *arguments: str) -> list[str]:
+        words = [sys.executable, "-m", "quorumlog", *arguments]
+        return [*words, "--dir", str(self.directory)]
+
+    def __call__(self, *arguments: str, status: int = 0, lines: str = "") -> str:
+        """Run one command; return its stdout, or its stderr if it is to fail."""
+        command = self.command(*arguments)
+        ended = subprocess.run(
+            command, input=lines, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ended.returncode == status, ended
+        assert "Traceback" not in ended.stderr
+        return ended.stderr if status else ended.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    shell = Shell(tmp_path / "cluster")
+    yield shell
+    if shell.directory.exists():
+        LocalCluster.open(shell.directory).stop()
+
+
+def test_a_session_at_the_terminal(shell: Shell) -> None:
+    up = shell.json("up", "--detach", "--port", "0")
+    assert sorted(up) == ["bootstrap", "cluster_id", "dir", "nodes", "ready_ms"]
+    assert [node["roles"] for node in up["nodes"]] == [["broker", "controller"]] * 3
+    assert "runs already" in shell("up", status=1)
+    assert "--nodes 3, not 5" in shell("up", "--nodes", "5", status=64)
+    assert "--port" in shell("up", "--port", "9092", status=64)
+
+    shell("topics", "create", "orders", "--partitions", "2", "--replication", "3")
+    assert "TOPIC_ALREADY_EXISTS" in shell("topics", "create", "orders", status=1)
+    assert "did you mean retention.ms?" in shell(
+        "topics", "create", "t", "--config", "retention=1", status=1
+    )
+    assert shell.json("topics", "list") == {"topics": ["orders"]}
+    assert shell("topics", "list") == "orders\n"
+    rows = shell.json("topics", "describe", "orders")["partitions"]
+    assert [sorted(row["replicas"]) for row in rows] == [[1, 2, 3]] * 2
+
+    lines = [f"k{number}:v{number}" for number in range(300)]
+    shell("produce", "orders", "--key-separator", ":", lines="\n".join(lines))
+    everything = ("consume", "orders", "--from", "beginning", "--key-separator", ":")
+    assert sorted(shell(*everything, "--max", "300").splitlines()) == sorted(lines)
+    first = shell(*everything, "--group", "g", "--max", "100").splitlines()
+    rest = shell(*everything, "--group", "g", "--max", "200").splitlines()
+    assert sorted(first + rest) == sorted(lines)  # the group went on where it was
+
+    shell("node", "kill", "2")
+    assert "node 2 does not run" in shell("node", "kill", "2", status=1)
+    nodes = {node["id"]: node for node in shell.json("status")["nodes"]}
+    assert nodes[2]["pid"] is None
+    assert nodes[1]["answers"]
+    again = shell.json("up", "--detach")  # what is missing is started, the rest left alone
+    pids = {node["id"]: node["pid"] for node in again["nodes"]}
+    assert pids[1] == nodes[1]["pid"]
+    assert pids[2] not in {None, up["nodes"][1]["pid"]}
+
+    assert shell.json("down")["stopped"] == [1, 2, 3]
+    for idle in (("produce", "orders"), ("consume", "orders"), ("topics", "list")):
+        assert "`quorumlog up` starts it" in shell(*idle, status=1)
+    shell("status", status=1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_cluster_at_the_terminal_ends_with_it(shell: Shell, number: signal.Signals) -> None:
+    command = shell.command("up", "--nodes", "1", "--port", "0")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        assert b"press Ctrl-C" in process.stderr.readline()
+        process.send_signal(number)
+        assert process.wait(60) == 0
+    assert shell.json("down")["stopped"] == []
+
+
+def test_an_interrupted_start_leaves_nothing_running(shell: Shell) -> None:
+    # Two of three controllers are missing: this one waits for them.
+    shell("up", "--detach", "--port", "0")
+    shell("down")
+    cluster = LocalCluster.open(shell.directory)
+    with subprocess.Popen(shell.command("up"), stdout=subprocess.PIPE) as process:
+        while cluster.pid(1) is None:
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in {0, 130}
+    assert all(cluster.pid(node.id) is None for node in cluster.nodes)
