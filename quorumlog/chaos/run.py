@@ -6,10 +6,12 @@ checking it (`chaos.verify`) is another step, which can be repeated.
 
 import asyncio
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +19,10 @@ from quorumlog.chaos.drivers import Driver, load_driver
 from quorumlog.chaos.faults import Schedule, draw
 from quorumlog.chaos.faults.nemesis import Nemesis
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, Message
+from quorumlog.chaos.history.files import JSON_LINES, META, PARQUET
+from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.workloads import WORKLOADS, AppendRead, AppendReadSettings
-from quorumlog.cluster import LocalCluster
+from quorumlog.cluster import ClusterError, LocalCluster
 
 WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
@@ -26,6 +30,13 @@ FINAL_READS_TIMEOUT_S: Final = 60.0
 BROKEN_READS_TIMEOUT_S: Final = 5.0  # when the cluster could not be made whole
 MEAN_GAP_MS: Final = 500
 SCHEDULE_FILE: Final = "schedule.json"
+REPORT_FILE: Final = "report.html"
+VERDICT_FILE: Final = "verdict.json"
+CLUSTER_DIRECTORY: Final = "cluster"
+_RUN_FILES: Final = {
+    *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
+    *(SCHEDULE_FILE, REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
+}
 _TICK_S: Final = 0.2
 
 Progress = Callable[[str, float, str], None]
@@ -65,7 +76,8 @@ class RunSummary:
     sends_info: int
     sends_fail: int
     records_read: int
-    faults: int
+    faults: int  # carried out
+    not_met: tuple[str, ...]  # faults that were asked for, and never had their turn
     reads_complete: bool
     seconds: float
 
@@ -100,7 +112,9 @@ class HistoryRecorder:
 def run(settings: RunSettings, progress: Progress) -> RunSummary:
     """Carry out one run; when it returns, the history is complete in `settings.out`.
 
-    Raises RunError, ClusterError, DriverUnavailable or ValueError, each with one line to act on.
+    What an earlier run left there is removed. Raises RunError, ClusterError, OSError,
+    DriverUnavailable or ValueError, each with one line to act on; KeyboardInterrupt if a signal
+    ended it, and then the history is what was seen until then, and no process is left.
     """
     if settings.workload not in WORKLOADS:
         known = ", ".join(WORKLOADS)
@@ -109,9 +123,11 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
+    make_way(settings.out)
     settings.out.mkdir(parents=True, exist_ok=True)
     schedule.save(settings.out / SCHEDULE_FILE)
     with ExitStack() as stack:
+        interruption = stack.enter_context(Interruption())
         cluster = None
         if settings.bootstrap is None:
             progress("start", 0.0, f"{settings.nodes} nodes")
@@ -126,7 +142,37 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
             recorder=HistoryRecorder(writer),
             progress=progress,
         )
-        return asyncio.run(drive.run())
+        try:
+            return asyncio.run(drive.run(interruption))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        except BaseExceptionGroup as group:  # of the lanes: the first one ended the others
+            raise _first_of(group) from group
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def make_way(out: Path) -> None:
+    """Remove what an earlier run left in `out`.
+
+    Raises ValueError, and removes nothing, if something else is there, or if its nodes still run.
+    """
+    if not out.exists():
+        return
+    strangers = sorted({path.name for path in out.iterdir()} - _RUN_FILES)
+    if strangers:
+        raise ValueError(f"{out} holds {strangers[0]}, which is not a run's; choose another --out")
+    with suppress(ClusterError):  # no cluster, or one so damaged that it cannot run
+        cluster = LocalCluster.open(out / CLUSTER_DIRECTORY)
+        if any(cluster.pid(node.id) is not None for node in cluster.nodes):
+            raise ValueError(
+                f"nodes of an earlier run still run: "
+                f"quorumlog down --dir {out / CLUSTER_DIRECTORY}, then try again"
+            )
+    shutil.rmtree(out)
 
 
 def _schedule(settings: RunSettings) -> Schedule:
@@ -136,18 +182,22 @@ def _schedule(settings: RunSettings) -> Schedule:
         )
     if settings.schedule is not None:
         return settings.schedule
-    return draw(
+    schedule = draw(
         settings.seed,
         faults=settings.faults,
         duration_ms=round(settings.duration_s * 1000),
         mean_gap_ms=MEAN_GAP_MS,
     )
+    if settings.faults and not schedule.actions:
+        raise ValueError(
+            f"{settings.duration_s:g} s has no room for a fault: use a longer --duration, "
+            "or --fault none"
+        )
+    return schedule
 
 
 def _cluster(settings: RunSettings) -> LocalCluster:
-    directory = settings.out / "cluster"
-    if directory.exists():
-        raise RunError(f"{directory} is there from an earlier run; remove it or use another --out")
+    directory = settings.out / CLUSTER_DIRECTORY
     return LocalCluster(
         directory, nodes=settings.nodes, config=settings.config, node_module=settings.node_module
     )
@@ -186,8 +236,6 @@ class _Drive:
         self._settings: Final = settings
         self._driver: Final = driver
         self._cluster: Final = cluster
-        self._schedule: Final = schedule
-        self._recorder: Final = recorder
         self._progress: Final = progress
         self._bootstrap: Final = settings.bootstrap or (cluster.bootstrap if cluster else "")
         workload_settings = AppendReadSettings(
@@ -197,10 +245,23 @@ class _Drive:
             driver, self._bootstrap, workload_settings, recorder, seed=settings.seed
         )
         self._producing, self._consuming = asyncio.Event(), asyncio.Event()
+        self._nemesis = (
+            None
+            if cluster is None
+            else Nemesis(cluster, schedule, topic=settings.topic, record=recorder.nemesis)
+        )
 
-    async def run(self) -> RunSummary:
+    async def run(self, interruption: Interruption) -> RunSummary:
         """Go through the phases. Raises RunError if the topic cannot be made."""
-        started_s = time.monotonic()
+        started_s, loop, task = time.monotonic(), asyncio.get_running_loop(), asyncio.current_task()
+        if task is not None:
+            interruption.cancel = partial(loop.call_soon_threadsafe, task.cancel)
+        try:
+            return await self._phases(started_s)
+        finally:
+            interruption.cancel = None
+
+    async def _phases(self, started_s: float) -> RunSummary:
         await self._create_topic()
         self._producing.set()
         self._consuming.set()
@@ -219,14 +280,17 @@ class _Drive:
         complete = await self._workload.final_reads(
             FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
         )
+        if self._nemesis is not None:
+            self._nemesis.note_ended()  # since it was healed
         self._progress("final reads", 1.0, self._figures())
-        workload = self._workload
+        workload, faults = self._workload, [] if self._nemesis is None else self._nemesis.done
         return RunSummary(
             sends_ok=workload.sends_ok,
             sends_info=workload.sends_info,
             sends_fail=workload.sends_fail,
             records_read=workload.records_read,
-            faults=len(self._schedule.actions),
+            faults=len(faults),
+            not_met=tuple(name for name in self._settings.faults if name not in faults),
             reads_complete=complete,
             seconds=time.monotonic() - started_s,
         )
@@ -258,19 +322,11 @@ class _Drive:
         """Perform the schedule, if we have a cluster; return whether it is whole again."""
         show = asyncio.create_task(self._lasting("faults", self._settings.duration_s))
         try:
-            if self._cluster is not None:
-                nemesis = Nemesis(
-                    self._cluster,
-                    self._schedule,
-                    topic=self._settings.topic,
-                    record=self._recorder.nemesis,
-                )
-                await nemesis.run()
-                await show
-                self._progress("heal", 0.0, self._figures())
-                return await nemesis.heal()
+            if self._nemesis is not None:
+                await self._nemesis.run()
             await show
-            return True
+            self._progress("heal", 0.0, self._figures())
+            return self._nemesis is None or await self._nemesis.heal()
         finally:
             show.cancel()
 

@@ -1,7 +1,8 @@
 """`quorumlog chaos run | list`: break a cluster, save what was seen, judge it, report."""
 
-import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,19 +13,28 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults import FAULTS, ROLES, Schedule
 from quorumlog.chaos.history import HistoryError
-from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
+from quorumlog.chaos.history.files import JSON_LINES
+from quorumlog.chaos.run import REPORT_FILE, RunError, RunSettings, RunSummary, run
+from quorumlog.chaos.spark.session import SparkUnavailable
 from quorumlog.chaos.workloads import WORKLOADS
 from quorumlog.cli.output import (
+    EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
     EXIT_USAGE,
     data,
     document,
-    fail,
     one_line_errors,
     parse_settings,
+    say,
 )
 from quorumlog.cli.simulate_command import parse_duration_ms
-from quorumlog.cli.verify import EXIT_STATUS, REPORT_FILE, judge, print_verdict, require_checkers
+from quorumlog.cli.verify import (
+    EXIT_STATUS,
+    bugs_are_no_verdict,
+    judge,
+    print_verdict,
+    require_checkers,
+)
 from quorumlog.cluster import ClusterError
 
 if TYPE_CHECKING:
@@ -33,7 +43,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Break a cluster on purpose and prove what survived.", no_args_is_help=True)
 
 NO_FAULTS: Final = "none"
-_NO_VERDICT: Final = (ClusterError, RunError, HistoryError, OSError)
+_NO_VERDICT: Final = (ClusterError, RunError, HistoryError, SparkUnavailable, OSError)
 
 
 @app.command(name="run")
@@ -72,9 +82,10 @@ def run_command(
 
     Exit status 0: every acknowledged record survived, in order, once. 1: not so. 2: not known.
     """
-    with one_line_errors(ValueError, DriverUnavailable, status=EXIT_USAGE):
+    out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
+    with _honest_status(out):
         settings = RunSettings(
-            out=_fresh(out),
+            out=out,
             workload=workload,
             faults=_fault_names(fault),
             duration_s=parse_duration_ms(duration) / 1000,
@@ -89,9 +100,8 @@ def run_command(
             replication_factor=replication,
             rate_per_s=rate,
         )
-        with one_line_errors(*_NO_VERDICT, status=EXIT_UNKNOWN):
-            summary = _run_with_progress(settings)
-            verdict, report = judge(settings.out, engine=engine, master=master, report=True)
+        summary = _run_with_progress(settings)
+        verdict, report = judge(settings.out, engine=engine, master=master, report=True)
     if json:
         document({**verdict.as_json(), "out": str(settings.out), "report": str(report)})
     else:
@@ -103,14 +113,24 @@ def _fault_names(text: str) -> tuple[str, ...]:
     return () if text == NO_FAULTS else tuple(name.strip() for name in text.split(","))
 
 
-def _fresh(out: Path | None) -> Path:
-    """Clear away what an earlier run left in `out`; refuse a directory that is not a run's."""
-    out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
-    if out.exists() and any(out.iterdir()):
-        if not (out / "meta.json").exists():
-            fail(f"{out} holds something that is not a run; choose another --out", EXIT_USAGE)
-        shutil.rmtree(out)
-    return out
+@contextmanager
+def _honest_status(out: Path) -> Iterator[None]:
+    """End with a status that says what happened, and with 1 for nothing but a verdict.
+
+    If the run is interrupted, say where what it saw is.
+    """
+    with (
+        bugs_are_no_verdict(),
+        one_line_errors(*_NO_VERDICT, status=EXIT_UNKNOWN),
+        one_line_errors(ValueError, DriverUnavailable, status=EXIT_USAGE),
+    ):
+        try:
+            yield
+        except KeyboardInterrupt:
+            say("quorumlog: interrupted; every node is stopped")
+            if (out / JSON_LINES).exists():
+                say(f"what was seen until then: quorumlog verify {out}")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 class _Bars:
@@ -145,6 +165,8 @@ def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
         f"{summary.sends_fail} failed; {summary.records_read} records read; "
         f"{summary.faults} faults in {summary.seconds:.0f} s"
     )
+    if summary.not_met:
+        data(f"not met, for lack of time: {', '.join(summary.not_met)}")
     print_verdict(verdict)
     data(f"history  {out}\nreport   {out / REPORT_FILE}")
 

@@ -2,6 +2,7 @@
 
 import json as json_module
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -29,8 +30,6 @@ EXIT_STATUS: Final[Mapping["Valid", int]] = {
     False: EXIT_FAILED,
     "unknown": EXIT_UNKNOWN,
 }
-REPORT_FILE: Final = "report.html"
-VERDICT_FILE: Final = "verdict.json"
 _ENGINES: Final = ("spark", "local")
 _WORDS: Final[Mapping["Valid", str]] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 
@@ -47,18 +46,20 @@ def verify(
     Exit status 0: valid. 1: invalid. 2: unknown, which is never printed as valid.
     """
     from quorumlog.chaos.history import HistoryError
+    from quorumlog.chaos.spark.session import SparkUnavailable
 
     require_checkers()
     if not history.exists():
         fail(f"{history}: no such file or directory", EXIT_USAGE)
-    try:
-        verdict = _judge(history, engine=engine, master=master)
-        if report is not None:
-            _write_report(history, verdict, report)
-    except HistoryError as error:
-        if json:
-            document(_unreadable(str(error), engine))
-        fail(str(error), EXIT_UNKNOWN)
+    with bugs_are_no_verdict():
+        try:
+            verdict = _judge(history, engine=engine, master=master)
+            if report is not None:
+                _write_report(history, verdict, report)
+        except (HistoryError, OSError, SparkUnavailable) as error:
+            if json:
+                document(_unreadable(str(error), engine))
+            fail(str(error), EXIT_UNKNOWN)
     if json:
         document(verdict.as_json())
     else:
@@ -71,9 +72,11 @@ def judge(
 ) -> "tuple[Verdict, Path | None]":
     """Check a run, and leave the verdict (and the report, if asked for) beside its history.
 
-    Returns the verdict and where the report is. Ends the command if there is no such engine, or if
-    Spark cannot be started: the history stays, and can be checked again.
+    Returns the verdict and where the report is. Ends the command if there is no such engine. Raises
+    HistoryError and SparkUnavailable: the history stays, and can be checked again.
     """
+    from quorumlog.chaos.run import REPORT_FILE, VERDICT_FILE
+
     verdict = _judge(directory, engine=engine, master=master)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
     (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
@@ -82,6 +85,18 @@ def judge(
     path = directory / REPORT_FILE
     _write_report(directory, verdict, path)
     return verdict, path
+
+
+@contextmanager
+def bugs_are_no_verdict() -> Iterator[None]:
+    """End with the status for "unknown" if we fail ourselves: Python's own would say "invalid"."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except Exception:  # noqa: BLE001 - the command's outermost frame
+        traceback.print_exc()
+        raise typer.Exit(EXIT_UNKNOWN) from None
 
 
 def print_verdict(verdict: "Verdict") -> None:
@@ -111,21 +126,17 @@ def require_checkers() -> None:
 
 
 def _judge(history: Path, *, engine: str, master: str | None) -> "Verdict":
-    from quorumlog.chaos.spark.session import SparkUnavailable
     from quorumlog.chaos.verify import verify_history
 
     if engine not in _ENGINES:
         fail(f"--engine {engine}: there are {' and '.join(_ENGINES)}", EXIT_USAGE)
-    try:
-        with _progress() as status:
-            return verify_history(
-                history,
-                engine="spark" if engine == "spark" else "local",
-                master=master,
-                progress=status,
-            )
-    except SparkUnavailable as error:
-        fail(f"{error}\n(--engine local needs no Spark)", EXIT_UNKNOWN)
+    with _progress() as status:
+        return verify_history(
+            history,
+            engine="spark" if engine == "spark" else "local",
+            master=master,
+            progress=status,
+        )
 
 
 def _write_report(history: Path, verdict: "Verdict", path: Path) -> None:

@@ -15,7 +15,7 @@ from quorumlog.client import descriptions as about
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
 from quorumlog.client.core.metadata_cache import MetadataCache
-from quorumlog.client.errors import KafkaError, known
+from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster, check
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.records import OffsetAndMetadata
@@ -107,7 +107,13 @@ class Admin:
         failures = 0
         while True:
             try:
-                return await attempt()
+                async with asyncio.timeout(max(deadline_ms - cluster.now_ms(), 0) / 1000):
+                    return await attempt()
+            except TimeoutError:
+                message = f"no answer within {settings.default_api_timeout_ms} ms"
+                definite = not changes
+                code = ErrorCode.REQUEST_TIMED_OUT
+                raise KafkaError(code, message, definite=definite) from None
             except KafkaError as error:
                 failures += 1
                 # Not for cryptography: it spreads retries.
@@ -123,22 +129,24 @@ class Admin:
     async def create_topics(
         self, topics: Iterable[about.NewTopic], *, validate_only: bool = False
     ) -> None:
-        """Create topics. Raises the first topic's error; the others may have been created."""
+        """Create topics. Raises the first topic's error, definite if none was created."""
+        wanted = list(topics)
         request = create_topics_.CreateTopicsRequest(
-            topics=[_creatable(topic) for topic in topics],
+            topics=[_creatable(topic) for topic in wanted],
             timeout_ms=self.settings.request_timeout_ms,
             validate_only=validate_only,
         )
 
         async def attempt() -> None:
-            for one in (await self.request(request)).topics:
-                check(one.error_code, f"{one.name}: {one.error_message or ''}")
+            results = (await self.request(request)).topics
+            answers = {one.name: (one.error_code, one.error_message or "") for one in results}
+            _check_all([topic.name for topic in wanted], answers)
 
         await self._retry(attempt, changes=True)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
-        """Delete topics. Raises the first topic's error; the others may have been deleted."""
-        wanted = list(names)
+        """Delete topics. Raises the first topic's error, definite if none was deleted."""
+        wanted = _names(names)
         request = delete_topics_.DeleteTopicsRequest(
             topic_names=wanted,
             topics=[delete_topics_.DeleteTopicState(name=name) for name in wanted],
@@ -146,8 +154,9 @@ class Admin:
         )
 
         async def attempt() -> None:
-            for one in (await self.request(request)).responses:
-                check(one.error_code, f"{one.name}: {one.error_message or ''}")
+            results = (await self.request(request)).responses
+            answers = {one.name or "": (one.error_code, one.error_message or "") for one in results}
+            _check_all(wanted, answers)
 
         await self._retry(attempt, changes=True)
 
@@ -191,7 +200,7 @@ class Admin:
     async def _metadata(self, names: Iterable[str] | None) -> MetadataResponse:
         topics = None
         if names is not None:
-            topics = [MetadataRequestTopic(name=name) for name in names]
+            topics = [MetadataRequestTopic(name=name) for name in _names(names)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=False)
         ask = partial(self.request, request, timeout_ms=QUESTION_TIMEOUT_MS)
         return await self._retry(ask, changes=False)
@@ -244,7 +253,7 @@ class Admin:
         self, group_ids: Iterable[str]
     ) -> dict[str, about.GroupDescription]:
         """Describe classic groups; one that does not exist is described as "Dead"."""
-        return {name: await self._describe_group(name) for name in group_ids}
+        return {name: await self._describe_group(name) for name in _names(group_ids)}
 
     async def _describe_group(self, group_id: str) -> about.GroupDescription:
         coordinator = Coordinator(self._running(), group_id)
@@ -271,10 +280,34 @@ class Admin:
         return await coordinator.committed(wanted, self.settings.default_api_timeout_ms)
 
     async def delete_consumer_groups(self, group_ids: Iterable[str]) -> None:
-        """Delete groups without members, with their offsets. Raises NON_EMPTY_GROUP and others."""
-        for group_id in group_ids:
+        """Delete groups without members, with their offsets. Raises NON_EMPTY_GROUP and others.
+
+        One after the other; an error is definite if none was deleted.
+        """
+        for position, group_id in enumerate(_names(group_ids)):
             coordinator = Coordinator(self._running(), group_id)
-            await self._retry(partial(_delete_group, coordinator), changes=True)
+            try:
+                await self._retry(partial(_delete_group, coordinator), changes=True)
+            except KafkaError as error:
+                definite = error.definite and position == 0
+                raise KafkaError(error.code, error.message, definite=definite) from error
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    """Take a list of names; one alone would be taken for its letters."""
+    if isinstance(names, str):
+        raise TypeError(f"a list of names is wanted: [{names!r}]")
+    return list(names)
+
+
+def _check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:
+    """Raise the first error of (code, message) by name; definite if nothing at all was done."""
+    missing = int(ErrorCode.UNKNOWN_SERVER_ERROR), "left out of the answer"
+    found = {name: answers.get(name, missing) for name in names}
+    is_definite = all(known(code) in DEFINITE for code, _ in found.values())
+    for name, (code, message) in found.items():
+        if code != ErrorCode.NONE:
+            raise KafkaError(code, f"{name}: {message}".removesuffix(": "), definite=is_definite)
 
 
 async def _delete_group(coordinator: Coordinator) -> None:

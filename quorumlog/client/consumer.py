@@ -13,14 +13,16 @@ from quorumlog.client.core.positions import (
     PositionState,
 )
 from quorumlog.client.errors import KafkaError
+from quorumlog.client.group_reader import GroupReader
+from quorumlog.client.io.closing import close_all
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.committer import Committer
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.io.fetcher import Fetcher
 from quorumlog.client.io.group_session import GroupSession
-from quorumlog.client.io.offsets import list_offsets
-from quorumlog.client.rebalance import RebalanceListener, tell
-from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from quorumlog.client.offset_queries import OffsetQueries
+from quorumlog.client.rebalance import RebalanceListener
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import (
     BootstrapServers,
     ConsumerOptions,
@@ -36,7 +38,7 @@ COMMIT_AT_CLOSE_MS: Final = 5_000
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
-class Consumer:
+class Consumer(OffsetQueries):
     """Reads records, alone (`assign`) or as a member of a group (`subscribe`).
 
     `async with Consumer("host:port", group_id="g") as consumer: ... await consumer.poll(1000)`.
@@ -46,21 +48,23 @@ class Consumer:
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:
-        self.settings: Final = build(ConsumerSettings, bootstrap_servers, options)
+        super().__init__(build(ConsumerSettings, bootstrap_servers, options))
         self._positions: Final = Positions(self.settings)
-        self._listener = RebalanceListener()
-        self._failures: Final[list[KafkaError]] = []
         self._topics: tuple[str, ...] = ()
         self._news: asyncio.Event | None = None
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
         self._session: GroupSession | None = None
         self._committer: Committer | None = None
+        self._reader: GroupReader | None = None
+        self._is_polling = False
 
     # --- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find the cluster. Raises KafkaError (definite) if no broker answers."""
+        if self._cluster is not None:
+            raise RuntimeError("the consumer is running already")
         settings = self.settings
         cluster = Cluster(settings, auto_create_topics=settings.allow_auto_create_topics)
         await cluster.start()
@@ -73,6 +77,7 @@ class Consumer:
                 require_stable=settings.isolation_level == "read_committed",
             )
             self._committer = Committer(settings, self._positions, coordinator, self._membership)
+            self._reader = GroupReader(self._positions, self._committer, self._handle_news)
         self._fetcher = Fetcher(
             cluster,
             settings,
@@ -82,7 +87,10 @@ class Consumer:
         )
 
     async def stop(self) -> None:
-        """Commit what `poll` returned (with enable_auto_commit), leave the group, close."""
+        """Commit what `poll` returned (with enable_auto_commit), leave the group, close.
+
+        Takes some seconds at most, even if no broker lives, beside what the listener takes.
+        """
         self._positions.mark_consumed()
         await self._stop()
 
@@ -91,16 +99,22 @@ class Consumer:
         if cluster is None or fetcher is None:
             return
         try:
-            await self._commit_consumed()
+            await self._give_up_partitions()
         finally:
-            self._cluster = self._fetcher = None
-            if self._committer is not None:
-                await self._committer.close()
-            if self._session is not None:
-                await self._session.close()
-                self._session = None
-            await fetcher.close()
-            await cluster.close()
+            if self._cluster is cluster:
+                session, committer = self._session, self._committer
+                self._cluster = self._fetcher = self._session = None
+                group = [one.close for one in (session, committer) if one is not None]
+                await close_all(*group, fetcher.close, cluster.close)
+
+    async def _give_up_partitions(self) -> None:
+        """Commit what is processed; tell the listener of a group's partitions."""
+        session, reader = self._session, self._reader
+        partitions = tuple(self._positions.by_partition)
+        if reader is not None and session is not None and partitions and not session.is_changing:
+            await reader.revoke(partitions, lost=False)
+        elif self._committer is not None:
+            await self._committer.commit_consumed(COMMIT_AT_CLOSE_MS)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -122,20 +136,27 @@ class Consumer:
             raise RuntimeError("the consumer is not running: use `async with`, or start()")
         return self._cluster, self._fetcher
 
+    def _running_cluster(self) -> Cluster:
+        return self._running()[0]
+
     # --- what to read ----------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
         """Read these topics as a member of `group_id`; the group decides which partitions."""
         cluster, _ = self._running()
-        if self._committer is None:
+        if self._committer is None or self._reader is None:
             raise ValueError("subscribe needs a group_id; without one, use assign")
+        if isinstance(topics, str):
+            raise TypeError(f"subscribe takes a list of topics: [{topics!r}]")
         if self._session is None and self._positions.by_partition:
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
-        self._topics = tuple(sorted({*topics}))
-        self._listener = listener or RebalanceListener()
-        cluster.want(self._topics)
+        wanted = {*topics}
+        cluster.want(wanted)
+        self._topics = tuple(sorted(wanted))
+        self._reader.listener = listener or RebalanceListener()
         if self._session is None:
-            self._session = GroupSession(cluster, self.settings, self._committer.coordinator, self)
+            coordinator = self._committer.coordinator
+            self._session = GroupSession(cluster, self.settings, coordinator, self._reader)
         self._session.post(facts.Subscribed(topics=self._topics))
 
     async def unsubscribe(self) -> None:
@@ -143,9 +164,10 @@ class Consumer:
         self._running()
         if self._session is not None:
             self._positions.mark_consumed()
-            await self._commit_consumed()
+            await self._give_up_partitions()
             session, self._session = self._session, None
-            await session.close()
+            if session is not None:
+                await session.close()
         self._topics = ()
         self._positions.assign(())
 
@@ -155,6 +177,9 @@ class Consumer:
         if self._session is not None:
             raise ValueError("the consumer is subscribed; unsubscribe first")
         wanted = list(dict.fromkeys(partitions))
+        for partition in wanted:
+            if not isinstance(partition, TopicPartition):
+                raise TypeError(f"assign takes TopicPartitions, not {partition!r}")
         cluster.want({partition.topic for partition in wanted})
         self._positions.assign(wanted)
         fetcher.wake()
@@ -170,13 +195,13 @@ class Consumer:
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these from `poll` until `resume`. Raises KeyError."""
         for partition in partitions:
-            self._positions.by_partition[partition].paused = True
+            self._positions.of(partition).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`. Raises KeyError if a partition is not assigned."""
         _, fetcher = self._running()
         for partition in partitions:
-            self._positions.by_partition[partition].paused = False
+            self._positions.of(partition).paused = False
         fetcher.wake()
 
     # --- reading ---------------------------------------------------------------------------------
@@ -185,15 +210,19 @@ class Consumer:
         """Return records as soon as there are any, `max_records` (max_poll_records) at most.
 
         {} after `timeout_ms` without any. What earlier polls returned counts as processed from
-        now on. Raises KafkaError; what was not returned is returned by a later call.
+        now on. Raises KafkaError; what was not returned is returned by a later call. So it is if
+        the caller is cancelled.
         """
         _, fetcher = self._running()
+        if self._is_polling:
+            raise RuntimeError("another task is in poll: a consumer belongs to one task")
         limit = self.settings.max_poll_records if max_records is None else max_records
         self._positions.mark_consumed()
         if self._committer is not None:
             self._committer.maybe_commit()
         if self._session is not None:
             self._session.post(facts.PollBegan())
+        self._is_polling = True
         try:
             # A caller in a loop must not keep others from working. No await after `_take`: what
             # it takes would be lost if the caller were cancelled there.
@@ -203,6 +232,7 @@ class Consumer:
                 return records
             return await self._wait_for_records(fetcher, limit, timeout_ms)
         finally:
+            self._is_polling = False
             if self._session is not None:
                 self._session.post(facts.PollEnded())
 
@@ -222,26 +252,45 @@ class Consumer:
             return {}
 
     def _take(self, fetcher: Fetcher, limit: int) -> Records:
-        if self._failures:
-            raise self._failures.pop(0)
+        if self._reader is not None:
+            self._reader.raise_failure()
+        if self._session is not None and self._session.is_changing:
+            return {}
         records = self._positions.take(limit)
-        if records or self._positions.errors:
+        error = None if records else self._positions.take_error()
+        if records or error is not None:
             fetcher.wake()  # there is room again
-        if not records and self._positions.errors:
-            raise self._positions.errors.popleft()
+        if error is not None:
+            raise error
         return records
 
     async def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
-        """Yield record after record, for ever."""
+        """Yield record after record, for ever. A record is processed when the next is asked for."""
         while True:
-            for records in (await self.poll(ITERATION_POLL_MS)).values():
-                for record in records:
-                    yield record
+            for records in (await self.poll(ITERATION_POLL_MS, 1)).values():
+                yield records[0]
+            # A poll for each would be slow. Between two of them the group changes nothing.
+            for _ in range(1, self.settings.max_poll_records):
+                record = self._next_at_hand()
+                if record is None:
+                    break
+                yield record
+
+    def _next_at_hand(self) -> ConsumerRecord | None:
+        _, fetcher = self._running()
+        if self._session is not None and self._session.is_changing:
+            return None
+        record = self._positions.take_next()
+        if record is not None:
+            fetcher.wake()
+        return record
 
     # --- places ----------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from `offset`. Raises KeyError if the partition is not assigned."""
+        """Read on from `offset`. Raises KeyError if the partition is not assigned, ValueError."""
+        if offset < 0:
+            raise ValueError(f"an offset is not negative: {offset}; see seek_to_end")
         _, fetcher = self._running()
         self._positions.seek(partition, offset)
         fetcher.wake()
@@ -263,13 +312,15 @@ class Consumer:
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """Return the offset that is read next, when it is known. Raises KafkaError, KeyError."""
         self._running()
-        place, news = self._positions.by_partition[partition], self._news
+        place, news = self._positions.of(partition), self._news
         limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
                 while place.state is not PositionState.FETCHING and news is not None:
-                    if self._positions.errors:
-                        raise self._positions.errors.popleft()
+                    error = self._positions.take_error()
+                    if error is not None:
+                        raise error
+                    self._positions.of(partition)
                     news.clear()
                     await news.wait()
         except TimeoutError:
@@ -279,42 +330,7 @@ class Consumer:
 
     def highwater(self, partition: TopicPartition) -> int:
         """Return the partition's high watermark as of the last fetch; -1 before."""
-        return self._positions.by_partition[partition].high_watermark
-
-    async def beginning_offsets(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition. Raises KafkaError."""
-        return await self._offsets_at(partitions, EARLIEST_TIMESTAMP)
-
-    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next record to become visible, each. Raises KafkaError."""
-        return await self._offsets_at(partitions, LATEST_TIMESTAMP)
-
-    async def _offsets_at(
-        self, partitions: Iterable[TopicPartition], timestamp: int
-    ) -> dict[TopicPartition, int]:
-        found = await self._list_offsets(dict.fromkeys(partitions, timestamp))
-        return {partition: place.offset for partition, place in found.items()}
-
-    async def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after each time (ms); None if there is none that young."""
-        found = await self._list_offsets(timestamps)
-        return {name: place if place.offset >= 0 else None for name, place in found.items()}
-
-    async def _list_offsets(
-        self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        cluster, _ = self._running()
-        timeout_ms = self.settings.default_api_timeout_ms
-        return await list_offsets(cluster, timestamps, self.settings.isolation_level, timeout_ms)
-
-    async def partitions_for(self, topic: str) -> list[int]:
-        """Return the topic's partitions. Raises KafkaError if they cannot be known."""
-        cluster, _ = self._running()
-        return [*(await cluster.topic(topic, self.settings.default_api_timeout_ms)).partitions]
+        return self._positions.of(partition).high_watermark
 
     # --- commits ---------------------------------------------------------------------------------
 
@@ -353,11 +369,12 @@ class Consumer:
     def _membership(self) -> tuple[str, int]:
         if self._session is None:
             return "", -1
-        return self._session.membership.member_id, self._session.membership.generation_id
-
-    async def _commit_consumed(self) -> None:
-        if self._committer is not None:
-            await self._committer.commit_consumed(COMMIT_AT_CLOSE_MS)
+        membership = self._session.membership
+        if membership.generation_id < 0:
+            code = ErrorCode.ILLEGAL_GENERATION
+            message = f"not a member of group {self.settings.group_id} now: poll joins it again"
+            raise KafkaError(code, message, definite=True)
+        return membership.member_id, membership.generation_id
 
     async def _look_up_committed(
         self, partitions: Iterable[TopicPartition]
@@ -365,28 +382,8 @@ class Consumer:
         timeout_ms = self.settings.default_api_timeout_ms
         return await self._known_committer().coordinator.committed([*partitions], timeout_ms)
 
-    # --- what the group does to us (the Reader protocol) -----------------------------------------
-
-    async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
-        """Stop reading `partitions`; unless `lost`, commit first. Tell the listener."""
-        if not lost:
-            await self._commit_consumed()
-        gone = frozenset(partitions)
-        listener = self._listener
-        await tell(listener.on_partitions_lost if lost else listener.on_partitions_revoked, gone)
-        self._positions.assign([one for one in self._positions.by_partition if one not in gone])
-
-    async def accept(
-        self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
-    ) -> None:
-        """Read exactly `partitions`. Tell the listener of those that were added."""
-        self._positions.assign(partitions)
-        await tell(self._listener.on_partitions_assigned, frozenset(added))
-        if self._fetcher is not None:
-            self._fetcher.wake()
-
-    def fail(self, error: KafkaError) -> None:
-        """Raise `error` from the next poll."""
-        self._failures.append(error)
+    def _handle_news(self) -> None:
         if self._news is not None:
             self._news.set()
+        if self._fetcher is not None:
+            self._fetcher.wake()

@@ -13,10 +13,12 @@ from quorumlog.client.core.batch import (
     BatchState,
     checked_record_size,
 )
-from quorumlog.client.core.batches import Accumulator, PartitionQueue
+from quorumlog.client.core.batches import Accumulator
 from quorumlog.client.core.metadata_cache import TopicView
+from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.core.partitioner import StickyPartition, partition_for_key
 from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.closing import close_all
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.records import RecordMetadata
@@ -28,6 +30,16 @@ from quorumlog.client.settings import (
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+TIMESTAMP_MAX_MS: Final = 2**63 - 1
+
+
+def check_timestamp(timestamp_ms: int) -> None:
+    """Raise TypeError or ValueError unless a record may have that timestamp."""
+    if not isinstance(timestamp_ms, int):
+        raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
+    if not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
+        raise ValueError(f"timestamp_ms is {timestamp_ms}: not milliseconds since 1970")
 
 
 async def wait_until_done(batch: Batch) -> None:
@@ -116,9 +128,11 @@ class Producer:
     ) -> None:
         self.settings: Final = build(ProducerSettings, bootstrap_servers, options)
         self._accumulator: Final = Accumulator(self.settings)
-        self._record_bytes_max: Final = self.settings.max_request_size - BATCH_OVERHEAD_BYTES
+        limit = min(self.settings.max_request_size, self.settings.buffer_memory)
+        self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
         self._topics: Final[dict[str, _Topic]] = {}
         self._flushes = 0
+        self._owes_turn = False  # the event loop has had none since a batch began
         self._room: asyncio.Future[None] | None = None
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
@@ -127,6 +141,8 @@ class Producer:
 
     async def start(self) -> None:
         """Find the cluster. Raises KafkaError (definite) if no broker answers."""
+        if self._cluster is not None:
+            raise RuntimeError("the producer is running already")
         cluster = Cluster(self.settings, auto_create_topics=True)
         await cluster.start()
         cluster.on_change.append(self._refresh_topics)
@@ -136,7 +152,8 @@ class Producer:
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
 
-        What is not acknowledged by then fails.
+        What is not acknowledged by then fails. Every record is done after `delivery_timeout_ms`,
+        even if no broker lives. A caller that is cancelled closes at once.
         """
         sender, cluster = self._sender, self._cluster
         if sender is None or cluster is None:
@@ -147,9 +164,9 @@ class Producer:
         except TimeoutError:
             pass
         finally:
-            self._sender = None
-            await sender.close()
-            await cluster.close()
+            if self._sender is sender:
+                self._sender = self._cluster = None
+                await close_all(sender.close, cluster.close)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -183,13 +200,20 @@ class Producer:
         """Put a record in line; await the result for its RecordMetadata.
 
         Waits, for at most `max_block_ms`, while the topic's partitions are unknown or the buffer is
-        full. Raises KafkaError, definite, if the record was not put in line, and TypeError if it
-        cannot be one.
+        full. Raises KafkaError, definite, if the record was not put in line, and TypeError or
+        ValueError if it cannot be one. If it is cancelled, the record was not put in line.
         """
+        if self._owes_turn:  # a caller that never waits must not keep others from working
+            self._owes_turn = False
+            await asyncio.sleep(0)
         cluster, sender = self._running()
         known = self._topics.get(topic)
         if known is None:
             known = await self._look_up(topic)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        else:
+            check_timestamp(timestamp_ms)
         own_headers = tuple(headers)
         size = checked_record_size(key, value, own_headers)
         if size > self._record_bytes_max:
@@ -201,15 +225,13 @@ class Producer:
             queue = self._queue(topic, known, partition)
         accumulator = self._accumulator
         if accumulator.buffered_bytes + size > self.settings.buffer_memory:
-            await self._wait_for_room(size)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+            await self._wait_for_room(sender, size)
         record = (timestamp_ms, key, value, own_headers)
         batch, is_news = accumulator.append(cluster.now_ms(), queue, record, size)
         delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
         if is_news:
             sender.wake()
-            await asyncio.sleep(0)  # a caller that never waits must not keep others from working
+            self._owes_turn = True
         return delivery
 
     async def send_and_wait(
@@ -274,6 +296,8 @@ class Producer:
         return sticky.current
 
     def _queue(self, name: str, topic: _Topic, partition: int) -> PartitionQueue:
+        if not isinstance(partition, int):
+            raise TypeError(f"partition is an int or None, not {type(partition).__name__}")
         if not 0 <= partition < topic.count:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             message = f"{name} has {topic.count} partitions; there is no {partition}"
@@ -282,22 +306,31 @@ class Producer:
         topic.queues[partition] = queue
         return queue
 
-    async def _wait_for_room(self, size: int) -> None:
+    async def _wait_for_room(self, sender: Sender, size: int) -> None:
+        self._accumulator.awaiting_room += 1
         try:
             async with asyncio.timeout(self.settings.max_block_ms / 1000):
                 while self._accumulator.buffered_bytes + size > self.settings.buffer_memory:
+                    sender.wake()  # nothing lingers any longer
                     if self._room is None or self._room.done():
                         self._room = asyncio.get_running_loop().create_future()
                     await asyncio.shield(self._room)
         except TimeoutError:
             message = f"the buffer was full for {self.settings.max_block_ms} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
+        finally:
+            self._accumulator.awaiting_room -= 1
+        if self._sender is not sender:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
 
     def _make_room(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
 
     def _too_large(self, size: int) -> KafkaError:
-        limit = self.settings.max_request_size
-        message = f"a record of {size} bytes does not fit max_request_size={limit}"
+        name = "max_request_size"
+        if self.settings.buffer_memory < self.settings.max_request_size:
+            name = "buffer_memory"
+        limit = getattr(self.settings, name)
+        message = f"a record of {size} bytes does not fit {name}={limit}"
         return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, message, definite=True)

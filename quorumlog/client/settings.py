@@ -7,7 +7,7 @@ an editor know the keyword arguments (PEP 692). A test keeps the two in step.
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 Acks = Literal["all", 0, 1, -1]
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -17,6 +17,21 @@ Assignor = Literal["range", "roundrobin", "cooperative-sticky"]
 BootstrapServers = str | Sequence[str]
 Address = tuple[str, int]
 
+INT32_MAX = 2**31 - 1
+_MAY_BE_NEGATIVE = frozenset({"acks"})
+_ABOVE_0 = frozenset(
+    {
+        "heartbeat_interval_ms",
+        "max_poll_interval_ms",
+        "max_poll_records",
+        "metadata_max_age_ms",
+        "metadata_retry_backoff_ms",
+        "reconnect_backoff_ms",
+        "request_timeout_ms",
+        "retry_backoff_ms",
+        "socket_connection_setup_timeout_ms",
+    }
+)
 IN_FLIGHT_MAX = 5  # a broker remembers that many batches of a producer (KIP-98)
 
 
@@ -44,9 +59,14 @@ class CommonSettings:
 
     def __post_init__(self) -> None:
         addresses(self.bootstrap_servers)
-        _check(self.retry_backoff_ms > 0, "retry_backoff_ms must be above 0")
-        _check(self.metadata_retry_backoff_ms > 0, "metadata_retry_backoff_ms must be above 0")
-        _check(self.reconnect_backoff_ms > 0, "reconnect_backoff_ms must be above 0")
+        for name in (field.name for field in fields(self)):
+            value = getattr(self, name)
+            if isinstance(value, int) and name not in _MAY_BE_NEGATIVE:
+                _check(value >= 0, f"{name} must not be negative")
+                is_small = value <= INT32_MAX or name == "buffer_memory"
+                _check(is_small, f"{name} must be at most {INT32_MAX}")
+            if name in _ABOVE_0:
+                _check(value > 0, f"{name} must be above 0")
 
 
 class CommonOptions(TypedDict, total=False):
@@ -87,14 +107,12 @@ class ProducerSettings(CommonSettings):
 
     def __post_init__(self) -> None:
         CommonSettings.__post_init__(self)
-        _check(self.acks in {"all", -1, 0, 1}, 'acks must be "all", -1, 0 or 1')
         _check(self.max_in_flight >= 1, "max_in_flight must be at least 1")
         if self.enable_idempotence:
             _check(self.acks in {"all", -1}, 'enable_idempotence needs acks="all"')
         if self.idempotent:
             limit = f"an idempotent producer has at most {IN_FLIGHT_MAX} requests in flight"
             _check(self.max_in_flight <= IN_FLIGHT_MAX, limit)
-        _check(self.batch_size >= 0, "batch_size must not be negative")
         _check(self.linger_ms >= 0, "linger_ms must not be negative")
         _check(self.buffer_memory >= self.batch_size, "buffer_memory must hold one batch")
         too_short = "delivery_timeout_ms must be at least linger_ms + request_timeout_ms"
@@ -131,7 +149,7 @@ class ConsumerSettings(CommonSettings):
     group_id: str | None = None
     group_instance_id: str | None = None
     client_rack: str = ""
-    partition_assignment_strategy: Sequence[Assignor] = ("range", "roundrobin")
+    partition_assignment_strategy: Sequence[Assignor] = ("range", "cooperative-sticky")
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
@@ -148,12 +166,10 @@ class ConsumerSettings(CommonSettings):
 
     def __post_init__(self) -> None:
         CommonSettings.__post_init__(self)
-        resets, levels = {"earliest", "latest", "none"}, {"read_uncommitted", "read_committed"}
-        _check(self.auto_offset_reset in resets, f"auto_offset_reset: one of {sorted(resets)}")
-        _check(self.isolation_level in levels, f"isolation_level: one of {sorted(levels)}")
         too_long = "heartbeat_interval_ms must be below session_timeout_ms"
         _check(self.heartbeat_interval_ms < self.session_timeout_ms, too_long)
-        _check(self.max_poll_records >= 1, "max_poll_records must be at least 1")
+        names = tuple(self.partition_assignment_strategy)
+        _check(bool(names), "partition_assignment_strategy must name at least one assignor")
 
 
 class ConsumerOptions(CommonOptions, total=False):
@@ -193,13 +209,20 @@ Settings = TypeVar("Settings", bound=CommonSettings)
 def build(
     cls: type[Settings], bootstrap_servers: BootstrapServers, options: Mapping[str, object]
 ) -> Settings:
-    """Make settings of keyword arguments. Raises TypeError that names the nearest known name."""
-    names = [field.name for field in fields(cls)]
-    for name in options:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    """Make settings of keyword arguments.
+
+    Raises TypeError for an unknown name, with the nearest known one, or a value of another type;
+    ValueError for a value that cannot be.
+    """
+    kinds = get_type_hints(cls)
+    for name, value in options.items():
+        if name not in kinds:
+            near = difflib.get_close_matches(name, list(kinds), n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"unknown setting {name!r}{hint}")
+        if not _fits(kinds[name], value):
+            error = ValueError if get_origin(kinds[name]) is Literal else TypeError
+            raise error(f"{name} must be {_described(kinds[name])}, not {value!r}")
     values: dict[str, Any] = {**options}  # the dataclass checks what it is given
     return cls(bootstrap_servers=bootstrap_servers, **values)
 
@@ -224,3 +247,30 @@ def _address(text: str) -> Address:
 def _check(holds: bool, message: str) -> None:
     if not holds:
         raise ValueError(message)
+
+
+def _fits(kind: Any, value: object) -> bool:
+    """Tell whether `value` is of a type that a setting may have."""
+    origin, choices = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return any(value == one and type(value) is type(one) for one in choices)
+    if origin is Sequence:
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            return False
+        return all(_fits(choices[0], one) for one in value)
+    if choices:
+        return any(_fits(one, value) for one in choices)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, int | float) if kind is float else isinstance(value, kind)
+
+
+def _described(kind: Any) -> str:
+    origin, choices = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(one) for one in choices)
+    if origin is Sequence:
+        return f"a list, each {_described(choices[0])}"
+    if choices:
+        return " or ".join(_described(one) for one in choices)
+    return "None" if kind is type(None) else f"of type {kind.__name__}"

@@ -1,7 +1,8 @@
 """The same clients for code without an event loop.
 
 All of them share one thread with one event loop, which is there while any of them is open. Every
-method blocks until the asynchronous one is done, and raises what it raises.
+method blocks until the asynchronous one is done, and raises what it raises. Threads may share a
+producer or an admin. A call from a coroutine works, but its event loop stands still meanwhile.
 """
 
 import asyncio
@@ -39,6 +40,12 @@ from quorumlog.client.settings import (
 Result = TypeVar("Result")
 
 
+async def _cancelled(tasks: set["asyncio.Task[Any]"]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class _LoopThread:
     """An event loop in a thread of its own. `users` counts the open clients."""
 
@@ -49,9 +56,15 @@ class _LoopThread:
         self.users = 0
         self._loop: Final = asyncio.new_event_loop()
         self._thread: Final = threading.Thread(
-            target=self._loop.run_forever, name="quorumlog-client", daemon=True
+            target=self._serve, name="quorumlog-client", daemon=True
         )
         self._thread.start()
+
+    def _serve(self) -> None:
+        self._loop.run_forever()
+        # A client whose end was interrupted leaves some.
+        self._loop.run_until_complete(_cancelled(asyncio.all_tasks(self._loop)))
+        self._loop.close()
 
     @classmethod
     def acquire(cls) -> "_LoopThread":
@@ -71,10 +84,20 @@ class _LoopThread:
             type(self).shared = None
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
-        self._loop.close()
+
+    def check_caller(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Raise RuntimeError if the caller runs on the loop that would do `work` for it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            message = (
+                "this code runs on the clients' own event loop, where a blocking call would wait"
+                " for itself (in a RebalanceListener, say): use the asynchronous client there"
+            )
+            raise RuntimeError(message)
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         """Run `work` on the loop and wait for it. Raises TimeoutError, and then cancels it."""
+        self.check_caller(work)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(timeout_s)
@@ -86,6 +109,12 @@ class _LoopThread:
 class _Client(Protocol):
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 
 ClientT = TypeVar("ClientT", bound=_Client)
@@ -96,13 +125,13 @@ class _Blocking(Generic[ClientT]):
 
     def __init__(self, client: ClientT) -> None:
         self._client: Final = client
-        self._loop = _LoopThread.acquire()
+        self._loop: Final = _LoopThread.acquire()
         self._is_open = True
+        self._lock: Final = threading.Lock()
         try:
             self._run(client.start())
         except BaseException:
-            self._is_open = False
-            self._loop.release()
+            self._close(client.stop())
             raise
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -113,12 +142,18 @@ class _Blocking(Generic[ClientT]):
 
     def close(self) -> None:
         """Close in good order; see the asynchronous client's `stop`."""
-        if not self._is_open:
+        self._close(self._client.stop())
+
+    def _close(self, stop: Coroutine[Any, Any, None]) -> None:
+        self._loop.check_caller(stop)
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+        if not was_open:
+            stop.close()
             return
         try:
-            self._run(self._client.stop())
+            self._loop.run(stop)
         finally:
-            self._is_open = False
             self._loop.release()
 
     def __enter__(self) -> Self:
@@ -130,7 +165,10 @@ class _Blocking(Generic[ClientT]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        if exc_type is None:
+            self.close()
+        else:
+            self._close(self._client.__aexit__(exc_type, exc, traceback))
 
 
 class SyncDelivery:
@@ -192,7 +230,16 @@ class SyncConsumer(_Blocking[Consumer]):
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:
+        self._unseen: Records = {}  # taken for a caller that was interrupted (Ctrl-C)
         super().__init__(Consumer(bootstrap_servers, **options))
+
+    def close(self) -> None:
+        """Close in good order; see the asynchronous client's `stop`."""
+        if self._unseen:  # then the last poll's records are not processed
+            interrupted = KeyboardInterrupt()
+            self._close(self._client.__aexit__(type(interrupted), interrupted, None))
+        else:
+            super().close()
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
         """Read these topics as a member of the group. The listener runs on the shared loop."""
@@ -219,12 +266,26 @@ class SyncConsumer(_Blocking[Consumer]):
         return self._client.assignment()
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
-        """Return records as soon as there are any; {} after `timeout_ms` without."""
-        return self._run(self._client.poll(timeout_ms, max_records))
+        """Return records as soon as there are any; {} after `timeout_ms` without.
+
+        What was fetched for a call that an exception ended (Ctrl-C) is returned by the next one.
+        """
+
+        async def work() -> None:
+            self._unseen = await self._client.poll(timeout_ms, max_records)
+
+        if not self._unseen:
+            self._run(work())
+        records, self._unseen = self._unseen, {}
+        return records
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Yield record after record, for ever. One is processed when the next is asked for.
+
+        `poll` is many times faster: here, every record crosses from one thread to another.
+        """
         while True:
-            for records in self.poll(ITERATION_POLL_MS).values():
+            for records in self.poll(ITERATION_POLL_MS, 1).values():
                 yield from records
 
     def seek(self, partition: TopicPartition, offset: int) -> None:

@@ -97,14 +97,24 @@ class ControllerClient(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerRegistration:
-    """A broker process announces itself (KIP-631). `incarnation_id` is new with each process."""
+    """A broker process announces itself (KIP-631). `incarnation_id` is new with each process.
+
+    `directory_id` is its log directory's (`meta.properties`), `boot_id` that of the system which
+    the machine runs: None if it cannot be read. `previous_broker_epoch` (KIP-966) is the epoch
+    with which the process before this one closed every log; -1: it did not, or had none. By
+    `min_insync_replicas` the broker goes where it leads a topic that has no value of its own.
+    """
 
     broker_id: BrokerId
     incarnation_id: str
     host: str  # of the Kafka listener, as advertised to clients
     port: int
     control_address: str  # `host:port` of the control listener
+    directory_id: str
     rack: str | None = None
+    boot_id: str | None = None
+    previous_broker_epoch: int = -1
+    min_insync_replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.broker.core.partition import Partition
@@ -27,29 +28,22 @@ from quorumlog.metadata_quorum.io.node import MetadataQuorum
 from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import Address, NodeConfig
+from quorumlog.node.errors import StartFailed
+from quorumlog.node.identity import BOOT_ID_FILE, check_identity, read_boot_id
 from quorumlog.node.routes import add_routes
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
-from quorumlog.storage.io.checkpoints import (
-    MetaProperties,
-    read_meta_properties,
-    uuid_to_text,
-    write_meta_properties,
-)
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId
 
 CONTROLLED_SHUTDOWN_MS: Final = 2_000
 
 
-class StartFailed(Exception):
-    """The node cannot run here, now; the message says what to do."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:
-    """The classes that a node is made of; a test of the tests replaces one."""
+    """What a node is made of, and finds on its machine; a test of the tests replaces one."""
 
     partition: type[Partition] = Partition
+    boot_id_file: Path = BOOT_ID_FILE
 
 
 class Node:
@@ -66,7 +60,7 @@ class Node:
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.started_s: Final = time.monotonic()
         disk = RealDisk()
-        check_identity(disk, config)
+        self.directory_id: Final = check_identity(disk, config)
         self._control: Final = _bind("control.listener", config.control)
         self._kafka: Final = _bind("listeners", config.kafka) if config.is_broker else None
         try:
@@ -78,14 +72,18 @@ class Node:
         self._watching: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Start everything. Raises StartFailed; `ready` comes later."""
-        listen("control.listener", self._control)
-        await self.quorum.start(self._control)
-        self.watch(self._fail_with_quorum())
-        if self.broker is not None and self._kafka is not None:
-            await self.broker.start(self._kafka)
-        else:
-            self.watch(self._ready_with_leader())
+        """Start everything, or nothing. Raises StartFailed; `ready` comes later."""
+        try:
+            listen("control.listener", self._control)
+            await self.quorum.start(self._control)
+            self.watch(self._fail_with_quorum())
+            if self.broker is not None and self._kafka is not None:
+                await self.broker.start(self._kafka)
+            else:
+                self.watch(self._ready_with_leader())
+        except StartFailed:
+            await self.quorum.stop(resign=False)
+            raise
 
     async def stop(self) -> None:
         """Hand over what this node leads, then stop everything, cleanly."""
@@ -167,7 +165,10 @@ class BrokerParts:
                 incarnation_id=secrets.token_hex(16),
                 host=config.advertised.host,
                 port=config.advertised.port,
-                control_address=str(config.control),
+                control_address=config.control_address,
+                directory_id=node.directory_id,
+                boot_id=read_boot_id(parts.boot_id_file),
+                min_insync_replicas=config.broker.min_insync_replicas,
             ),
             registrar=quorum.controller,
             settings=config.lifecycle,
@@ -185,7 +186,8 @@ class BrokerParts:
         self._node.watch(_await_failure(self.replicas.failure))
         self._node.watch(_await_failure(self.lifecycle.failure))
         self._node.watch(self._serve(listener))
-        self.lifecycle.start()
+        epoch = self.replicas.clean_shutdown_epoch
+        self.lifecycle.start(previous_broker_epoch=-1 if epoch is None else epoch)
 
     async def stop(self) -> None:
         """Hand over leaderships, answer who waits, close every log."""
@@ -226,29 +228,6 @@ def _quorum_settings(config: NodeConfig) -> MetadataQuorumSettings:
         quorum=config.quorum,
         controller=config.controller,
     )
-
-
-def check_identity(disk: Disk, config: NodeConfig) -> None:
-    """Make sure that the log directory is this node's, of this cluster. Raises StartFailed."""
-    try:
-        meta = read_meta_properties(disk, str(config.log_dir))
-        if meta is None:
-            meta = MetaProperties(
-                cluster_id=config.cluster_id,
-                node_id=BrokerId(config.node_id),
-                directory_id=uuid_to_text(secrets.token_bytes(16)),
-            )
-            write_meta_properties(disk, str(config.log_dir), meta)
-    except CorruptCheckpoint as error:
-        raise StartFailed(str(error)) from error
-    for name, theirs, ours in (
-        ("cluster", meta.cluster_id, config.cluster_id),
-        ("node", meta.node_id, config.node_id),
-    ):
-        if theirs != ours:
-            raise StartFailed(
-                f"{config.log_dir} belongs to {name} {theirs}, not {ours}; use another log.dirs"
-            )
 
 
 def listen(name: str, bound: socket.socket) -> None:

@@ -6,6 +6,7 @@ silently ignored is how clusters lose data.
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +21,11 @@ from quorumlog.storage.core.settings import LogSettings
 ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
 _ROLES: Final = frozenset({"broker", "controller"})
 _TRUTH: Final = {"true": True, "false": False}
+_WHOLE: Final = re.compile(r"[+-]?[0-9]+")
+_CLUSTER_ID: Final = re.compile(r"[!-\[\]-~]+")  # survives meta.properties: no blank, no backslash
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an address to tell
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
 _Settings = TypeVar("_Settings")
 
 
@@ -57,6 +63,12 @@ class NodeConfig:
     log: LogSettings
 
     @property
+    def control_address(self) -> str:
+        """Where the other nodes find the control listener, should it listen everywhere."""
+        here = str(self.control)
+        return self.voters.get(self.node_id, here) if self.control.host in _EVERYWHERE else here
+
+    @property
     def is_broker(self) -> bool:
         """Whether the node holds data partitions."""
         return "broker" in self.roles
@@ -85,6 +97,27 @@ _KAFKAS_NAMES: Final[Mapping[str, str]] = {
     "log.segment.ms": "log.roll.ms",
     "log.segment.index.bytes": "log.index.size.max.bytes",
 }
+# A whole number is at least 1, but for these and those of a log, which LogSettings checks.
+_LEAST: Final[Mapping[str, int]] = {
+    "controller.quorum.dead.process.stagger.ms": 2,
+    **dict.fromkeys(
+        (
+            "controller.quorum.fetch.max.wait.ms",
+            "controller.quorum.retry.backoff.ms",
+            "group.initial.rebalance.delay.ms",
+            "log.message.timestamp.after.max.ms",
+            "max.connections",
+            "message.max.bytes",
+            "offset.metadata.max.bytes",
+            "replica.fetch.backoff.ms",
+            "replica.fetch.max.bytes",
+            "replica.fetch.min.bytes",
+            "replica.fetch.response.max.bytes",
+            "replica.fetch.wait.max.ms",
+        ),
+        0,
+    ),
+}
 
 
 def name_of(field_name: str, prefix: str) -> str:
@@ -105,20 +138,30 @@ def known_names() -> list[str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line."""
+    """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line.
+
+    A name that is there twice is refused: one of the two is not what somebody believes.
+    """
     values: dict[str, str] = {}
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
-    for number, line in enumerate(text.splitlines(), start=1):
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text in UTF-8: {error}") from error
+    if "\0" in text:
+        raise ConfigError(f"{path}: not a text: it has a zero byte")
+    for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()
         if not stripped or stripped.startswith("#"):
             continue
         name, equals, value = stripped.partition("=")
         if not equals:
             raise ConfigError(f"{path}, line {number}: not name=value: {stripped!r}")
-        values[name.strip()] = value.strip()
+        name = name.strip()
+        if name in values:
+            raise ConfigError(f"{path}, line {number}: {name} is set twice")
+        values[name] = value.strip()
     return values
 
 
@@ -138,7 +181,7 @@ def check_names(values: Mapping[str, str]) -> None:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"unknown setting {name}{hint}")
+            raise ConfigError(f"unknown setting {name or '(no name)'}{hint}")
 
 
 def build(values: Mapping[str, str]) -> NodeConfig:
@@ -154,14 +197,14 @@ def build(values: Mapping[str, str]) -> NodeConfig:
     kafka = _listener("listeners", _required(values, "listeners"))
     advertised = values.get("advertised.listeners")
     config = NodeConfig(
-        node_id=_integer("node.id", _required(values, "node.id")),
-        cluster_id=_required(values, "cluster.id"),
+        node_id=_node_id("node.id", _required(values, "node.id")),
+        cluster_id=_cluster_id(_required(values, "cluster.id")),
         roles=roles,
         kafka=kafka,
         advertised=_listener("advertised.listeners", advertised) if advertised else kafka,
         control=_address("control.listener", _required(values, "control.listener")),
         voters=_voters(_required(values, "controller.quorum.voters")),
-        log_dir=Path(_required(values, "log.dirs")),
+        log_dir=_log_dir(_required(values, "log.dirs")),
         broker=_fill(BrokerSettings, values, ""),
         lifecycle=_fill(LifecycleSettings, values, ""),
         controller=_fill(ControllerSettings, values, ""),
@@ -174,7 +217,25 @@ def build(values: Mapping[str, str]) -> NodeConfig:
             f"node.id={config.node_id} is {'' if is_voter else 'not '}in controller.quorum.voters, "
             f"but process.roles={','.join(sorted(roles))}"
         )
+    _check_together(config)
     return config
+
+
+def _check_together(config: NodeConfig) -> None:
+    """Refuse values that make sense one by one, and do not work together."""
+    if config.advertised.host in _EVERYWHERE:
+        raise ConfigError(
+            f"listeners={config.kafka}: clients cannot connect to that; set advertised.listeners"
+        )
+    if config.control_address.rpartition(":")[0] in _EVERYWHERE:
+        raise ConfigError(f"control.listener={config.control}: other nodes cannot connect to that")
+    interval_ms = config.lifecycle.broker_heartbeat_interval_ms
+    session_ms = config.controller.broker_session_timeout_ms
+    if interval_ms >= session_ms:
+        raise ConfigError(
+            f"broker.heartbeat.interval.ms={interval_ms} must be less than "
+            f"broker.session.timeout.ms={session_ms}"
+        )
 
 
 def _required(values: Mapping[str, str], name: str) -> str:
@@ -184,11 +245,31 @@ def _required(values: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _integer(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"{name}={text}: a whole number is needed") from None
+def _integer(name: str, text: str, least: int | None = None, most: int = _LONG_MAX) -> int:
+    if _WHOLE.fullmatch(text) is None:  # not int(): it also takes 1_000, and digits of any script
+        raise ConfigError(f"{name}={text}: a whole number is needed")
+    value = int(text[:30])  # long texts are slow, and too large anyway
+    if least is not None and value < least:
+        raise ConfigError(f"{name}={text}: it must be at least {least}")
+    if abs(value) > most:
+        raise ConfigError(f"{name}={text}: it must be at most {most}")
+    return value
+
+
+def _node_id(name: str, text: str) -> int:
+    return _integer(name, text, least=0, most=_INT_MAX)
+
+
+def _cluster_id(text: str) -> str:
+    if _CLUSTER_ID.fullmatch(text) is None:
+        raise ConfigError(f"cluster.id={text!r}: use printable ASCII without blanks or backslashes")
+    return text
+
+
+def _log_dir(text: str) -> Path:
+    if "," in text:
+        raise ConfigError(f"log.dirs={text}: one directory is all that a node can have yet")
+    return Path(text)
 
 
 def _number(name: str, text: str) -> float:
@@ -219,7 +300,10 @@ def _fill(group: type[_Settings], values: Mapping[str, str], prefix: str) -> _Se
     for field in fields(group):  # type: ignore[arg-type]  # every group is a dataclass
         name = name_of(field.name, prefix)
         if name in values and hints[field.name] in _PARSERS:
-            given[field.name] = _PARSERS[hints[field.name]](name, values[name])
+            parse = _PARSERS[hints[field.name]]
+            given[field.name] = parse(name, values[name])
+            if parse is _integer and group is not LogSettings:
+                _integer(name, values[name], least=_LEAST.get(name, 1))
     try:
         return group(**given)
     except ValueError as error:  # a settings class may refuse a value, by its field's name
@@ -228,6 +312,8 @@ def _fill(group: type[_Settings], values: Mapping[str, str], prefix: str) -> _Se
 
 
 def _listener(name: str, text: str) -> Address:
+    if "," in text:
+        raise ConfigError(f"{name}={text}: one listener is all that a node can have yet")
     protocol, separator, address = text.partition("://")
     if not separator:
         return _address(name, text)
@@ -238,7 +324,7 @@ def _listener(name: str, text: str) -> Address:
 
 def _address(name: str, text: str) -> Address:
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65_535:
+    if not colon or not host or _WHOLE.fullmatch(port) is None or not 0 < int(port) <= 65_535:
         raise ConfigError(f"{name}={text}: write it as host:port")
     return Address(host=host, port=int(port))
 
@@ -249,7 +335,8 @@ def _voters(text: str) -> dict[int, str]:
         node_id, at, address = entry.strip().partition("@")
         if not at:
             raise ConfigError(f"controller.quorum.voters={text}: write it as id@host:port,...")
-        voters[_integer("controller.quorum.voters", node_id)] = str(
-            _address("controller.quorum.voters", address)
-        )
+        voter = _node_id("controller.quorum.voters", node_id)
+        if voter in voters:
+            raise ConfigError(f"controller.quorum.voters={text}: {voter} is there twice")
+        voters[voter] = str(_address("controller.quorum.voters", address))
     return voters

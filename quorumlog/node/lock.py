@@ -27,8 +27,11 @@ def hold(path: Path) -> TextIO:
     except (BlockingIOError, PermissionError):  # POSIX allows either
         file.close()
         raise AlreadyRunning(f"{path.parent} is in use by another process") from None
-    file.seek(0)
-    file.truncate()
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+    try:
+        file.seek(0)
+        file.truncate()
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+    except OSError as error:  # a full disk: it does not say where
+        raise OSError(error.errno, error.strerror, str(path)) from error
     return file

@@ -17,13 +17,14 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from quorumlog.broker.io.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
-from quorumlog.node.assemble import Node, NodeParts, StartFailed
+from quorumlog.node.assemble import Node, NodeParts
 from quorumlog.node.config import NodeConfig
+from quorumlog.node.errors import StartFailed
 from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.storage.errors import StorageError
 
@@ -40,13 +41,13 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
 
     `parts` replaces classes that the node is made of: tests break one rule that way.
     """
-    given = _parse(arguments)
-    logging.basicConfig(
-        level=given.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
     try:
+        given = _parse(arguments)
+        logging.basicConfig(
+            level=given.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+            stream=sys.stderr,
+        )
         values = configuration.read_properties(given.properties)
         values |= configuration.from_environment(os.environ)
         values |= dict(_name_and_value(text) for text in given.config)
@@ -62,7 +63,8 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
     except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
-        return _end(f"{error.filename or ''} {error.strerror or error}".strip(), EXIT_CANNOT_RUN)
+        reason = error.strerror or str(error)
+        return _end(f"{error.filename}: {reason}" if error.filename else reason, EXIT_CANNOT_RUN)
     except InvariantViolation as error:
         _log.exception("a rule of ours does not hold")
         return _end(f"invariant violated: {error}", EXIT_OUR_BUG)
@@ -71,13 +73,21 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
         return _end(f"unexpected: {error!r}", EXIT_OUR_BUG)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Arguments that make no sense end like a configuration that makes none."""
+
+    def error(self, message: str) -> NoReturn:
+        raise configuration.ConfigError(message)
+
+
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m quorumlog.node", description="Run one node.")
+    parser = _Parser(prog="python -m quorumlog.node", description="Run one node.")
     parser.add_argument("properties", type=Path, help="the node's properties file")
     parser.add_argument("--config", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--ready-fd", type=int, help="write one JSON line here when ready")
     parser.add_argument("--pid-file", type=Path, help="lock this file and write our id into it")
-    parser.add_argument("--log-level", default="info")
+    levels = ("debug", "info", "warning", "error", "critical")
+    parser.add_argument("--log-level", default="info", choices=levels)
     return parser.parse_args(arguments)
 
 
@@ -105,12 +115,12 @@ def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None) -> int:
-    node = Node(config, parts)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    node = Node(config, parts)
+    loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
     await node.start()
     # What is loaded by now lives as long as the process: no collection need look at it again.
     gc.collect()
@@ -149,5 +159,8 @@ async def _report_ready(node: Node, ready_fd: int | None) -> None:
     _log.info("ready")
     if ready_fd is not None:
         line = json.dumps({"node_id": node.config.node_id, "pid": os.getpid()})
-        os.write(ready_fd, line.encode() + b"\n")
-        os.close(ready_fd)
+        try:
+            os.write(ready_fd, line.encode() + b"\n")
+            os.close(ready_fd)
+        except OSError as error:  # who started us waits no more: we serve all the same
+            _log.warning("nobody reads that the node is ready: %s", error.strerror)

@@ -47,6 +47,9 @@ def describe(node: "Node") -> dict[str, Any]:
         "controller_id": image.controller_id,
         "metadata_offset": image.end_offset,
         "quorum": dict(node.quorum.describe()),
+        "directory_ids": {
+            str(broker_id): broker.directory_id for broker_id, broker in image.brokers.items()
+        },
         "fenced": {str(broker_id): broker.fenced for broker_id, broker in image.brokers.items()},
         "topics": _topics(image),
         "requests": {} if node.broker is None else dict(node.broker.server.stats.requests),

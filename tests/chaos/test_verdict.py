@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,24 @@ def test_rows_that_do_not_fit_the_model_keep_the_verdict_from_being_valid(
     verdict = check_history(table_of([*good, *extra]))
     assert verdict.valid == "unknown"
     assert any(reason in said for said in verdict.unknown_because)
+
+
+def test_a_send_that_ends_with_other_messages_accuses_nobody() -> None:
+    rows = rows_of(History().op(0, "send", [("x-0", 0, 1), ("x-0", 1, 2)]).ops)
+    rows[1] = replace(rows[1], messages=rows[1].messages[:1])  # of the second, nothing is said
+    last = rows_of(History().final((0, 1), (1, 2), end=2).ops)
+    rows += [replace(row, index=row.index + 2, time_ns=row.time_ns + 10**9) for row in last]
+    verdict = check_history(table_of(rows))
+    assert (verdict.valid, [result.name for result in verdict.results]) == ("unknown", [])
+    assert "ended with other messages than it began with" in verdict.unknown_because[0]
+
+
+def test_an_offset_in_an_invocation_is_no_acknowledgement() -> None:
+    row = rows_of(History().sent(1).ops)[0]
+    row = replace(row, messages=(row.messages[0]._replace(offset=0),))
+    verdict = check_history(table_of([row]))
+    assert (verdict.valid, verdict.figures["acknowledged"]) == ("unknown", 0)
+    assert verdict.figures["indeterminate"] == 1
 
 
 def test_time_that_runs_backwards_is_a_problem() -> None:

@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from quorumlog.chaos.spark.session import SparkUnavailable
 from quorumlog.cli.verify import judge, verify
 from tests.chaos.hand_made import History
 
@@ -65,3 +66,16 @@ def test_a_run_keeps_its_verdict_and_its_report(tmp_path: Path) -> None:
     assert report == tmp_path / "report.html"
     assert "Invalid" in report.read_text()
     assert json.loads((tmp_path / "verdict.json").read_text()) == verdict.as_json()
+
+
+def test_without_spark_there_is_one_document_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise SparkUnavailable("no Java")
+
+    monkeypatch.setattr("quorumlog.chaos.verify.verify_history", absent)
+    pq.write_table(VALID.table(), tmp_path / "history.parquet")
+    result = CliRunner().invoke(app, [str(tmp_path), "--json"])
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["unknown_because"] == ["no Java"]

@@ -112,6 +112,7 @@ class Nodes:
             host="127.0.0.1",
             port=9000 + node_id,
             control_address=self.address(node_id),
+            directory_id=f"directory-{node_id}",
         )
         reply = await node.controller.register_broker(registration)
         assert reply.error_code is ErrorCode.NONE, reply
@@ -268,6 +269,7 @@ def lifecycle_of(nodes: Nodes, node_id: int) -> BrokerLifecycle:
             host="127.0.0.1",
             port=9000 + node_id,
             control_address=nodes.address(node_id),
+            directory_id=f"directory-{node_id}",
         ),
         registrar=node.controller,
         settings=LifecycleSettings(broker_heartbeat_interval_ms=200),

@@ -186,6 +186,48 @@ def test_a_producer_through_the_socket(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_a_producer_without_answers_is_told_by_the_end_of_its_connection(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        client = await connect(cluster)
+        topic = TopicProduceData(
+            name=AT.topic,
+            topic_id=TOPIC_ID,
+            partition_data=[PartitionProduceData(index=0, records=batch(b"a"))],
+        )
+        request = ProduceRequest(acks=0, timeout_ms=5000, topic_data=[topic])
+        client.send_no_reply(request)
+        assert (await read(client, 0, 5000))[1]
+        cluster.elect(2, (2, 3))
+        client.send_no_reply(request)
+        async with asyncio.timeout(10):
+            await client.closed
+        assert cluster.nodes[BROKERS[1]].records() == [b"a"]
+        await client.close()
+
+    run(tmp_path, story)
+
+
+def test_a_fetch_that_asks_for_more_than_fits_is_answered_with_what_fits(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        client = await connect(cluster)
+        for _ in range(3):
+            await cluster.produce(BROKERS[0], b"x" * 100)
+        size = len(batch(b"x" * 100))
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topic = FetchTopic(topic=AT.topic, topic_id=TOPIC_ID, partitions=[partition])
+        for max_bytes, expected in ((2 * size, 2 * size), (0, size), (-1, size)):
+            request = FetchRequest(
+                max_wait_ms=2**31 - 1, min_bytes=2**31 - 1, max_bytes=max_bytes, topics=[topic]
+            )
+            async with asyncio.timeout(10):
+                [answer] = (await client.send(request)).responses[0].partitions
+            assert isinstance(answer.records, bytes | memoryview)
+            assert len(answer.records) == expected
+        await client.close()
+
+    run(tmp_path, story)
+
+
 def test_a_consumer_through_the_socket(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         client = await connect(cluster)

@@ -20,8 +20,9 @@ from hypothesis.stateful import (
 )
 
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
-from quorumlog.client.core.batches import Accumulator, Answer, PartitionQueue
+from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
+from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -30,6 +31,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 PARTITION = TopicPartition("t", 0)
 BROKERS = (1, 2)
 WINDOW = 5
+GAP = {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
 FIRST_LEADER = Leader(1, 0)
 
 
@@ -59,6 +61,7 @@ class Cluster:
     leader: Leader = FIRST_LEADER
     log: list[Entry] = field(default_factory=list)
     committed: int = 0
+    remembered: int = 0  # the leader knows of what is older only each producer's last batch
     connections: dict[int, deque[Request]] = field(
         default_factory=lambda: {broker: deque() for broker in BROKERS}
     )
@@ -78,7 +81,8 @@ class Cluster:
             is_start = entry.sequence == 0
             return ErrorCode.NONE if is_start else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         latest = [one for one in mine if one.identity == entry.identity]
-        for old in latest[-WINDOW:]:
+        fresh = [one for one in self.log[self.remembered :] if one in latest]
+        for old in (fresh or latest[-1:])[-WINDOW:]:
             if (old.sequence, len(old.values)) == (entry.sequence, len(entry.values)):
                 return ErrorCode.DUPLICATE_SEQUENCE_NUMBER
         is_next = entry.sequence == latest[-1].next_sequence
@@ -112,7 +116,12 @@ class Cluster:
                 request.answer = Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # KAFKA-13574
         del self.log[max(self.committed, len(self.log) - kept) :]
         self.committed = len(self.log)
+        self.remembered = min(self.remembered, len(self.log))
         self.leader = Leader(broker, self.leader.leader_epoch + 1)
+
+    def reload(self) -> None:
+        """The leader comes back from its snapshot, which keeps a producer's last batch alone."""
+        self.remembered = len(self.log)
 
 
 class AnySchedule(RuleBasedStateMachine):
@@ -275,6 +284,13 @@ class AnySchedule(RuleBasedStateMachine):
         self.what_was_acknowledged_is_committed_and_what_failed_for_certain_is_not_there()
 
 
+class BrokersForget(AnySchedule):
+    @rule()
+    def reload(self) -> None:
+        self.cluster.reload()
+        self.disconnect(self.cluster.leader.broker_id)
+
+
 class RetryGetsNewNumbers(Accumulator):
     def _send(self, queue: PartitionQueue, batch: Batch, leader: Leader) -> None:
         if batch.state is BatchState.RETRYING and queue.sequence is not None:
@@ -315,6 +331,12 @@ class RenumbersInTheSameEpoch(Accumulator):
         return True
 
 
+class RenumbersWhatMayStand(Accumulator):
+    def handle_answer(self, now_ms: float, batch: Batch, answer: Answer, chance: float) -> bool:
+        batch.indefinite = batch.indefinite and answer.error_code not in GAP
+        return super().handle_answer(now_ms, batch, answer, chance)
+
+
 class NewBatchesPassThoseInRetry(Accumulator):
     def _retries(self, queue: PartitionQueue) -> bool:
         return super()._retries(queue) and not queue.waiting
@@ -326,18 +348,27 @@ MUTANTS = [
     DefiniteWhenTheAnswerIsLost,
     ForgetsEarlierAttempts,
     FirstBatchHasCompany,
-    RenumbersInTheSameEpoch,
     NewBatchesPassThoseInRetry,
 ]
 
 
-def test_records_are_written_once_and_in_order_under_any_schedule() -> None:
-    run_state_machine_as_test(AnySchedule, settings=EXAMPLES)
+@pytest.mark.parametrize("machine", [AnySchedule, BrokersForget])
+def test_records_are_written_once_and_in_order_under_any_schedule(
+    machine: type[AnySchedule],
+) -> None:
+    run_state_machine_as_test(machine, settings=EXAMPLES)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_found(mutant: type[Accumulator]) -> None:
-    machine = type("Mutated", (AnySchedule,), {"accumulator_class": mutant})
+@pytest.mark.parametrize(
+    ("mutant", "base"),
+    [
+        *((mutant, AnySchedule) for mutant in MUTANTS),
+        (RenumbersInTheSameEpoch, BrokersForget),
+        (RenumbersWhatMayStand, BrokersForget),
+    ],
+)
+def test_a_mutant_is_found(mutant: type[Accumulator], base: type[AnySchedule]) -> None:
+    machine = type("Mutated", (base,), {"accumulator_class": mutant})
     examples = settings(EXAMPLES, max_examples=3_000, phases=[Phase.generate])
     with pytest.raises((AssertionError, InvariantViolation)):
         run_state_machine_as_test(machine, settings=examples)

@@ -40,7 +40,7 @@ from quorumlog.broker.core.groups.requests import (
 from quorumlog.broker.core.groups.states import GroupState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.broker.groups.coordination import T0, Coordination, beat, commit, join
+from tests.unit.broker.groups.coordination import T0, Coordination, beat, commit, join, leave
 
 
 @dataclass
@@ -269,11 +269,52 @@ class OneGroup(RuleBasedStateMachine):
         assert not self.asked, "e: everybody is answered"
 
 
+class OneGroupAmongStrangers(OneGroup):
+    @rule(
+        data=st.data(),
+        instance=st.sampled_from((None, "i", "j")),
+        generation_id=st.integers(-1, 3),
+        protocol=st.sampled_from(("range", "sticky")),
+    )
+    def anybody_asks_anything(
+        self, data: st.DataObject, instance: str | None, generation_id: int, protocol: str
+    ) -> None:
+        """Whatever is asked, with whoever's ids: no rule of the group is broken by it."""
+        group = self.group.coordinator.groups.get("g") or Group("g")
+        member_id = data.draw(st.sampled_from(("", "x", *group.members, *group.pending)))
+        self.names += 1
+        self.tags += 1
+        requests: list[Request] = [
+            join(
+                member_id,
+                new_member_id=f"m{self.names}",
+                group_instance_id=instance,
+                requires_known_member_id=generation_id > 0,
+                protocols=((protocol, b""), ("range", b"subscription")),
+            ),
+            beat(member_id, generation_id, instance),
+            Sync(
+                group_id="g",
+                member_id=member_id,
+                generation_id=generation_id,
+                group_instance_id=instance,
+                assignments={key: f"{self.tags}:".encode() for key in group.members},
+            ),
+            leave(member_id, instance=instance),
+        ]
+        self.group.ask(data.draw(st.sampled_from(requests)))
+        self.hear()
+
+
 EXAMPLES = settings(max_examples=150, stateful_step_count=30, deadline=None, derandomize=True)
 
 
 def test_the_promises_hold_under_any_schedule() -> None:
     run_machine(OneGroup, settings=EXAMPLES)
+
+
+def test_whatever_strangers_ask_the_promises_hold() -> None:
+    run_machine(OneGroupAmongStrangers, settings=settings(EXAMPLES, max_examples=100))
 
 
 def _answers_before_commit(self: Outbox, records: tuple[LogRecord, ...], done: WriteDone) -> None:

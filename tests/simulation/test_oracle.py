@@ -45,6 +45,15 @@ def test_one_vote() -> None:
         bad.saw_vote(1, 1, 3)
 
 
+def test_a_vote_is_found_again() -> None:
+    bad = oracle()
+    bad.saw_vote(1, 2, 3)
+    bad.remembered(1, 2, 3)
+    bad.remembered(1, 3, -1)  # of a newer epoch: no vote yet
+    with pytest.raises(Violation, match="vote-durable"):
+        bad.remembered(1, 2, -1)
+
+
 def test_epochs_never_fall() -> None:
     bad = oracle()
     bad.showed_epoch(1, 2)
@@ -130,6 +139,15 @@ def test_what_is_committed_is_agreed() -> None:
         bad.advanced(3, 2, leads_epoch=None)
 
 
+def test_a_node_never_takes_a_commit_back() -> None:
+    bad = oracle()
+    bad.advanced(1, 2, leads_epoch=1)
+    bad.recovered(1, [A, B], 1)
+    bad.advanced(1, 1, leads_epoch=None)  # a new process knows of none at first
+    with pytest.raises(Violation, match="commit-monotone"):
+        bad.advanced(1, 1, leads_epoch=None)
+
+
 def test_a_leader_commits_first() -> None:
     with pytest.raises(Violation, match="commit-led"):
         oracle().advanced(2, 1, leads_epoch=None)
@@ -147,4 +165,7 @@ def test_the_end_is_what_was_said() -> None:
         bad.finish(1, [A])
     bad.truncated(3, 1)
     with pytest.raises(Violation, match="converged"):
+        bad.finish(3, [A])
+    bad.acknowledge(1, B)
+    with pytest.raises(Violation, match="acked-lost"):
         bad.finish(3, [A])

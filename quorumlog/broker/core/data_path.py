@@ -12,6 +12,7 @@ from quorumlog.wire.codec.identifiers import (
     BrokerId,
     Epoch,
     Offset,
+    TopicId,
     TopicPartition,
 )
 
@@ -53,6 +54,7 @@ class PartitionFetch:
     """What one fetch asks of one partition."""
 
     topic_partition: TopicPartition
+    topic_id: TopicId | None = None  # None: asked by name, whatever topic has it
     fetch_offset: Offset
     max_bytes: int
     leader_epoch: Epoch = NO_EPOCH  # as the asker knows it; NO_EPOCH: do not check

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
+
+class Disconnect(Exception):
+    """Raised by a handler: close the connection, because no answer could say what is wrong."""
+
+
 Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response] | None
 """A response now, later (Future), as a task (coroutine), or never (None: acks=0)."""
 

@@ -1,9 +1,12 @@
 """CreateTopics (19): the controller creates; answered once this broker knows of it, too."""
 
 from collections import Counter
+from collections.abc import Mapping
 
+from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.handlers.names import is_topic_name
+from quorumlog.broker.handlers.describe_configs import topic_configs
+from quorumlog.broker.handlers.names import is_topic_name, shortened
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
@@ -14,6 +17,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages.create_topics import (
     CreatableTopic,
+    CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -37,7 +41,12 @@ async def handle(
             results[topic.name] = refusal
     if wanted:
         results |= await _create(context, wanted, request)
-    return CreateTopicsResponse(topics=[_outcome(result) for result in results.values()])
+    given = {topic.name: topic.configs for topic in wanted}
+    return CreateTopicsResponse(
+        topics=[
+            _outcome(context, result, given.get(result.name, {})) for result in results.values()
+        ]
+    )
 
 
 def _refusal(topic: CreatableTopic, count: int) -> TopicResult | None:
@@ -52,6 +61,14 @@ def _refusal(topic: CreatableTopic, count: int) -> TopicResult | None:
         )
         return TopicResult(
             name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=message
+        )
+    indexes = Counter(assignment.partition_index for assignment in topic.assignments)
+    if len(indexes) < len(topic.assignments):
+        message = f"more than one assignment for partition {indexes.most_common(1)[0][0]}"
+        return TopicResult(
+            name=topic.name,
+            error_code=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            error_message=message,
         )
     nulls = [config.name for config in topic.configs if config.value is None]
     if nulls:
@@ -98,16 +115,29 @@ async def _create(
     return {result.name: result for result in results}
 
 
-def _outcome(result: TopicResult) -> CreatableTopicResult:
+def _outcome(
+    context: BrokerContext, result: TopicResult, given: Mapping[str, str]
+) -> CreatableTopicResult:
+    is_fine = result.error_code is ErrorCode.NONE
     return CreatableTopicResult(
         name=result.name,
         topic_id=result.topic_id,
         error_code=result.error_code,
-        error_message=result.error_message,
+        error_message=shortened(result.error_message),
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
-        configs=[],  # never null: Java's admin client does not expect that
+        # Never null: Java's admin client does not expect that.
+        configs=_configs(context.settings, given) if is_fine else [],
     )
+
+
+def _configs(settings: BrokerSettings, given: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=config.name, value=config.value, config_source=config.config_source
+        )
+        for config in topic_configs(settings, given)
+    ]
 
 
 HANDLER = ApiHandler(

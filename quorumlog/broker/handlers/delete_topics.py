@@ -1,6 +1,9 @@
 """DeleteTopics (20): by name, or by id from v6 on (KIP-516)."""
 
+from collections import Counter
+
 from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.names import shortened
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, TopicResult
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -24,18 +27,39 @@ async def handle(
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
     else:
         asked = request.topics
-    by_id = context.image.topic_names
-    names = [
-        topic.name if topic.name is not None else by_id.get(TopicId(topic.topic_id))
-        for topic in asked
-    ]
-    wanted = sorted({name for name in names if name is not None})
+    names = [_name_of(context, topic) for topic in asked]
+    counts: Counter[str | None] = Counter(name for name in names if name is not None)
+    refused = [_refusal(topic, counts[name]) for topic, name in zip(asked, names, strict=True)]
+    refusals = zip(names, refused, strict=True)
+    wanted = sorted({name for name, refusal in refusals if name is not None and refusal is None})
     results = await _delete(context, header, wanted, request.timeout_ms) if wanted else {}
     outcomes = [
-        _outcome(topic, results.get(name) if name is not None else None)
-        for topic, name in zip(asked, names, strict=True)
+        refusal or _outcome(topic, results.get(name) if name is not None else None)
+        for topic, name, refusal in zip(asked, names, refused, strict=True)
     ]
     return DeleteTopicsResponse(responses=outcomes)
+
+
+def _name_of(context: BrokerContext, asked: DeleteTopicState) -> str | None:
+    if asked.name is not None:
+        return asked.name
+    return context.image.topic_names.get(TopicId(asked.topic_id))
+
+
+def _refusal(asked: DeleteTopicState, count: int) -> DeletableTopicResult | None:
+    """Refuse what could be meant in two ways: a topic that is gone does not come back."""
+    if (asked.name is not None) == (asked.topic_id != ZERO_TOPIC_ID):
+        message = "a topic is named by its name or by its id: by one of them"
+    elif count > 1:
+        message = "the request names this topic more than once"
+    else:
+        return None
+    return DeletableTopicResult(
+        name=asked.name,
+        topic_id=asked.topic_id,
+        error_code=ErrorCode.INVALID_REQUEST,
+        error_message=message,
+    )
 
 
 async def _delete(
@@ -73,7 +97,7 @@ def _outcome(asked: DeleteTopicState, result: TopicResult | None) -> DeletableTo
         name=result.name,
         topic_id=topic_id,
         error_code=result.error_code,
-        error_message=result.error_message,
+        error_message=shortened(result.error_message),
     )
 
 

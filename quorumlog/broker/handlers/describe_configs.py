@@ -1,6 +1,6 @@
 """DescribeConfigs (32): of topics, and of this broker. Source: KIP-133, KIP-226, KIP-569."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from enum import IntEnum
 from typing import Final
@@ -56,9 +56,9 @@ def _describe(
         if topic is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return result
-        configs = _topic_configs(context.settings, {**topic.configs})
+        configs = topic_configs(context.settings, topic.configs)
     elif resource.resource_type == BROKER and name == str(context.broker_id):
-        configs = _broker_configs(context.settings)
+        configs = _broker_configs(context)
     else:
         result.error_code = ErrorCode.INVALID_REQUEST
         result.error_message = f"this is broker {context.broker_id}: it describes topics and itself"
@@ -74,9 +74,10 @@ def _describe(
     return result
 
 
-def _topic_configs(
-    settings: BrokerSettings, given: dict[str, str]
+def topic_configs(
+    settings: BrokerSettings, given: Mapping[str, str]
 ) -> Iterator[DescribeConfigsResourceResult]:
+    """Yield every setting of a topic that is `given` these, as DescribeConfigs shows it."""
     for name in sorted({*TOPIC_CONFIGS, *given}):
         config_type, default = TOPIC_CONFIGS.get(name, (ConfigType.STRING, ""))
         is_given = name in given
@@ -88,7 +89,16 @@ def _topic_configs(
         )
 
 
-def _broker_configs(settings: BrokerSettings) -> Iterator[DescribeConfigsResourceResult]:
+def _broker_configs(context: BrokerContext) -> Iterator[DescribeConfigsResourceResult]:
+    settings, broker = context.settings, context.image.brokers.get(context.broker_id)
+    if broker is not None:
+        yield DescribeConfigsResourceResult(
+            name="advertised.listeners",
+            value=f"PLAINTEXT://{broker.host}:{broker.port}",
+            read_only=True,
+            config_source=ConfigSource.STATIC_BROKER,
+            config_type=ConfigType.LIST,
+        )
     for field in sorted(fields(settings), key=lambda field: field.name):
         value = getattr(settings, field.name)
         is_default = value == field.default

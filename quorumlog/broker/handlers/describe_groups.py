@@ -3,6 +3,7 @@
 from quorumlog.broker.core.groups.group import Group, Member
 from quorumlog.broker.core.groups.states import GroupState
 from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.names import shortened
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_groups import (
@@ -39,7 +40,7 @@ def _describe(context: BrokerContext, group_id: str, knows_not_found: bool) -> D
         return DescribedGroup(
             group_id=group_id,
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
-            error_message=f"there is no group {group_id}",
+            error_message=shortened(f"there is no group {group_id}"),
             group_state=GroupState.DEAD.value,
         )
     return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)

@@ -47,13 +47,15 @@ def _spec(context: BrokerContext, version: int, request: FetchRequest) -> FetchS
         replica_epoch = request.replica_state.replica_epoch
     partitions = []
     for topic in request.topics:
-        name, error_code = topic.topic, ErrorCode.NONE
+        name, topic_id, error_code = topic.topic, None, ErrorCode.NONE
         if version >= TOPIC_IDS_SINCE:
-            name = context.image.topic_names.get(TopicId(topic.topic_id), "")
+            topic_id = TopicId(topic.topic_id)
+            name = context.image.topic_names.get(topic_id, "")
             error_code = ErrorCode.NONE if name else ErrorCode.UNKNOWN_TOPIC_ID
         partitions += [
             PartitionFetch(
                 topic_partition=TopicPartition(name, fetch.partition),
+                topic_id=topic_id,
                 fetch_offset=Offset(fetch.fetch_offset),
                 max_bytes=fetch.partition_max_bytes,
                 leader_epoch=Epoch(fetch.current_leader_epoch),
@@ -69,7 +71,7 @@ def _spec(context: BrokerContext, version: int, request: FetchRequest) -> FetchS
         replica_id=BrokerId(replica_id),
         replica_epoch=replica_epoch,
         max_wait_ms=request.max_wait_ms,
-        min_bytes=request.min_bytes,
+        min_bytes=min(request.min_bytes, max_bytes),  # more than fits is never there
         max_bytes=max_bytes,
         partitions=partitions,
     )

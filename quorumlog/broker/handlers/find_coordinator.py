@@ -6,6 +6,7 @@ Creates `__consumer_offsets` when it is first needed. Source: KIP-699 (many keys
 from typing import Final
 
 from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
+from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.handlers.api import ApiHandler, Reply
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
@@ -31,6 +32,20 @@ def handle(context: BrokerContext, header: RequestHeader, request: FindCoordinat
     return _answer(context, header, request)
 
 
+def offsets_topic(settings: BrokerSettings) -> NewTopic:
+    """Return what `__consumer_offsets` is to be, whoever is the first to ask for it."""
+    return NewTopic(
+        name=OFFSETS_TOPIC,
+        partitions=settings.offsets_topic_num_partitions,
+        replication_factor=settings.offsets_topic_replication_factor,
+        configs={
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(settings.offsets_topic_segment_bytes),
+        },
+    )
+
+
 def _has_leaders(image: ClusterImage) -> bool:
     topic = image.topics.get(OFFSETS_TOPIC)
     return topic is not None and all(part.leader_id in image.brokers for part in topic.partitions)
@@ -40,19 +55,8 @@ async def _create_then_answer(
     context: BrokerContext, header: RequestHeader, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     if OFFSETS_TOPIC not in context.image.topics:
-        settings = context.settings
-        topic = NewTopic(
-            name=OFFSETS_TOPIC,
-            partitions=settings.offsets_topic_num_partitions,
-            replication_factor=settings.offsets_topic_replication_factor,
-            configs={
-                "cleanup.policy": "compact",
-                "compression.type": "producer",
-                "segment.bytes": str(settings.offsets_topic_segment_bytes),
-            },
-        )
         try:
-            [result] = await context.controller.create_topics([topic])
+            [result] = await context.controller.create_topics([offsets_topic(context.settings)])
         except ControllerUnavailable:
             return _answer(context, header, request)
         if result.error_code not in {ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:

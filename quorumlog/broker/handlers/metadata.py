@@ -5,9 +5,11 @@ Source: KIP-516 (topic ids from v10 on), KIP-204 (auto creation is the client's 
 
 from typing import Final
 
+from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
 from quorumlog.broker.handlers.api import ApiHandler, Reply
 from quorumlog.broker.handlers.cluster_view import metadata_response, topic_of
-from quorumlog.broker.handlers.names import is_topic_name
+from quorumlog.broker.handlers.find_coordinator import offsets_topic
+from quorumlog.broker.handlers.names import TRANSACTIONS_TOPIC, is_topic_name
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -34,7 +36,13 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
     ]
     if request.allow_auto_topic_creation and context.settings.auto_create_topics_enable:
         known = context.image.topics
-        missing = [name for name in names if name not in known and is_topic_name(name)]
+        missing = [
+            name
+            for name in names
+            # DEVIATION: Kafka makes it. There are no transactions yet to need it.
+            # docs/decisions/0013-transactional-ids-are-refused.md
+            if name not in known and is_topic_name(name) and name != TRANSACTIONS_TOPIC
+        ]
         if missing:
             return _create_then_answer(context, header, request, missing)
     return _answer(context, header, request)
@@ -71,8 +79,12 @@ async def _create_then_answer(
 ) -> MetadataResponse:
     """Create, and wait a little: an answer with leaders spares every client a retry."""
     refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+    wanted = [
+        offsets_topic(context.settings) if name == OFFSETS_TOPIC else NewTopic(name=name)
+        for name in refused
+    ]
     try:
-        results = await context.controller.create_topics([NewTopic(name=name) for name in missing])
+        results = await context.controller.create_topics(wanted)
     except ControllerUnavailable:
         return _answer(context, header, request, refused)
     refused |= {

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final
 
 from quorumlog.broker.core.data_path import ProduceResult
-from quorumlog.broker.handlers.api import ApiHandler, Reply
+from quorumlog.broker.handlers.api import ApiHandler, Disconnect, Reply
 from quorumlog.broker.handlers.leaders import leader_hints
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -110,11 +110,21 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
                     at, _records(data), acks=request.acks, timeout_ms=request.timeout_ms, done=done
                 )
     if request.acks == 0:
+        _disconnect_if_refused(answer.response)
         return None
     if answer.waiting == 0:
         return answer.finish()
     answer.future = asyncio.get_running_loop().create_future()
     return answer.future
+
+
+def _disconnect_if_refused(response: ProduceResponse) -> None:
+    """Let a producer that wants no answers notice: it asks for metadata then, as with Kafka."""
+    for topic in response.responses:
+        for slot in topic.partition_responses:
+            if slot.error_code != ErrorCode.NONE:
+                error_code = ErrorCode(slot.error_code).name
+                raise Disconnect(f"acks=0, {topic.name}-{slot.index}: {error_code}")
 
 
 def _records(data: PartitionProduceData) -> bytes | bytearray | memoryview:

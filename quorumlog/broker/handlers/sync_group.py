@@ -3,15 +3,20 @@
 from quorumlog.broker.core.groups.requests import Sync
 from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from quorumlog.wire.codec.schemas import RequestHeader
+
+FIRST_VERSION_WITH_PROTOCOL = 5  # null is allowed there, and refused (KIP-559)
 
 
 async def handle(
     context: BrokerContext, header: RequestHeader, request: SyncGroupRequest
 ) -> SyncGroupResponse:
     """Hand in the assignment (the leader), get one's part of it."""
-    del header
+    lacks_protocol = None in {request.protocol_type, request.protocol_name}
+    if lacks_protocol and header.api_version >= FIRST_VERSION_WITH_PROTOCOL:
+        return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
     sync = Sync(
         group_id=request.group_id,
         generation_id=request.generation_id,

@@ -17,6 +17,10 @@ from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader
 
 Buffer = bytes | bytearray | memoryview
+# DEVIATION: Kafka lets any number wait, each for as long as its client asks: up to 24 days.
+# docs/decisions/0020-what-a-client-may-leave-waiting.md
+WAITING_MAX: Final = 100_000  # acks=all, of this broker
+TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait for their replicas already"
 
 
 class Appends:
@@ -53,6 +57,9 @@ class Appends:
         refusal = driver.partition.append_refusal(acks)
         if refusal is not ErrorCode.NONE:
             done(ProduceResult(refusal))
+            return
+        if acks == ACKS_ALL and len(self._deadlines) >= WAITING_MAX:
+            done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MANY_WAIT))
             return
         wall_ms = self._now_ms()
         error_code, header, reason = admit(

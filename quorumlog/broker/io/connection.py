@@ -2,7 +2,8 @@
 
 A handler that answers at once runs inside the socket callback. One that answers by a Future lets
 later requests pass (pipelining); its response waits for its turn. One that is a coroutine is a
-task, and later requests wait for it, as in Kafka. Everything is bounded: a client that does not
+task, and later requests wait for it, as in Kafka; they wait for a Fetch, too, for many large
+responses at once would be more than memory holds. Everything is bounded: a client that does not
 read what it asked for, or asks too much at once, is not read from until it has caught up.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import replace
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from quorumlog.broker.handlers.api import Reply
+from quorumlog.broker.handlers.api import Disconnect, Reply
 from quorumlog.broker.handlers.api_versions import unsupported_version
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
@@ -30,6 +31,7 @@ from quorumlog.wire.io.frames import FrameProtocol
 if TYPE_CHECKING:
     from quorumlog.broker.io.server import Server
 
+FETCH_KEY: Final = 1
 FLUSH_BYTES: Final = 256 * 1024  # responses are gathered up to here, then written
 
 _log = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ class Connection(FrameProtocol):
     Invariants:
     1. Responses leave in the order of their requests.
     2. While a coroutine handler runs, no frame is delivered: it may use views into its own.
-    3. At most `queued_max_requests` requests are under way.
+    3. At most `queued_max_requests` requests are under way, and at most one of them is a Fetch.
     """
 
     def __init__(self, server: "Server") -> None:
@@ -76,7 +78,7 @@ class Connection(FrameProtocol):
 
     def connection_closed(self, error: Exception | None) -> None:
         """Forget everything that was under way: nobody waits for it."""
-        if isinstance(error, MalformedFrame | UnsupportedVersion):
+        if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
             _log.warning("%s: closed: %s", self._peer, error)
         if self._task is not None:
             self._task.cancel()
@@ -114,6 +116,8 @@ class Connection(FrameProtocol):
             reply = handler.handle(self._context, header, request)
         except InvariantViolation as violation:
             self._server.on_fatal(violation)
+        except Disconnect as reason:
+            self.close(reason)
         except Exception:  # noqa: BLE001  # the outermost frame of a handler
             self._handler_failed(header)
         else:
@@ -209,6 +213,8 @@ class Connection(FrameProtocol):
     def _regulate(self) -> None:
         """Take in frames only while there is room for what they cause."""
         has_room = len(self._turns) < self._turns_max and self._task is None
+        if self._turns and self._turns[-1][0].api_key == FETCH_KEY:
+            has_room = False
         if has_room and self.is_writable:
             self.resume_frames()
         else:

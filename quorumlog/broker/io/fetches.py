@@ -136,13 +136,10 @@ class Fetches:
         self, spec: FetchSpec, partition: PartitionFetch, so_far: _Progress, now_ms: int
     ) -> None:
         """Let the partition judge a fetch on arrival; a follower's is counted."""
-        if partition.error_code is not ErrorCode.NONE:
-            so_far.error_code = partition.error_code
-            return
-        driver = self._drivers.get(partition.topic_partition)
+        driver = self._find(partition, so_far)
         if driver is None:
-            so_far.error_code = self._error_for_missing(partition.topic_partition)
-        elif not spec.is_from_follower:
+            return
+        if not spec.is_from_follower:
             self._take(so_far, self._judge_read(driver, partition))
         else:
             fetched = events.FollowerFetched(
@@ -153,6 +150,19 @@ class Fetches:
                 last_fetched_epoch=partition.last_fetched_epoch,
             )
             self._take(so_far, driver.judge_follower_fetch(now_ms, fetched))
+
+    def _find(self, partition: PartitionFetch, so_far: _Progress) -> PartitionDriver | None:
+        """Return the replica that is asked for, or say why there is none."""
+        driver = self._drivers.get(partition.topic_partition)
+        if partition.error_code is not ErrorCode.NONE:
+            so_far.error_code = partition.error_code
+        elif driver is None:
+            so_far.error_code = self._error_for_missing(partition.topic_partition)
+        elif partition.topic_id is not None and partition.topic_id != driver.topic_id:
+            so_far.error_code = ErrorCode.UNKNOWN_TOPIC_ID  # deleted, and made again by this name
+        else:
+            return driver
+        return None
 
     def _judge_read(self, driver: PartitionDriver, partition: PartitionFetch) -> AnswerFetch:
         return driver.partition.judge_read(
@@ -232,22 +242,19 @@ class Fetches:
                 of_interest = News.APPENDED if parked.spec.replica_id != -1 else News.COMMITTED
                 if what & (of_interest | News.CHANGED):
                     touched[parked] = None
-                    if what & News.CHANGED:
-                        self._judge_again(parked, topic_partition)
         for parked in touched:
+            self._judge_changed(parked, news)
             self._read_touched(parked, news)
             if self._is_enough(parked.spec, parked.progress):
                 self._finish(parked)
 
-    def _judge_again(self, parked: ParkedFetch, topic_partition: TopicPartition) -> None:
-        """Start this partition anew: what was read may be another leader's past by now."""
+    def _judge_changed(self, parked: ParkedFetch, news: Mapping[TopicPartition, News]) -> None:
+        """Start changed partitions anew: what was read may be another leader's past by now."""
         for index, partition in enumerate(parked.spec.partitions):
-            if partition.topic_partition == topic_partition:
+            if news.get(partition.topic_partition, News(0)) & News.CHANGED:
                 so_far = parked.progress[index] = _Progress(partition.fetch_offset)
-                driver = self._drivers.get(topic_partition)
-                if driver is None:
-                    so_far.error_code = self._error_for_missing(topic_partition)
-                else:
+                driver = self._find(partition, so_far)
+                if driver is not None:
                     self._take(so_far, self._judge_read(driver, partition))
 
     def _read_touched(self, parked: ParkedFetch, news: Mapping[TopicPartition, News]) -> None:

@@ -23,7 +23,11 @@ R = TypeVar("R")
 
 
 class GroupService:
-    """Invariant: one shard per partition that we lead, of the newest leader epoch we heard of."""
+    """Invariant: one shard per partition that we lead, of the newest leader epoch we heard of.
+
+    An older epoch than that of a shard changes nothing (KAFKA-18137). Nothing is remembered of a
+    partition that we do not lead: a topic that is made again starts at epoch 0.
+    """
 
     def __init__(
         self,
@@ -38,23 +42,21 @@ class GroupService:
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
         self._shards: Final[dict[TopicPartition, GroupShard]] = {}
-        self._newest_epoch: Final[dict[TopicPartition, Epoch]] = {}
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups of the partition; keep those we have if only the epoch rose."""
-        if topic_partition.topic != OFFSETS_TOPIC or self._is_old(topic_partition, leader_epoch):
+        if topic_partition.topic != OFFSETS_TOPIC:
             return
         shard = self._shards.get(topic_partition)
         if shard is None:
             shard = self._open(topic_partition)
-        shard.leader_epoch = leader_epoch
+        shard.leader_epoch = max(shard.leader_epoch, leader_epoch)
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Forget the groups of the partition: members are told to look elsewhere."""
-        if topic_partition.topic != OFFSETS_TOPIC or self._is_old(topic_partition, leader_epoch):
-            return
-        shard = self._shards.pop(topic_partition, None)
-        if shard is not None:
+        shard = self._shards.get(topic_partition)
+        if shard is not None and leader_epoch >= shard.leader_epoch:
+            del self._shards[topic_partition]
             shard.close()
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
@@ -63,9 +65,7 @@ class GroupService:
         if topic is not None:
             self._partitions = len(topic.partitions)
         deleted = tuple(sorted(delta.deleted_topics))
-        if OFFSETS_TOPIC in delta.deleted_topics:
-            self._newest_epoch.clear()  # a topic of this name starts again at epoch 0
-        elif deleted:
+        if deleted:
             for _, shard in sorted(self._shards.items()):
                 shard.tell(events.TopicsDeleted(topics=deleted))
 
@@ -113,13 +113,6 @@ class GroupService:
     def _load_again(self, lost: GroupShard) -> None:
         if self._shards.get(lost.topic_partition) is lost:
             self._open(lost.topic_partition).leader_epoch = lost.leader_epoch
-
-    def _is_old(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> bool:
-        """Leadership may be told twice, or late: an older epoch changes nothing (KAFKA-18137)."""
-        if leader_epoch < self._newest_epoch.get(topic_partition, leader_epoch):
-            return True
-        self._newest_epoch[topic_partition] = leader_epoch
-        return False
 
     def _steady_ms(self) -> int:
         """Return the time: of the wall clock, but never set back or forth while we run."""

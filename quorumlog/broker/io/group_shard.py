@@ -32,6 +32,7 @@ from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 R = TypeVar("R")
 
 LOAD_POLL_S: Final = 0.02  # how often we look whether the rest of the log is committed by now
+BATCHES_AT_ONCE: Final = 100  # replayed without a break: some ms
 NO_TIMEOUT_MS: Final = 2_147_483_647  # we want the outcome, however long it takes
 EARLIEST_TIMESTAMP: Final = -2
 
@@ -117,6 +118,7 @@ class GroupShard:
         self._asked: dict[int, tuple[GroupRequest[Any], asyncio.Future[Any]]] = {}
         self._writes: deque[tuple[int, asyncio.Future[ProduceResult]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._heard_while_loading: list[Event] = []
         self._loading: Final = asyncio.get_running_loop().create_task(self._load())
 
     @property
@@ -137,7 +139,9 @@ class GroupShard:
         return answer
 
     def tell(self, event: Event) -> None:
-        """Step, and perform the effects. Does nothing unless the shard is active."""
+        """Step, and perform the effects: once loaded. Does nothing if the shard has ended."""
+        if self._phase is _Phase.LOADING:
+            self._heard_while_loading.append(event)
         if self._phase is not _Phase.ACTIVE:
             return
         try:
@@ -228,9 +232,12 @@ class GroupShard:
             self._phase = _Phase.FAILED
         else:
             self._phase = _Phase.ACTIVE
-            self._set_timer()
             groups = len(self._coordinator.groups)
             _log.info("%s: %d groups, epoch %d", self.topic_partition, groups, self.leader_epoch)
+            self._set_timer()
+            for event in self._heard_while_loading:
+                self.tell(event)
+            self._heard_while_loading.clear()
 
     async def _read_all(self) -> None:
         """Replay the log; return when all of it is replayed, and thus committed."""
@@ -240,16 +247,18 @@ class GroupShard:
             if read.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 offset = self._replicas.list_offset(where, EARLIEST_TIMESTAMP, NO_EPOCH).offset
             elif read.error_code is ErrorCode.NONE and read.next_offset > offset:
-                self._replay(read)
+                await self._replay(read)
                 offset = read.next_offset
-                await asyncio.sleep(0)  # others may use the loop between two reads
                 continue
             elif read.error_code is ErrorCode.NONE and self._is_end(offset):
                 return
             await asyncio.sleep(LOAD_POLL_S)
 
-    def _replay(self, read: LocalRead) -> None:
-        for header, records in decode_batches(read.records):
+    async def _replay(self, read: LocalRead) -> None:
+        """Take over what was read; others use the loop meanwhile: every commit is a batch."""
+        for count, (header, records) in enumerate(decode_batches(read.records)):
+            if count % BATCHES_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if header.is_control:
                 continue
             for record in records:

@@ -8,7 +8,7 @@ is what the controller waits for before it lets the broker lead. Source: KIP-631
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quorumlog.metadata_quorum.controller_client import (
@@ -57,7 +57,7 @@ class BrokerLifecycle:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.broker_epoch = -1
-        self._registration: Final = registration
+        self._registration = registration
         self._registrar: Final = registrar
         self._settings: Final = settings
         self._registered: Final = registered
@@ -72,8 +72,14 @@ class BrokerLifecycle:
         self._image = image
         self._look()
 
-    def start(self) -> None:
-        """Register, then send heartbeats until `stop`."""
+    def start(self, *, previous_broker_epoch: int = -1) -> None:
+        """Register, then send heartbeats until `stop`.
+
+        `previous_broker_epoch`: of the process before, if it closed every log (KIP-966).
+        """
+        self._registration = replace(
+            self._registration, previous_broker_epoch=previous_broker_epoch
+        )
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, *, timeout_ms: int) -> None:
@@ -124,7 +130,7 @@ class BrokerLifecycle:
 
     async def _register(self) -> None:
         """Register, however often it takes. Raises RegistrationFailed when the time is up."""
-        backoff_s, last_error = RETRY_S[0], ""
+        backoff_s, last_error = RETRY_S[0], "no controller has answered"
         try:
             async with asyncio.timeout(
                 self._settings.initial_broker_registration_timeout_ms / 1000

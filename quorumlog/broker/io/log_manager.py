@@ -153,18 +153,16 @@ class LogManager:
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Make the high watermarks durable; those of logs that are not open yet are kept."""
-        self.write_high_watermarks(self.note_high_watermarks(high_watermarks))
+        self.note_high_watermarks(high_watermarks)
+        self.write_high_watermarks()
 
-    def note_high_watermarks(
-        self, high_watermarks: Mapping[TopicPartition, Offset]
-    ) -> Mapping[TopicPartition, Offset]:
-        """Take them over; return all that are known, for `write_high_watermarks`."""
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Take them over, for `write_high_watermarks`."""
         self._high_watermarks.update(high_watermarks)
-        return dict(self._high_watermarks)
 
-    def write_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Make these, and no others, durable."""
-        self._write(REPLICATION_FILE, high_watermarks)
+    def write_high_watermarks(self) -> None:
+        """Make durable what is known by the time it is written: a log may be deleted meanwhile."""
+        self._write(REPLICATION_FILE, self._high_watermarks)
 
     def checkpoint_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
         """Make durable up to where each log is: a recovery reads on from there."""
@@ -208,10 +206,11 @@ class LogManager:
             self.checkpoint_recovery_points({})
             self._deleted.clear()
 
-    def _write(self, file_name: str, offsets: Mapping[TopicPartition, Offset]) -> None:
+    def _write(self, file_name: str, offsets: dict[TopicPartition, Offset]) -> None:
         try:
             with self._writing:
-                write_offset_checkpoint(self._disk, self._directory, file_name, offsets)
+                # In one step: the other thread may change it while it is written.
+                write_offset_checkpoint(self._disk, self._directory, file_name, dict(offsets))
         except OSError as error:
             raise StorageError(f"cannot checkpoint in {self._directory}: {error}") from error
 

@@ -198,10 +198,12 @@ class PartitionDriver:
             case effects.ProposeIsr():
                 self._outbox.propose_isr(self, effect)
             case effects.TruncateTo(offset=offset):
+                was_end = self.log.log_end_offset
                 self.log.truncate_to(offset)
-                self._outbox.truncated(self)
-                self.rebuild_producers()
                 log_end_offset = self.log.log_end_offset
+                if log_end_offset < was_end:  # else only an epoch went: nothing to read again
+                    self._outbox.truncated(self)
+                    self.rebuild_producers()
                 self.feed(now_ms, events.LogTruncated(log_end_offset=log_end_offset))
             case effects.StartOverAt(offset=offset):
                 self.log.truncate_fully_and_start_at(offset)

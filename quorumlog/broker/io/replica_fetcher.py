@@ -240,6 +240,8 @@ class ReplicaFetcher:
                 )
                 if answer.records:
                     active.append(followed)
+                    # Asked for last next time: a full answer leaves out whoever comes last.
+                    self._followed[followed.driver] = self._followed.pop(followed.driver)
         self._took(now_ms, active)
 
     def _loop_ended(self, loop: asyncio.Task[None]) -> None:

@@ -184,7 +184,10 @@ class ReplicaManager:
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
-            self._logs.set_aside_strays(self._replicas.assigned())
+            try:
+                self._logs.set_aside_strays(self._replicas.assigned())
+            except StorageError as error:
+                self._fail(error)
 
     # --- The data path ---
 
@@ -289,6 +292,8 @@ class ReplicaManager:
             await asyncio.sleep(interval_ms / 1000)
             now_ms = monotonic_ms()
             for driver in list(self._drivers.values()):
+                if driver.log.failure is not None:
+                    raise driver.log.failure  # nobody may append: the tick is who notices
                 driver.note_tick(now_ms)
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + expire_ms
@@ -300,8 +305,8 @@ class ReplicaManager:
         recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
         while True:
             await asyncio.sleep(interval_s)
-            high_watermarks = self._logs.note_high_watermarks(self._high_watermarks())
-            await asyncio.to_thread(self._logs.write_high_watermarks, high_watermarks)
+            self._logs.note_high_watermarks(self._high_watermarks())
+            await asyncio.to_thread(self._logs.write_high_watermarks)
             recovery_points_due_s -= interval_s
             if recovery_points_due_s <= 0:
                 recovery_points_due_s = RECOVERY_POINT_INTERVAL_S

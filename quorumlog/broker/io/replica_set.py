@@ -5,6 +5,7 @@ from typing import Final
 
 from quorumlog.broker.core import events
 from quorumlog.broker.core.admission import TopicLimits, topic_limits
+from quorumlog.broker.core.events import Event
 from quorumlog.broker.core.partition import Partition
 from quorumlog.broker.core.producer_state import ProducerStates
 from quorumlog.broker.core.purgatory import Deadlines
@@ -91,7 +92,14 @@ class ReplicaSet:
         if driver is None:
             driver = self._open(at, topic, outbox)
         if driver is not None:
-            driver.feed(now_ms, self._published(topic, partition))
+            self._feed(now_ms, driver, self._published(topic, partition))
+
+    def _feed(self, now_ms: int, driver: PartitionDriver, event: Event) -> None:
+        """Tell one partition; a disk that refuses keeps no news from the others."""
+        try:
+            driver.feed(now_ms, event)
+        except StorageError as error:
+            self._failed(error)
 
     def _published(self, topic: TopicImage, partition: PartitionImage) -> events.PartitionPublished:
         default = self._settings.min_insync_replicas

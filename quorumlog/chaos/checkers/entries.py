@@ -37,6 +37,7 @@ OUTCOMES: Final = ("ok", "info", "fail")
 # flags
 REBALANCED_FLAG: Final = 1  # the group rebalanced during this poll
 GROUP_FLAG: Final = 2  # the reader is a member of a group
+SOUGHT_FLAG: Final = 4  # the reader has moved its position in this key by a seek
 
 ENTRY_SCHEMA: Final = pa.schema(
     [
@@ -63,8 +64,8 @@ class Entries:
 
     `key` is a place in `keys`, which is sorted. `op` and `completion` are the indexes of the
     operation's two rows (-1: it has no second). `ordinal` is the message's place in its operation.
-    `segment` grows whenever the process's position in this key was changed by an assign, a
-    subscribe, a seek or a crash.
+    `segment` grows whenever the process's position in this key may have been changed by something
+    else than a poll that is known to have happened.
     """
 
     keys: tuple[str, ...]

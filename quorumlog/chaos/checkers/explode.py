@@ -22,13 +22,14 @@ from quorumlog.chaos.checkers.entries import (
     PROBLEM,
     REBALANCED_FLAG,
     SEND,
+    SOUGHT_FLAG,
     Codes,
     Entries,
     Flags,
     Ints,
     sorted_codes,
 )
-from quorumlog.chaos.checkers.positions import position_changes, segments_of
+from quorumlog.chaos.checkers.positions import changes_before, position_changes
 from quorumlog.chaos.history.model import REBALANCED, TYPES, UNKNOWN_OFFSET
 
 _TXN: Final = "txn"
@@ -85,7 +86,11 @@ def explode(table: pa.Table) -> Entries:
     rows = rows_of(table)
     pairs, problems = pair_rows(rows)
     problems.update(_unjudged(rows, pairs))
-    parts = [_messages(rows, pairs), _notes(problems, _tally(rows, pairs))]
+    altered = _altered_sends(rows, pairs)
+    if len(altered):
+        reason = "a send that ended with other messages than it began with"
+        problems[reason] = rows.index[pairs.completion[altered]]
+    parts = [_messages(rows, pairs, altered), _notes(problems, _tally(rows, pairs))]
     return Entries.from_arrow(pa.concat_tables([part.to_arrow() for part in parts]))
 
 
@@ -181,7 +186,34 @@ def outcomes_of(rows: Rows, pairs: Pairs) -> Codes:
     return np.where(unknown, INFO, outcome).astype(np.int32)
 
 
-def _messages(rows: Rows, pairs: Pairs) -> Entries:
+def _altered_sends(rows: Rows, pairs: Pairs) -> Ints:
+    """Return the places in `pairs` of sends whose two rows name different messages."""
+    ended = pairs.completion >= 0
+    named = (rows.lengths(pairs.invocation) > 0) & (rows.lengths(pairs.completion) > 0)
+    sends = np.flatnonzero(rows.is_f(pairs.invocation, "send") & ended & named)
+    first, last = pairs.invocation[sends], pairs.completion[sends]
+    lengths = rows.lengths(first)
+    altered: Flags = lengths != rows.lengths(last)
+    same = np.flatnonzero(~altered)
+    of, ordinal = _spread(lengths[same])
+    one, other = (rows.starts[source[same]][of] + ordinal for source in (first, last))
+    differ = rows.message_key[one] != rows.message_key[other]
+    differ |= rows.message_value[one] != rows.message_value[other]
+    altered[same[of[differ]]] = True
+    return sends[altered]
+
+
+def _spread(lengths: Ints) -> tuple[Ints, Ints]:
+    """Return for each message of runs of these lengths: its run, and its place in it."""
+    of = np.repeat(np.arange(len(lengths)), lengths)
+    return of, np.arange(len(of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
+    """Return one entry per message.
+
+    What an operation of `altered` meant to send is there too, as sends that may have happened.
+    """
     kind = np.full(len(rows.fs), -1, np.int8)
     for name, code in _KINDS.items():
         if name in rows.fs:
@@ -192,25 +224,34 @@ def _messages(rows: Rows, pairs: Pairs) -> Entries:
     # Of a send that did not say in the end what it was about, the invocation did.
     source = np.where(told, pairs.completion, np.where(kinds == SEND, pairs.invocation, -1))
     chosen = np.flatnonzero((kinds >= 0) & (source >= 0))
-    source, lengths = source[chosen], rows.lengths(source[chosen])
-    of = np.repeat(np.arange(len(chosen)), lengths)
-    ordinal = np.arange(len(of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    source = np.concatenate([source[chosen], pairs.invocation[altered]])
+    is_meant = np.arange(len(source)) >= len(chosen)
+    chosen = np.concatenate([chosen, altered])
+    of, ordinal = _spread(rows.lengths(source))
     flat = rows.starts[source][of] + ordinal
     op = chosen[of]
     first, last = pairs.invocation[op], pairs.completion[op]
-    ended = last >= 0
-    changes = position_changes(rows, pairs.invocation, outcomes_of(rows, pairs))
+    ended, outcome = last >= 0, outcomes_of(rows, pairs)
+    # An invocation knows of no offsets, whatever it holds.
+    unplaced = (source == pairs.invocation[chosen])[of] | rows.is_f(first, _TXN)
+    ordinal = ordinal + np.where(is_meant[of], rows.lengths(last), 0)
+    changes = position_changes(rows, pairs.invocation, outcome)
     process, key = rows.process[first], rows.message_key[flat]
     is_poll = (kinds[op] == POLL) | (kinds[op] == FINAL_POLL)
     flags = np.where(rows.rebalanced[last] & ended, REBALANCED_FLAG, 0)
     flags = flags | np.where(np.isin(process, changes.members), GROUP_FLAG, 0)
+    moves, seeks = (
+        changes_before(made, process=process, key=key, op=rows.index[first], of=is_poll)
+        for made in (changes.moves, changes.seeks)
+    )
+    flags = flags | np.where(seeks > 0, SOUGHT_FLAG, 0)
     return Entries(
         keys=rows.keys,
         key=key,
         kind=kinds[op],
-        outcome=outcomes_of(rows, pairs)[op].astype(np.int8),
+        outcome=np.where(is_meant[of], INFO, outcome[op]).astype(np.int8),
         flags=np.where(is_poll, flags, 0).astype(np.int8),
-        offset=np.where(rows.is_f(first, _TXN), UNKNOWN_OFFSET, rows.message_offset[flat]),
+        offset=np.where(unplaced, UNKNOWN_OFFSET, rows.message_offset[flat]),
         value=rows.message_value[flat],
         op=rows.index[first],
         completion=np.where(ended, rows.index[last], -1),
@@ -218,7 +259,7 @@ def _messages(rows: Rows, pairs: Pairs) -> Entries:
         invoked_ns=rows.time_ns[first],
         completed_ns=np.where(ended, rows.time_ns[last], NEVER_NS),
         ordinal=ordinal.astype(np.int32),
-        segment=segments_of(changes, process=process, key=key, op=rows.index[first], of=is_poll),
+        segment=moves,
     )
 
 

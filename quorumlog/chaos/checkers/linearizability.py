@@ -41,6 +41,7 @@ def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     at, culprit = violations(bounds.lower, bounds.upper, order.key_start)
     late, early = bounds.lower_entry[culprit], bounds.upper_entry[at]
     own = (entries.process[late] == entries.process[early]) & (entries.kind[early] == SEND)
+    own &= ~order.values.resent[order.value_of[late]] & ~order.values.resent[order.value_of[early]]
     late, early = late[~own], early[~own]
     if not len(late):
         return []
@@ -80,7 +81,8 @@ def bounds_of(order: VersionOrder) -> Bounds:
     """Return L and U of every place."""
     entries, places = order.entries, len(order.place_key)
     placed = order.place_of != ABSENT
-    sound = placed & ~order.values.disputed[order.value_of]
+    sound = placed.copy()
+    sound[placed] = ~order.values.disputed[order.value_of[placed]]
     lower, upper = np.full(places, -NEVER_NS), np.full(places, NEVER_NS)
     lower_entry, upper_entry = np.full(places, ABSENT), np.full(places, ABSENT)
     # The send of a value that was only polled has no place of its own: it has its value's.

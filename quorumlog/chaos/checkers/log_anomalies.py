@@ -9,9 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import FINAL_END, FINAL_POLL, OK, Flags, Ints
+from quorumlog.chaos.checkers.entries import (
+    FINAL_END,
+    FINAL_POLL,
+    OK,
+    SOUGHT_FLAG,
+    Entries,
+    Flags,
+    Ints,
+)
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
-from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, earliest
+from quorumlog.chaos.checkers.version_order import ABSENT, NEVER, VersionOrder, earliest
 from quorumlog.chaos.checkers.witnesses import (
     NOBODY,
     Witness,
@@ -25,22 +33,52 @@ from quorumlog.chaos.checkers.witnesses import (
 class FinalReads:
     """How far the last phase got, by key: `end_entry` says that it reached the log's end."""
 
-    end_entry: Ints  # the `final_end` of the key, or ABSENT
+    end_entry: Ints  # the last `final_end` of the key, or ABSENT
+    end_op: Ints  # its operation, or ABSENT
+    end_offset: Ints  # the highest log end offset that was reached, or ABSENT
     last_place: Ints  # the last place a final poll returned, or ABSENT
     complete: Flags  # it reached the end, or at least every offset that anybody ever saw
+
+    def passed(self, order: VersionOrder) -> Flags:
+        """Tell which values must be among what was read to the log's end.
+
+        Those below that end, and those that were known before the end was asked for.
+        """
+        values = order.values
+        offset = np.append(order.place_offset, NEVER)[values.last]  # ABSENT finds what is appended
+        passed: Flags = offset < self.end_offset[values.key]
+        return passed | (values.known_by < self.end_op[values.key])
 
 
 def final_reads(order: VersionOrder) -> FinalReads:
     """Find how far the final reads got."""
     entries, keys = order.entries, len(order.entries.keys)
-    end_entry, last_place = np.full(keys, ABSENT), np.full(keys, ABSENT)
+    end_entry, end_op, end_offset, last_place = (np.full(keys, ABSENT) for _ in range(4))
     ends = np.flatnonzero((entries.kind == FINAL_END) & (entries.outcome == OK))
     end_entry[entries.key[ends]] = ends
-    read = (entries.kind == FINAL_POLL) & (entries.outcome == OK)
+    end_op[entries.key[ends]] = entries.op[ends]
+    np.maximum.at(end_offset, entries.key[ends], entries.offset[ends])
+    read = (entries.kind == FINAL_POLL) & (entries.outcome == OK) & is_from_start(entries)
     np.maximum.at(last_place, entries.key[read], order.place_of[read])
-    complete = (end_entry != ABSENT) | (last_place == order.key_start[1:] - 1)
-    complete[order.key_start[1:] == order.key_start[:-1]] |= True  # nobody ever saw an offset
-    return FinalReads(end_entry=end_entry, last_place=last_place, complete=complete)
+    complete = end_entry != ABSENT
+    later = (order.place_of != ABSENT) & (entries.offset >= end_offset[entries.key])
+    later &= (entries.completion > end_op[entries.key]) & (entries.kind != FINAL_POLL)
+    complete[entries.key[later]] = False  # the log went on
+    complete |= last_place == order.key_start[1:] - 1
+    complete |= order.key_start[1:] == order.key_start[:-1]  # nobody ever saw an offset
+    return FinalReads(
+        end_entry=end_entry,
+        end_op=end_op,
+        end_offset=end_offset,
+        last_place=last_place,
+        complete=complete,
+    )
+
+
+def is_from_start(entries: Entries) -> Flags:
+    """Tell which polls went through all that lies below, as a reader that sought may not have."""
+    sought: Flags = (entries.flags & SOUGHT_FLAG) != 0
+    return ~sought
 
 
 def log_anomalies(
@@ -105,9 +143,9 @@ def _inconsistent(order: VersionOrder) -> CheckResult:
 
 
 def _duplicate(order: VersionOrder) -> CheckResult:
-    """Find values seen at more than one offset."""
+    """Find values seen at more than one offset, though they were sent once."""
     entries, values = order.entries, order.values
-    found = np.flatnonzero(values.first != values.last)
+    found = np.flatnonzero((values.first != values.last) & ~values.resent)
     primary = _earliest_of(order.value_of, found, order.place_of != ABSENT)
     told = []
     for n in first_by_operation(entries, primary).tolist():
@@ -125,19 +163,20 @@ def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
     """Find acknowledged values that no ok poll returned, though readers got past them.
 
     Past: a higher place was polled (by its value's first place, so that conflicting offsets hide
-    nothing), or the final reads reached the log's end.
+    nothing) by a reader that had not sought there, or the final reads reached the log's end.
     """
     entries, values = order.entries, order.values
     reached = np.full(len(entries.keys), ABSENT)
-    np.maximum.at(reached, values.key[values.polled], values.first[values.polled])
+    reads = order.is_poll & (entries.outcome == OK) & is_from_start(entries)
+    np.maximum.at(reached, entries.key[reads], values.first[order.value_of[reads]])
     passed = (values.last != ABSENT) & (values.last <= reached[values.key])
-    passed |= finals.end_entry[values.key] != ABSENT
+    passed |= finals.passed(order)
     found = np.flatnonzero(values.acknowledged & ~values.polled & passed)
     sends = values.send_entry[found]
     told = []
     for v in found[first_by_operation(entries, sends)].tolist():
         key, place = int(values.key[v]), int(values.last[v])
-        beyond = order.is_poll & (entries.outcome == OK) & (entries.key == key)
+        beyond = reads & (entries.key == key)
         proof, note = first_entry(beyond & (order.place_of > max(place, 0))), "skipped"
         if place == ABSENT or proof == NOBODY:
             proof, note = int(finals.end_entry[key]), "not in the log when it was read to its end"
@@ -151,9 +190,8 @@ def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
 def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
     """Find values that were polled once, and were gone when everything was read again at last."""
     entries, values = order.entries, order.values
-    passed = (values.last <= finals.last_place[values.key]) | (
-        finals.end_entry[values.key] != ABSENT
-    )
+    passed = (values.last != ABSENT) & (values.last <= finals.last_place[values.key])
+    passed |= finals.passed(order)
     committed = values.acknowledged | values.undecided
     found = np.flatnonzero(committed & values.polled & ~values.final & passed)
     sends = values.send_entry[found]
@@ -212,7 +250,7 @@ def gaps_of(order: VersionOrder, finals: FinalReads) -> Mapping[str, Iterable[st
     """Return what cannot be judged in these keys: reason -> examples, all of them."""
     entries, values = order.entries, order.values
     names = np.array([*entries.keys, ""], object)
-    resent = np.flatnonzero(values.sends > 1)
+    resent = np.flatnonzero(values.resent)
     return {
         "final reads did not reach the end of a key": names[:-1][~finals.complete].tolist(),
         "a poll returned a message without an offset": names[

@@ -23,7 +23,7 @@ from quorumlog.chaos.checkers.entries import (
     Ints,
 )
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
-from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
 from quorumlog.chaos.checkers.witnesses import NOBODY, first_by_operation, first_entry, witness
 
 INTERLEAVED_SENDS: Final = "interleaved_sends"  # Jepsen's int-send-skip: legal, so only a figure
@@ -42,8 +42,13 @@ class Steps:
 def order_anomalies(order: VersionOrder) -> tuple[list[CheckResult], dict[str, int]]:
     """Return the anomalies, and counts of what is legal."""
     entries = order.entries
-    polls = _steps(order, np.flatnonzero(order.is_poll & (entries.outcome == OK)))
-    sends = _steps(order, np.flatnonzero((entries.kind == SEND) & (entries.outcome != FAIL)))
+    read = order.is_poll & (entries.outcome == OK)
+    polls = _steps(order, np.flatnonzero(read), settled=read)
+    sends = _steps(
+        order,
+        np.flatnonzero((entries.kind == SEND) & (entries.outcome != FAIL)),
+        settled=acknowledged(entries),
+    )
     still = (entries.flags[polls.after] & REBALANCED_FLAG) == 0
     alone = (entries.flags[polls.after] & GROUP_FLAG) == 0
     skips, backs, backs_sent = polls.delta > 1, polls.delta < 1, sends.delta < 1
@@ -62,17 +67,27 @@ def order_anomalies(order: VersionOrder) -> tuple[list[CheckResult], dict[str, i
     return results, {INTERLEAVED_SENDS: int(np.count_nonzero(sends.within & (sends.delta > 1)))}
 
 
-def _steps(order: VersionOrder, rows: Ints) -> Steps:
-    """Pair the entries at `rows` that follow each other, leaving out values of unknown place."""
+def _steps(order: VersionOrder, rows: Ints, *, settled: Flags) -> Steps:
+    """Pair the entries at `rows` that follow each other, leaving out values of unknown place.
+
+    From one operation to the next, only `settled` entries have a next: a send of unknown outcome
+    may take effect at any later time. Values that were sent twice have no one place.
+    """
     entries, last = order.entries, order.values.last
-    rows = rows[last[order.value_of[rows]] != ABSENT]
+    known = (last != ABSENT) & ~order.values.resent
+    rows = rows[known[order.value_of[rows]]]
     rows = rows[
         np.lexsort(
             (entries.ordinal[rows], entries.op[rows], entries.key[rows], entries.process[rows])
         )
     ]
-    before, after = rows[:-1], rows[1:]
-    follows = _same(entries, before, after)
+    here = np.arange(len(rows))
+    latest = np.maximum.accumulate(np.where(settled[rows], here, ABSENT))
+    within = entries.op[rows[1:]] == entries.op[rows[:-1]]
+    within &= entries.key[rows[1:]] == entries.key[rows[:-1]]
+    previous = np.where(within, here[:-1], latest[:-1])
+    before, after = rows[previous], rows[1:]
+    follows = (previous != ABSENT) & _same(entries, before, after)
     before, after = before[follows], after[follows]
     return Steps(
         before=before,

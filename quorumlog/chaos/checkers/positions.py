@@ -2,15 +2,17 @@
 
 Two polls of a process follow each other only if nothing between them moved its position:
 assign and subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's
-checker; a seek forgets the keys it names, a crash forgets all.
+checker; a seek forgets the keys it names, a crash forgets all. So does a poll of unknown outcome:
+records may have been taken by it that nobody was told of.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import FAIL, Codes, Flags, Ints
+from quorumlog.chaos.checkers.entries import FAIL, INFO, Codes, Flags, Ints
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers.explode import Rows
@@ -29,32 +31,42 @@ class Change:
 
 @dataclass(slots=True, kw_only=True)
 class Changes:
-    """By process, in order; `members` are the processes that ever subscribed."""
+    """By process, in order; `seeks` are those of `moves` that a seek made.
 
-    by_process: dict[int, list[Change]]
+    `members` are the processes that ever subscribed.
+    """
+
+    moves: dict[int, list[Change]]
+    seeks: dict[int, list[Change]]
     members: list[int]
 
 
 def position_changes(rows: "Rows", invocation: Ints, outcome: Codes) -> Changes:
     """Collect the changes that happened or may have. The invocation names the keys."""
     moving = rows.is_f(invocation, *_LISTS, "seek", "crash") & (outcome != FAIL)
-    changes = Changes(by_process={}, members=[])
+    moving |= rows.is_f(invocation, "poll", "final_poll") & (outcome == INFO)
+    changes = Changes(moves={}, seeks={}, members=[])
     for row in invocation[moving].tolist():
         process, f = int(rows.process[row]), rows.fs[rows.f[row]]
-        keys = rows.message_key[rows.starts[row] : rows.starts[row + 1]]
+        named = slice(*rows.starts[row : row + 2]) if f in (*_LISTS, "seek") else slice(0)
+        keys = rows.message_key[named]
         change = Change(op=int(rows.index[row]), keeps=f != "seek", keys=keys)
-        changes.by_process.setdefault(process, []).append(change)
+        changes.moves.setdefault(process, []).append(change)
+        if f == "seek":
+            changes.seeks.setdefault(process, []).append(change)
         if f == "subscribe" and process not in changes.members:
             changes.members.append(process)
     return changes
 
 
-def segments_of(changes: Changes, *, process: Ints, key: Codes, op: Ints, of: Flags) -> Codes:
-    """Return for each entry in `of` how many changes of its key its process made before it."""
+def changes_before(
+    changes: Mapping[int, Sequence[Change]], *, process: Ints, key: Codes, op: Ints, of: Flags
+) -> Codes:
+    """Return for each entry in `of` how many `changes` of its key its process made before it."""
     segment = np.zeros(len(process), np.int32)
-    readers = np.flatnonzero(of) if changes.by_process else np.zeros(0, np.int64)
+    readers = np.flatnonzero(of) if changes else np.zeros(0, np.int64)
     readers = readers[np.argsort(process[readers], kind="stable")]
-    for name, mine in changes.by_process.items():
+    for name, mine in changes.items():
         start, end = np.searchsorted(process[readers], [name, name + 1])
         entries = readers[start:end]
         keys, column = np.unique(key[entries], return_inverse=True)

@@ -26,6 +26,7 @@ from quorumlog.chaos.checkers.entries import (
 )
 
 ABSENT: Final = -1
+NEVER: Final = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class Values:
     acknowledged: Flags  # by an ok send, or by an offset in an info
     undecided: Flags  # some send of it ended in info
     refused: Flags  # some send of it failed for certain
-    sends: Ints  # how many operations sent it
+    sends: Ints  # how often it was sent
+    known_by: Ints  # index of the first row that acknowledged or (ok) polled it, or NEVER
     polled: Flags  # by an ok poll
     polled_at_all: Flags  # by any poll
     final: Flags  # by an ok final poll
@@ -45,6 +47,12 @@ class Values:
     last: Ints  # its last place: the one it is known by
     send_entry: Ints  # its last send
     disputed: Flags  # at several offsets, or at one with another value
+
+    @property
+    def resent(self) -> Flags:
+        """Tell which were sent more than once: each of its records may be another send's."""
+        found: Flags = self.sends > 1
+        return found
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,10 +141,12 @@ def _values(entries: Entries, value_of: Ints, place_of: Ints, rows: Ints) -> Val
     sent, polled = entries.kind == SEND, is_poll(entries)
     ok = entries.outcome == OK
     placed = place_of != ABSENT
-    first, last = np.full(count, np.iinfo(np.int64).max), np.full(count, ABSENT)
+    first, last, known_by = np.full(count, NEVER), np.full(count, ABSENT), np.full(count, NEVER)
     np.minimum.at(first, value_of[placed], place_of[placed])
     np.maximum.at(last, value_of[placed], place_of[placed])
     first[last == ABSENT] = ABSENT
+    known = acknowledged(entries) | (polled & ok)
+    np.minimum.at(known_by, value_of[known], entries.completion[known])
     send_entry = np.full(count, ABSENT)
     send_entry[value_of[sent]] = np.flatnonzero(sent)
     return Values(
@@ -146,6 +156,7 @@ def _values(entries: Entries, value_of: Ints, place_of: Ints, rows: Ints) -> Val
         undecided=_any(value_of, sent & (entries.outcome == INFO), count),
         refused=_any(value_of, sent & (entries.outcome == FAIL), count),
         sends=np.bincount(value_of[sent], minlength=count),
+        known_by=known_by,
         polled=_any(value_of, polled & ok, count),
         polled_at_all=_any(value_of, polled, count),
         final=_any(value_of, (entries.kind == FINAL_POLL) & ok, count),

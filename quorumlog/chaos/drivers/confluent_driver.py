@@ -21,15 +21,6 @@ _POLL_RECORDS_MAX: Final = 500
 _END_OFFSETS_TIMEOUT_S: Final = 2.0
 _CREATE_TIMEOUT_S: Final = 30.0
 
-# librdkafka says these before a record was ever written to a socket.
-_DEFINITE: Final = frozenset(
-    {
-        confluent_kafka.KafkaError._QUEUE_FULL,  # noqa: SLF001 - the library's public constants
-        confluent_kafka.KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-        confluent_kafka.KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
-        confluent_kafka.KafkaError.MSG_SIZE_TOO_LARGE,
-    }
-)
 _QUIET: Final[dict[str, Any]] = {
     "log_level": 0,  # lost connections are what a chaos run is about
     "reconnect.backoff.ms": 20,
@@ -89,7 +80,8 @@ class ConfluentProducer:
                 if error is None:
                     done.set_result(message.offset())
                 else:
-                    done.set_exception(SendFailed(str(error), definite=error.code() in _DEFINITE))
+                    # A report does not say whether an earlier attempt was written to a socket.
+                    done.set_exception(SendFailed(str(error), definite=False))
 
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 self._loop.call_soon_threadsafe(settle)

@@ -6,11 +6,13 @@ ends without its doing is written down as `node-ended`: that is a finding, whate
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from quorumlog.chaos.faults.schedule import FaultAction, Schedule
-from quorumlog.cluster import LocalCluster, NodeFailed
+from quorumlog.cluster import ClusterError, LocalCluster
 
 Record = Callable[[str, str, str], None]
 """Called with (f, node, details): how the nemesis writes itself into the history."""
@@ -19,10 +21,19 @@ NODE_ENDED: Final = "node-ended"
 NOT_READY: Final = "not-ready"  # it runs, but does not take part: no finding by itself
 _ALONE_S: Final = 0.7
 _START_TIMEOUT_S: Final = 20.0
+_NOT_THERE: Final = (ClusterError, ProcessLookupError)  # a node that ended, or is not ready
+
+
+def _names(node_ids: Sequence[int]) -> str:
+    return ",".join(map(str, node_ids))
 
 
 class Nemesis:
-    """One schedule against one cluster. Blocking calls run in threads, one after the other."""
+    """One schedule against one cluster. What blocks runs in threads.
+
+    A fault is written down before it is inflicted and its end after it is over, so that what
+    happened meanwhile lies between.
+    """
 
     def __init__(
         self, cluster: LocalCluster, schedule: Schedule, *, topic: str, record: Record
@@ -31,6 +42,7 @@ class Nemesis:
         self._schedule: Final = schedule
         self._topic: Final = topic
         self._record: Final = record
+        self.done: Final[list[str]] = []  # the faults that were carried out
         self._ended: Final[set[int]] = set()
         self._rng: Final = random.Random(f"targets {schedule.seed}")  # noqa: S311 - reproducible
 
@@ -40,89 +52,106 @@ class Nemesis:
         started_s = loop.time()
         for action in self._schedule.actions:
             await asyncio.sleep(max(0.0, started_s + action.t_us / 1e6 - loop.time()))
-            self._note_ended()
-            node_ids = await asyncio.to_thread(self._resolve, action)
+            self.note_ended()
+            node_ids, role = await asyncio.to_thread(self._resolve, action)
             if not node_ids:
                 return  # no node runs any more: there is nothing left to break
-            names = ",".join(map(str, node_ids))
-            if action.fault == "pause-kill":
-                await self._pause_kill(node_ids[0])
-            else:
-                await asyncio.to_thread(self._inflict, action, node_ids)
-                self._record(action.fault, names, action.target)
-            await asyncio.sleep(max(0.0, started_s + action.end_us / 1e6 - loop.time()))
             try:
-                await asyncio.to_thread(self._take_back, action, node_ids)
-            except NodeFailed as error:
-                self._record(NOT_READY, names, str(error))
-                self._note_ended()
-            else:
-                self._record("resume" if action.fault == "pause" else "start", names, "")
+                if action.fault == "pause-kill":
+                    await self._pause_kill(node_ids[0], role)
+                else:
+                    self._record(action.fault, _names(node_ids), role)
+                    await asyncio.to_thread(self._inflict, action, node_ids)
+                self.done.append(action.fault)
+            except _NOT_THERE:
+                self.note_ended()  # it ended just before
+            await asyncio.sleep(max(0.0, started_s + action.end_us / 1e6 - loop.time()))
+            await self._take_back(action, node_ids)
 
-    async def _pause_kill(self, leader: int) -> None:
+    async def _pause_kill(self, leader: int, role: str) -> None:
         """Leave a leader alone for a moment, then kill it: nobody else has what it wrote then.
 
         A cluster that waits for its replicas has acknowledged none of it.
         """
         others = [node.id for node in self._cluster.nodes if node.id != leader]
         others = [node_id for node_id in others if self._cluster.pid(node_id) is not None]
-        names = ",".join(map(str, others))
-        for node_id in others:
-            self._cluster.pause(node_id)
-        self._record("pause", names, f"all but partition leader {leader}")
-        await asyncio.sleep(_ALONE_S)
-        await asyncio.to_thread(self._cluster.kill, leader)
-        self._record("kill", str(leader), "partition-leader")
-        for node_id in others:
-            self._cluster.resume(node_id)
-        self._record("resume", names, "")
+        self._record("pause", _names(others), f"all but {role} {leader}")
+        try:
+            for node_id in others:
+                self._cluster.pause(node_id)
+            await asyncio.sleep(_ALONE_S)
+            self._record("kill", str(leader), role)
+            await asyncio.to_thread(self._cluster.kill, leader)
+        finally:
+            for node_id in others:
+                with suppress(*_NOT_THERE):
+                    self._cluster.resume(node_id)
+            self._record("resume", _names(others), "")
+
+    async def _take_back(self, action: FaultAction, node_ids: Sequence[int]) -> None:
+        try:
+            if action.fault == "pause":
+                self._cluster.resume(node_ids[0])
+            else:
+                await self._start(node_ids)
+        except _NOT_THERE as error:
+            self._record(NOT_READY, _names(node_ids), str(error))
+            self.note_ended()
+        else:
+            self._record("resume" if action.fault == "pause" else "start", _names(node_ids), "")
 
     async def heal(self) -> bool:
         """Bring every node back; return whether all are, and none had ended by itself."""
-        self._note_ended()
+        self.note_ended()
+        for node in self._cluster.nodes:
+            with suppress(*_NOT_THERE):
+                self._cluster.resume(node.id)
         try:
-            await asyncio.to_thread(self._heal)
-        except NodeFailed as error:
+            await self._start([node.id for node in self._cluster.nodes])
+        except _NOT_THERE as error:
             self._record(NOT_READY, "", str(error))
-            self._note_ended()
+            self.note_ended()
             return False
         self._record("heal", "", "every node is back")
         return not self._ended
 
-    def _note_ended(self) -> None:
+    async def _start(self, node_ids: Sequence[int]) -> None:
+        """Start those that do not run, together. Raises the first error when all were tried.
+
+        Unlike `LocalCluster.start`, it leaves a node that is not ready in time alone: to kill it
+        would look as if it had ended by itself.
+        """
+        idle = [node_id for node_id in node_ids if self._cluster.pid(node_id) is None]
+        start = partial(self._cluster.start_node, timeout_s=_START_TIMEOUT_S)
+        tried = await asyncio.gather(
+            *(asyncio.to_thread(start, node_id) for node_id in idle), return_exceptions=True
+        )
+        for error in tried:
+            if error is not None:
+                raise error
+
+    def note_ended(self) -> None:
         """Write down every node that does not run although nobody here killed it."""
         for node in self._cluster.nodes:
             if self._cluster.pid(node.id) is None and node.id not in self._ended:
                 self._ended.add(node.id)
                 self._record(NODE_ENDED, str(node.id), self._cluster.last_words(node.id))
 
-    def _heal(self) -> None:
-        for node in self._cluster.nodes:
-            if self._cluster.pid(node.id) is not None:
-                self._cluster.resume(node.id)
-        self._cluster.start(timeout_s=_START_TIMEOUT_S)
-
-    def _inflict(self, action: FaultAction, node_ids: list[int]) -> None:
+    def _inflict(self, action: FaultAction, node_ids: Sequence[int]) -> None:
         if action.fault == "pause":
             self._cluster.pause(node_ids[0])
         else:
             self._cluster.kill(*node_ids)
 
-    def _take_back(self, action: FaultAction, node_ids: list[int]) -> None:
-        if action.fault == "pause":
-            self._cluster.resume(node_ids[0])
-        elif len(node_ids) > 1:
-            self._cluster.start(timeout_s=_START_TIMEOUT_S)
-        else:
-            self._cluster.start_node(node_ids[0], timeout_s=_START_TIMEOUT_S)
-
-    def _resolve(self, action: FaultAction) -> list[int]:
-        """Name the nodes that hold the role now, of those that run."""
+    def _resolve(self, action: FaultAction) -> tuple[list[int], str]:
+        """Name the nodes that hold the role now, of those that run; and say so if none does."""
         running = [node.id for node in self._cluster.nodes if self._cluster.pid(node.id)]
-        if action.target == "all":
-            return running
+        if action.target == "all" or not running:
+            return running, action.target
         holders = [node_id for node_id in self._holders(action.target) if node_id in running]
-        return [self._rng.choice(holders or running)] if running else []
+        if not holders and action.target != "any":
+            return [self._rng.choice(running)], f"any, as nobody was {action.target}"
+        return [self._rng.choice(holders or running)], action.target
 
     def _holders(self, role: str) -> list[int]:
         status = self._cluster.status()

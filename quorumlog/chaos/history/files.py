@@ -1,10 +1,13 @@
 """Histories on disk: a run's directory holds `history.jsonl`, `history.parquet` and `meta.json`.
 
-The JSON lines are written as things happen, each line at once: they survive a crash of the
-harness. Parquet is made from them at the end, so the two cannot differ. A last line cut off by a
-crash is left out and remembered (schema.CUT_OFF); anything else odd is an error with its line.
+The JSON lines are written as things happen, each line by one write: they survive a crash of the
+harness. Parquet is made from them at the end and names their digest, so that two files which are
+not of one run are refused. A last line cut off by a crash is left out and remembered
+(schema.CUT_OFF); anything else odd is an error with its line.
 """
 
+import errno
+import hashlib
 import json
 import threading
 import time
@@ -48,8 +51,9 @@ class HistoryWriter:
         self._now_ns = now_ns
         self._started_ns = now_ns()
         self._next_index = 0
-        # Line buffered: a line is with the operating system before the next operation starts.
-        self._file = (self.directory / JSON_LINES).open("w", buffering=1, encoding="utf-8")
+        # Unbuffered: a line is with the operating system before the next operation starts.
+        self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
+        self._is_broken = False
 
     def __enter__(self) -> Self:
         return self
@@ -73,7 +77,10 @@ class HistoryWriter:
         node: str = "",
         details: str = "",
     ) -> Operation:
-        """Write one row, with the next index and the time since the writer was made."""
+        """Write one row, with the next index and the time since the writer was made.
+
+        Raises OSError if it cannot be written; the history ends there, and no Parquet is made.
+        """
         taken = tuple(messages)
         with self._lock:
             operation = Operation(
@@ -101,14 +108,22 @@ class HistoryWriter:
         with self._lock:
             if not self._file.closed:
                 self._file.close()
-                _write_parquet(read_history(self.directory / JSON_LINES), parquet)
+                if not self._is_broken:
+                    _write_parquet(self.directory / JSON_LINES, parquet)
         return parquet
 
     def _write(self, operation: Operation) -> None:
         if operation.type not in TYPES or operation.index < self._next_index:
             raise ValueError(f"not a next row of this history: {operation}")
+        if self._is_broken:
+            raise OSError(errno.EIO, "an earlier row could not be written", str(self.directory))
+        line = json.dumps(operation.as_json(), separators=(",", ":")).encode() + b"\n"
+        self._is_broken = True
+        if self._file.write(line) != len(line):
+            name = str(self.directory / JSON_LINES)
+            raise OSError(errno.ENOSPC, "only a part of a row could be written", name)
+        self._is_broken = False
         self._next_index = operation.index + 1
-        self._file.write(json.dumps(operation.as_json(), separators=(",", ":")) + "\n")
 
 
 def write_meta(directory: str | Path, meta: Mapping[str, object]) -> None:
@@ -132,16 +147,47 @@ def read_meta(path: str | Path) -> dict[str, Any]:
 
 
 def locate_history(path: str | Path) -> Path:
-    """Return the file that holds the history: `path`, or the better one of a run's directory."""
+    """Return the file that holds the history: `path`, or the better one of a run's directory.
+
+    Raises HistoryError if there is none, or if those of a directory are not of one run.
+    """
     path = Path(path)
     if not path.is_dir():
         if not path.is_file():
             raise HistoryError(f"{path}: no such file or directory")
         return path
-    for name in (PARQUET, JSON_LINES):
-        if (path / name).is_file():
-            return path / name
-    raise HistoryError(f"{path}: holds neither {PARQUET} nor {JSON_LINES}")
+    found = [path / name for name in (PARQUET, JSON_LINES) if (path / name).is_file()]
+    if not found:
+        raise HistoryError(f"{path}: holds neither {PARQUET} nor {JSON_LINES}")
+    if len(found) > 1:
+        _check_same_run(*found)
+    return found[0]
+
+
+def _check_same_run(parquet: Path, lines: Path) -> None:
+    """Raise HistoryError unless the Parquet file was made from these lines."""
+    _require_pyarrow()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from quorumlog.chaos.history import schema
+
+    try:
+        footer = pq.read_metadata(parquet)
+        digest = (footer.metadata or {}).get(schema.LINES_DIGEST)
+        if digest is None:  # somebody else made it
+            is_same = lines.read_bytes().count(b"\n") == footer.num_rows
+        else:
+            is_same = digest == _digest(lines)
+    except (pa.ArrowException, OSError) as error:
+        raise HistoryError(f"{parquet}: not a history: {error}") from error
+    if not is_same:
+        raise HistoryError(f"{parquet} and {lines.name} are not of one run: remove one of them")
+
+
+def _digest(file: Path) -> bytes:
+    with file.open("rb") as lines:
+        return hashlib.file_digest(lines, "sha256").hexdigest().encode()
 
 
 def read_history(path: str | Path) -> "pa.Table":
@@ -170,6 +216,8 @@ def _read_parquet(file: Path) -> "pa.Table":
     try:
         table = pq.read_table(file)
         metadata = table.schema.metadata
+        if missing := [name for name in schema.SCHEMA.names if name not in table.schema.names]:
+            raise HistoryError(f"{file}: not a history: it has no column {', '.join(missing)}")
         table = table.select(schema.SCHEMA.names).cast(schema.SCHEMA)
     except (pa.ArrowException, KeyError) as error:
         raise HistoryError(f"{file}: not a history: {error}") from error
@@ -319,13 +367,25 @@ def _is_row(line: bytes) -> bool:
         return False
 
 
-def _write_parquet(table: "pa.Table", file: Path) -> None:
+def _write_parquet(lines: Path, file: Path) -> None:
     """Write by a new name and rename, so that a half-written file is never found."""
     import pyarrow.parquet as pq
 
+    from quorumlog.chaos.history import schema
+
+    table = read_history(lines)
+    metadata = {**(table.schema.metadata or {}), schema.LINES_DIGEST: _digest(lines)}
     unfinished = file.with_suffix(".parquet.part")
-    pq.write_table(table, unfinished, compression="zstd", row_group_size=100_000)
-    unfinished.replace(file)
+    try:
+        pq.write_table(
+            table.replace_schema_metadata(metadata),
+            unfinished,
+            compression="zstd",
+            row_group_size=100_000,
+        )
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _require_pyarrow() -> None:

@@ -5,7 +5,7 @@ An operation is two rows: an `invoke`, then one completion by the same process:
   fail  it did not happen and never will (only when the client's error is definite);
   info  it may or may not have happened. What never completes counts as `info`.
 A process does one thing at a time. Where Jepsen starts a new process number after an `info`, a
-workload may keep the number: the checkers ask for order within a process, nothing more.
+workload may keep the number: of what is `info`, no order to what follows is asked.
 
 `f`, and what `messages` hold:
   send        what was sent. In an `ok` each message has the offset the broker answered. In an
@@ -13,11 +13,13 @@ workload may keep the number: the checkers ask for order within a process, nothi
   poll        what was returned, in the order it was returned.
   final_poll  a poll of the last phase: after all faults are healed, a reader with no group reads
               every key from its beginning.
-  final_end   `ok`, after the final polls of these keys: the offset of each is the log end offset
-              (exclusive) which its final reader has reached. From then on what is unread is lost.
+  final_end   asks where these keys end, after their final polls. `ok`: the offset of each is the
+              log end offset (exclusive) at that moment, and the final reader has read all below.
+              What was acknowledged before the question was asked, and is unread, is lost.
   assign      the keys that the process reads from now on (offset and value mean nothing);
   subscribe   the same, by a group: rebalances may move its position.
-  seek        the keys whose position is changed.
+  seek        the keys whose position is changed. Who does not read from the beginning, or from
+              where its group stood, says so with it: it proves nothing about what lies below.
   txn         what a transaction sent; not judged in this version: it may or may not be there.
   crash       the client is thrown away and replaced: all its positions are forgotten.
 A poll during which its group rebalanced says so: details = "rebalanced".

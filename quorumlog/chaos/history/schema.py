@@ -30,6 +30,7 @@ SCHEMA: Final = pa.schema(
 # Keys of the table's metadata.
 FINAL_READS: Final = b"quorumlog.final_reads"  # "marked": by f = final_poll; "unmarked": Jepsen's
 CUT_OFF: Final = b"quorumlog.cut_off"  # present when the last line of the file was incomplete
+LINES_DIGEST: Final = b"quorumlog.lines_sha256"  # of a Parquet file: the JSON lines it is made from
 
 
 def table_of(operations: Sequence[Operation], *, final_reads: str = "marked") -> pa.Table:

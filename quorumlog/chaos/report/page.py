@@ -15,7 +15,7 @@ _BAD_KEYS_MAX: Final = 3
 
 _BANNERS: Final[Mapping[bool | str, tuple[str, str, str]]] = {
     True: ("valid", "Valid", "Every acknowledged record survived, once, in order."),
-    False: ("invalid", "Invalid", "The cluster broke a promise; the witnesses are below."),
+    False: ("invalid", "Invalid", "The cluster broke a promise:"),
     "unknown": ("unknown", "Unknown", "The history does not say enough for a verdict."),
 }
 
@@ -52,8 +52,8 @@ def render(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any], *, name
     """Return the whole page as text."""
     sections = [
         _banner(verdict, name),
-        _section("What was seen", _figures(verdict, series) + _meta(meta)),
         _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
+        _section("What was seen", _figures(verdict, series) + _meta(meta)),
         *(
             _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
             for key, witnesses in _bad_keys(verdict).items()
@@ -76,13 +76,31 @@ def _section(title: str, body: str) -> str:
 
 def _banner(verdict: Verdict, name: str) -> str:
     style, word, words = _BANNERS[verdict.valid]
-    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in verdict.unknown_because)
+    told = [_news(result) for result in verdict.results if _is_news(result)]
+    told += [f"Not known: {reason}" for reason in verdict.unknown_because]
+    reasons = "".join(f"<li>{escape(text)}</li>" for text in told)
     return (
         f'<header class="{style}"><p class="run">{escape(name)}</p><h1>{word}</h1><p>{words}</p>'
         f"{f'<ul>{reasons}</ul>' if reasons else ''}"
         f'<p class="run">{verdict.operations:,} operations, checked in {verdict.seconds:.1f} s '
         f"({escape(verdict.engine)})</p></header>"
     )
+
+
+def _is_news(result: CheckResult) -> bool:
+    return result.severity is Severity.INVALID and result.explained < result.count
+
+
+def _news(result: CheckResult) -> str:
+    """Say in one line what was found, how often, when first, and beside which faults."""
+    text = f"{result.count:,} x {result.name}. {MEANINGS.get(result.name, '')}"
+    ops = result.witnesses[0]["ops"] if result.witnesses else []
+    if not ops:
+        return text
+    first = ops[0]
+    faults = dict.fromkeys(fault for op in ops for fault in op.get("faults", []))
+    beside = f"during {', '.join(faults)}" if faults else "while no fault was active"
+    return f"{text} First: value {first['value']} at {first['invoked_ns'] / 1e9:.2f} s, {beside}."
 
 
 def _figures(verdict: Verdict, series: RunSeries) -> str:

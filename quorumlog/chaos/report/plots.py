@@ -77,6 +77,8 @@ def rate_plot(series: RunSeries) -> str:
         records = np.where(series.is_f("poll"), series.records, 0)
         rate = rate_over_time(series.end_s, records, series.duration_s, _BINS)
         lines.append(("rate polled", "records polled (final reads left out)", rate))
+    if not lines:
+        return "<p>Nothing was sent or polled.</p>"
     highest = max((value for _, _, rate in lines for _, value in rate), default=1.0)
     chart = Chart(duration_s=series.duration_s, y_min=0, y_max=highest * 1.05, y_label="per second")
     chart.bands(band_seconds(series))
@@ -89,6 +91,8 @@ def rate_plot(series: RunSeries) -> str:
 def timeline_plot(series: RunSeries) -> str:
     """Draw one lane per process: when it was busy, and the worst outcome of that moment."""
     processes, counts = np.unique(series.process, return_counts=True)
+    if not len(processes):
+        return "<p>No operations.</p>"
     shown = np.sort(processes[np.argsort(-counts, kind="stable")[:_LANES_MAX]])
     height = TOP + BOTTOM + _LANE_PX * max(len(shown), 1)
     parts = [_lane(series, int(process), n) for n, process in enumerate(shown)]

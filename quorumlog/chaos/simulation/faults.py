@@ -28,11 +28,13 @@ FAULTS: Final[Mapping[str, str]] = {
     "fsync_error": "an fsync fails, and the machine starts again",
     "resign": "a leader is asked to resign",
     "false_notice": "a node is told that its leader's process died, and it did not",
+    "interrupted_write": "a machine loses power in the middle of a write, or of a recovery",
 }
 _SCHEDULED: Final = (
     "partition", "one_way_cut", "kill", "power_loss", "pause", "fsync_error", "resign",
-    "false_notice",
+    "false_notice", "interrupted_write",
 )  # fmt: skip
+_FIELDS: Final = {"interrupted_write": {"target", "file", "writes", "times"}}
 VERSION: Final = 1
 MILLION: Final = 1_000_000
 OBSERVERS_MAX: Final = 2
@@ -54,6 +56,7 @@ def check_schedule(document: object) -> Schedule:
             isinstance(fault, dict)
             and fault.get("fault") in _SCHEDULED
             and isinstance(fault.get("at_ms"), int)
+            and _FIELDS.get(fault["fault"], {"target"}) <= fault.keys()
         ):
             raise ValueError(f"not a fault at a time: {fault}; there are {', '.join(_SCHEDULED)}")
     return document
@@ -134,7 +137,11 @@ def _draw_fault(rng: Random, name: str, at_ms: int, nodes: int, *, hunts_leaders
     elif name == "partition":
         target = [member for member in range(1, nodes + 1) if rng.random() < 0.5]
     fault: Fault = {"at_ms": at_ms, "fault": name, "target": target}
-    if name not in {"resign", "false_notice"}:
+    if name == "interrupted_write":
+        fault["file"] = rng.choice(("", "quorum-state"))
+        fault["writes"] = rng.randrange(1, 6 if fault["file"] else 40)
+        fault["times"] = rng.choice((1, 1, 2, 3))  # more than once: also while it recovers
+    elif name not in {"resign", "false_notice"}:
         fault["duration_ms"] = rng.randrange(10, rng.choice((300, 2_000, 8_000)))
     if name == "one_way_cut":
         fault["direction"] = rng.choice(("in", "out"))

@@ -18,7 +18,7 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteRequest,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
-from quorumlog.metadata_quorum.core.roles import Ballot, Candidate, Leader
+from quorumlog.metadata_quorum.core.roles import Ballot, Candidate, Follower, Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 
@@ -126,6 +126,11 @@ class _AnswersStaleFetches(_Mutant):
         return error_code
 
 
+class _WaitsForEver(_Mutant):
+    def _stand_deadline_ms(self) -> int | None:
+        return None if isinstance(self.role, Follower) else super()._stand_deadline_ms()
+
+
 _ALL: Final[tuple[tuple[type[Quorum], str], ...]] = (
     (_VoteNotPersisted, "a vote is forgotten by a restart"),
     (_VoteBeforePersisted, "a vote leaves before it is on the disk"),
@@ -145,6 +150,7 @@ _ALL: Final[tuple[tuple[type[Quorum], str], ...]] = (
         "a follower believes a high watermark while its log diverges (KAFKA-14704)",
     ),
     (_AnswersStaleFetches, "a leader answers fetches of an older epoch"),
+    (_WaitsForEver, "a follower never gives up its leader: there is none in the end"),
 )
 
 

@@ -15,6 +15,8 @@ from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from quorumlog.wire.codec.records import Record, encode_batch, iterate_headers, validate_batch
@@ -24,6 +26,11 @@ ELECTION_FILE: Final = "/quorum-state"
 CHECKED_FROM: Final = 21  # where the part of a batch starts that its checksum covers
 ALL: Final = 1 << 30
 RESPONSES_MAX: Final = 16
+WRITES: Final = frozenset({"append", "truncate", "fsync", "fsync_dir", "rename", "unlink"})
+
+
+class PowerLost(StorageError):
+    """The machine has lost its power: nothing of what was under way comes to its end."""
 
 
 def entries_of(records: bytes) -> list[Entry]:
@@ -110,6 +117,7 @@ class SimNode:
         leader_epoch, leader_id, voted_id = self.read_election()
         newest = max(leader_epoch, self.log.epochs.latest_epoch)
         self._oracle.recovered(self.node_id, self.read_entries(), newest)
+        self._oracle.remembered(self.node_id, leader_epoch, voted_id)
         return events.Started(
             leader_epoch=Epoch(leader_epoch),
             leader_id=BrokerId(leader_id),
@@ -143,22 +151,16 @@ class SimNode:
         """Return (leader_epoch, leader_id, voted_id)."""
         if not self.disk.exists(ELECTION_FILE):
             return 0, -1, -1
-        file = self.disk.open(ELECTION_FILE)
-        epoch, leader_id, voted_id = map(int, file.pread(100, 0).split())
-        file.close()
+        epoch, leader_id, voted_id = map(int, read_file(self.disk, ELECTION_FILE).split())
         return epoch, leader_id, voted_id
 
     def write_election(self, effect: effects.PersistElection) -> None:
-        """Replace the file, durably."""
-        draft = ELECTION_FILE + ".tmp"
-        file = self.disk.open(draft, create=True)
-        file.truncate(0)
+        """Replace the file, durably. Raises StorageError."""
         text = f"{effect.leader_epoch} {effect.leader_id} {effect.voted_id}"
-        file.append([text.encode()])
-        file.fsync()
-        file.close()
-        self.disk.rename(draft, ELECTION_FILE)
-        self.disk.fsync_dir("/")
+        try:
+            write_file_durably(self.disk, ELECTION_FILE, text.encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {ELECTION_FILE}: {error}") from error
 
     # --- the log ---
 
@@ -167,10 +169,10 @@ class SimNode:
         records = [Record(index, now_ms, None, value) for index, value in enumerate(values)]
         batch = encode_batch(records, is_control=is_control)
         epoch = self.quorum.leader_epoch
-        self.log.append_as_leader(batch, leader_epoch=epoch, now_ms=now_ms)
         content = batch[CHECKED_FROM:]
         entries = [Entry(epoch, content, index) for index in range(len(values))]
-        self._oracle.appended(self.node_id, entries)
+        self._oracle.appended(self.node_id, entries)  # first: power loss may come within
+        self.log.append_as_leader(batch, leader_epoch=epoch, now_ms=now_ms)
         return entries
 
     def keep_response(self, request_id: int, records: bytes) -> None:
@@ -191,8 +193,8 @@ class SimNode:
                 self.append_own([b"LeaderChange"], is_control=True, now_ms=now_ms)
             case effects.AppendFetched(request_id=request_id):
                 records = self.responses[request_id]
-                self.log.append_as_follower(records)
                 self._oracle.appended(self.node_id, entries_of(records))
+                self.log.append_as_follower(records)
             case effects.TruncateLog(end_offset=end_offset):
                 self._oracle.truncates(self.node_id, end_offset)
                 self.log.truncate_to(end_offset)
@@ -203,11 +205,32 @@ class SimNode:
         self._oracle.flushed(self.node_id, self.log.flush())
 
     def fail_next_fsync(self) -> None:
-        """Let the next fsync of a log fail, once."""
+        """Let the next fsync of a file fail, once."""
 
         def fail(operation: str, path: str) -> None:
-            if operation == "fsync" and path.startswith(DIRECTORY):
+            if operation == "fsync":
                 self.disk.on_operation = None
                 raise OSError(errno.EIO, "simulated", path)
 
         self.disk.on_operation = fail
+
+    def lose_power_within(self, writes: int, *, file: str, times: int) -> None:
+        """Lose the power just before the n-th write from now, and again, n writes after that.
+
+        It may be a part of anything: an election, an append, a truncation, a recovery.
+        file: only files whose path contains it count.
+        """
+        left, times_left = writes, times
+
+        def count(operation: str, path: str) -> None:
+            nonlocal left, times_left
+            left -= operation in WRITES and file in path
+            if left > 0:
+                return
+            left, times_left = writes, times_left - 1
+            if not times_left:
+                self.disk.on_operation = None
+            self.disk.crash(self.disk_rng)
+            raise PowerLost(f"simulated, at {operation} of {path}")
+
+        self.disk.on_operation = count

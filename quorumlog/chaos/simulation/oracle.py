@@ -43,6 +43,7 @@ class Oracle:
         self.shown_epochs: Final = dict.fromkeys(node_ids, 0)
         self.leaders: Final[dict[int, int]] = {}
         self._compared = dict.fromkeys(node_ids, 0)  # up to where a log was as committed
+        self._high_watermarks = dict.fromkeys(node_ids, 0)  # of the processes that run
         self._voters = voters
         self._majority = len(voters) // 2 + 1
         self._votes: dict[tuple[int, int], int] = {}
@@ -71,6 +72,12 @@ class Oracle:
         other = self._votes.setdefault((node_id, epoch), candidate_id)
         rule = f"one-vote: {node_id} votes for {other} and {candidate_id} in epoch {epoch}"
         check(other == candidate_id, rule)
+
+    def remembered(self, node_id: int, epoch: int, voted_id: int) -> None:
+        """Compare the vote that a node finds on its disk with what it gave in that epoch."""
+        given = self._votes.get((node_id, epoch), voted_id)
+        rule = f"vote-durable: {node_id} voted for {given} in epoch {epoch}, recovered {voted_id}"
+        check(given == voted_id, rule)
 
     def showed_epoch(self, node_id: int, epoch: int) -> None:
         """Note the epoch of a message."""
@@ -119,13 +126,15 @@ class Oracle:
         check(epoch >= shown, f"epoch-durable: {node_id} showed epoch {shown}, recovered {epoch}")
         self.logs[node_id] = entries
         self.durable_ends[node_id] = len(entries)
-        self._compared[node_id] = 0
+        self._compared[node_id] = self._high_watermarks[node_id] = 0
 
     # --- commits ---
 
     def advanced(self, node_id: int, end: int, *, leads_epoch: int | None) -> None:
         """Note a node's new high watermark; `leads_epoch` if it is a leader."""
         log = self.logs[node_id]
+        known, self._high_watermarks[node_id] = self._high_watermarks[node_id], end
+        check(end > known, f"commit-monotone: {node_id} went from {known} to {end}")
         check(end <= len(log), f"commit-held: {node_id} has {len(log)} of {end}")
         if leads_epoch is not None:
             self._led_commit(node_id, end, leads_epoch)
@@ -159,7 +168,8 @@ class Oracle:
     def finish(self, node_id: int, entries: list[Entry]) -> None:
         """Compare a node's disk, at the end, with what it said, and with what was acknowledged."""
         check(entries == self.logs[node_id], f"log-file: {node_id} holds what it had not appended")
-        end = len(self.committed)
-        check(entries[:end] == self.committed, f"converged: {node_id} has all that is committed")
         for offset, entry in self.acknowledged.items():
-            check(entries[offset] == entry, f"acked-lost: {node_id} at {offset}")
+            is_there = entries[offset : offset + 1] == [entry]
+            check(is_there, f"acked-lost: {node_id} at {offset}")
+        end = len(self.committed)
+        check(entries[:end] == self.committed, f"converged: {node_id} lacks what is committed")

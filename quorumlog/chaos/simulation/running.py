@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 from quorumlog.chaos.simulation.faults import FAULTS, Fault, Schedule, draw_schedule
 from quorumlog.chaos.simulation.mutants import MUTANT_CLASSES
@@ -15,7 +14,10 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """What came of one run. `simulated_ms` includes the calm at the end."""
+    """What came of one run. `simulated_ms` includes the calm at the end.
+
+    `trace`: if a rule broke, the last steps before, for a person; the broken one is the last.
+    """
 
     seed: int
     valid: bool
@@ -27,6 +29,7 @@ class SimulationResult:
     simulated_ms: int
     schedule: Schedule
     mutant: str | None = None
+    trace: tuple[str, ...] = ()
 
 
 def simulate(
@@ -67,24 +70,25 @@ def simulate(
         valid=violation is None,
         violation=violation,
         events=simulator.events,
-        digest=simulator.digest,
+        digest=simulator.trace.digest,
         elections=simulator.elections,
         committed=len(simulator.oracle.committed),
         simulated_ms=simulator.now_us // 1000,
         schedule=schedule,
         mutant=mutant,
+        trace=() if violation is None else simulator.trace.lines(),
     )
 
 
 def shrink(result: SimulationResult) -> Schedule:
-    """Leave out faults, as many as can be, while some rule is still broken (ddmin)."""
+    """Leave out faults, as many as can be, while the same rule is still broken (ddmin)."""
     faults: list[Fault] = list(result.schedule["faults"])
     chunk = max(1, len(faults) // 2)
     while faults:
         reduced = False
         for start in range(0, len(faults), chunk):
             fewer = faults[:start] + faults[start + chunk :]
-            if not _replay(result, {**result.schedule, "faults": fewer}).valid:
+            if _breaks_the_same_rule(result, {**result.schedule, "faults": fewer}):
                 faults, reduced = fewer, True
                 break
         if not reduced and chunk == 1:
@@ -94,5 +98,10 @@ def shrink(result: SimulationResult) -> Schedule:
     return {**result.schedule, "faults": faults}
 
 
-def _replay(result: SimulationResult, schedule: dict[str, Any]) -> SimulationResult:
-    return simulate(result.seed, schedule=schedule, mutant=result.mutant)
+def _breaks_the_same_rule(result: SimulationResult, schedule: Schedule) -> bool:
+    again = simulate(result.seed, schedule=schedule, mutant=result.mutant)
+    return _rule(again) == _rule(result)
+
+
+def _rule(result: SimulationResult) -> str | None:
+    return None if result.violation is None else result.violation.partition(":")[0]

@@ -22,17 +22,12 @@ Election timeouts are fixed: 1000 ms for node 1, 1200 for node 2, and so on.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
+from quorumlog.chaos.simulation.rendering import render_effect
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import (
-    NOBODY,
-    BeginQuorumEpochRequest,
-    EndQuorumEpochRequest,
-    FetchRequest,
-    VoteRequest,
-)
+from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
@@ -206,7 +201,7 @@ class ScriptedCluster:
         quorum = machine.quorum
         before = type(quorum.role), quorum.high_watermark
         for effect in quorum.step(self.now_ms, event):
-            self._say(f"{number}: {render(effect)}")
+            self._say(f"{number}: {render_effect(effect)}")
             self._perform(number, machine, effect)
         if before != (type(quorum.role), quorum.high_watermark):
             role = type(quorum.role).__name__
@@ -305,43 +300,3 @@ def _epoch_starts(log: Log, base_offset: int) -> tuple[tuple[Epoch, Offset], ...
         if not starts or starts[-1][0] != epoch:
             starts.append((Epoch(epoch), Offset(offset)))
     return tuple(starts)
-
-
-def render(effect: effects.Effect) -> str:
-    """Return an effect on one line, a message in KRaft's words."""
-    match effect:
-        case effects.SendRequest(destination=target, request=request):
-            return f"-> {target} {_render_request(request)}"
-        case effects.SendResponse(response=response):
-            return _render_value(response)
-        case effects.AnswerFetch(response=response, records_from=start, records_to=end):
-            return f"{_render_value(response)} records=[{start},{end})"
-        case _:
-            return _render_value(effect)
-
-
-def _render_request(
-    request: VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest,
-) -> str:
-    match request:
-        case VoteRequest(replica_epoch=epoch, last_offset=end, last_offset_epoch=last_epoch):
-            name = "PreVote" if request.pre_vote else "Vote"
-            return f"{name} epoch={epoch} log_ends={end}@{last_epoch}"
-        case FetchRequest(current_leader_epoch=epoch, fetch_offset=end, last_fetched_epoch=last):
-            return f"Fetch epoch={epoch} from={end}@{last} high_watermark={request.high_watermark}"
-        case _:
-            return _render_value(request)
-
-
-def _render_value(value: Any) -> str:
-    shown = [type(value).__name__]
-    for one in fields(value):
-        content = getattr(value, one.name)
-        if one.name == "request_id" or content is None:
-            continue
-        if isinstance(content, tuple):
-            content = ",".join(map(str, content))
-        elif hasattr(content, "end_offset"):
-            content = f"{content.epoch}@{content.end_offset}"
-        shown.append(f"{one.name}={getattr(content, 'name', content)}")
-    return " ".join(shown)

@@ -4,7 +4,6 @@ Time is in integer microseconds. Nothing here depends on the order of a set, an 
 After the faults comes calm: messages arrive, machines start, and all logs must become equal.
 """
 
-import hashlib
 import heapq
 from collections.abc import Callable
 from typing import Any, Final
@@ -15,6 +14,7 @@ from quorumlog.chaos.simulation.network import Network
 from quorumlog.chaos.simulation.node import SimNode
 from quorumlog.chaos.simulation.oracle import Oracle, check
 from quorumlog.chaos.simulation.randomness import seeded
+from quorumlog.chaos.simulation.trace import Trace
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
@@ -22,7 +22,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
-CALM_US_MAX: Final = 60 * MILLION  # until a leader leads and all logs are equal
+CALM_US_MAX: Final = 30 * MILLION  # until a leader leads and all logs are equal
 CALM_CHECK_US: Final = 200_000
 
 
@@ -45,7 +45,7 @@ class Simulator:
         self._left_down: list[int] = []
         self._disk_rng = seeded("fsync", seed).random
         self._client_rng = seeded("clients", seed)
-        self._trace = hashlib.blake2b(digest_size=16)
+        self.trace: Final = Trace()
         settings = QuorumSettings(
             controller_quorum_dead_process_notice_enable=bool(self.parameters["is_death_noticed"])
         )
@@ -66,11 +66,6 @@ class Simulator:
         self._messenger: Final = Messenger(
             self.nodes, self.network, self.oracle, push=self._push, feed=self._feed
         )
-
-    @property
-    def digest(self) -> str:
-        """What happened, in short: equal for equal runs."""
-        return self._trace.hexdigest()
 
     def run(self) -> None:
         """Run the schedule, then calm down. Raises Violation, InvariantViolation."""
@@ -96,6 +91,7 @@ class Simulator:
         node = self.nodes[node_id]
         if node.is_up or node_id in self._left_down:
             return
+        self.trace.happened(self.now_us, str(node_id), "starts")
         try:
             started = node.boot()
         except StorageError:
@@ -125,20 +121,10 @@ class Simulator:
         quorum = node.quorum
         # Before the step: it may commit, and then resign.
         node.leads_epoch = quorum.leader_epoch if quorum.is_leader else None
-        orders = quorum.step(self._local_ms(node), event)
-        self._trace.update(
-            b"%d %d %s %s %d %d %d %d\n"
-            % (
-                self.now_us,
-                node.node_id,
-                type(event).__name__.encode(),
-                type(quorum.role).__name__.encode(),
-                quorum.leader_epoch,
-                quorum.log_end_offset,
-                quorum.flushed_offset,
-                quorum.high_watermark,
-            )
-        )
+        try:
+            orders = quorum.step(self._local_ms(node), event)
+        finally:  # the step that breaks a rule is the one to see
+            self.trace.stepped(self.now_us, node.node_id, event, quorum)
         self._perform(node, node.incarnation, orders, 0)
 
     def _perform(
@@ -174,7 +160,11 @@ class Simulator:
         start: int,
     ) -> None:
         if node.incarnation == incarnation and node.is_up:
-            node.write_election(effect)
+            try:
+                node.write_election(effect)
+            except StorageError:
+                self._stop_on_disk_error(node)
+                return
             if effect.voted_id >= 0:
                 self.oracle.saw_vote(node.node_id, effect.leader_epoch, effect.voted_id)
             self._perform(node, incarnation, orders, start)
@@ -322,6 +312,8 @@ class Simulator:
 
     def _begin_fault(self, fault: Fault) -> None:
         nodes = self._targets(fault["target"])
+        whom = ",".join(str(node.node_id) for node in nodes)
+        self.trace.happened(self.now_us, whom, f"fault {fault}")
         duration_us = fault.get("duration_ms", 0) * 1000
         if fault["fault"] in {"partition", "one_way_cut"}:
             inside = [node.node_id for node in nodes]
@@ -331,16 +323,18 @@ class Simulator:
             return
         for node in nodes:
             if node.is_up:
-                self._hit(node, fault["fault"], duration_us)
+                self._hit(node, fault, duration_us)
 
-    def _hit(self, node: SimNode, fault: str, duration_us: int) -> None:
-        match fault:
+    def _hit(self, node: SimNode, fault: Fault, duration_us: int) -> None:
+        match fault["fault"]:
             case "kill":
                 self._stop(node, duration_us, loses_power=False)
             case "power_loss":
                 self._stop(node, duration_us, loses_power=True)
             case "fsync_error":
                 node.fail_next_fsync()
+            case "interrupted_write":
+                node.lose_power_within(fault["writes"], file=fault["file"], times=fault["times"])
             case "pause":
                 node.is_paused = True
                 self._push(duration_us, self._resume, node, node.incarnation)
@@ -350,7 +344,7 @@ class Simulator:
                 leader_id = node.quorum.leader_id
                 self._feed(node, events.PeerProcessDied(node_id=leader_id))
             case _:
-                raise ValueError(f"there is no fault {fault!r}")
+                raise ValueError(f"there is no fault {fault['fault']!r}")
 
     def _resume(self, node: SimNode, incarnation: int) -> None:
         if node.incarnation == incarnation and node.is_up:

@@ -44,9 +44,8 @@ def check_on_spark(
     Raises HistoryError and session.SparkUnavailable.
     """
     file = locate_history(path)
-    if file.suffix == ".parquet":
-        table, (metadata, rows) = None, _look_at(file)
-    else:
+    table, (metadata, rows) = None, _look_at(file)
+    if not rows:  # JSON lines, or not as our harness writes it: read it here, with care
         table = read_history(file)
         metadata, rows = table.schema.metadata or {}, table.num_rows
     marked = metadata.get(FINAL_READS, b"marked") == b"marked"
@@ -64,20 +63,35 @@ def check_on_spark(
 
 
 def _look_at(file: Path) -> tuple[dict[bytes, bytes], int]:
-    """Return the metadata of a Parquet file and its number of rows; refuse what is no history."""
+    """Return the metadata and the number of rows of a Parquet file that Spark can read as it is.
+
+    The number is 0 for any other: not Parquet, or with other types or with nulls, which Spark would
+    read as something else than `read_history` does. Raises HistoryError.
+    """
+    if file.suffix != ".parquet":
+        return {}, 0
     try:
         footer = pq.read_metadata(file)
         schema = footer.schema.to_arrow_schema()
+        is_plain = schema.remove_metadata().equals(SCHEMA) and not _may_hold_nulls(footer)
+        if is_plain:
+            check_order(pq.read_table(file, columns=["index"]).column("index"))
     except (pa.ArrowException, OSError) as error:
         raise HistoryError(f"{file}: not a history: {error}") from error
-    missing = [name for name in SCHEMA.names if name not in schema.names]
-    if missing:
-        raise HistoryError(f"{file}: not a history: it has no column {', '.join(missing)}")
-    try:
-        check_order(pq.read_table(file, columns=["index"]).column("index"))
     except HistoryError as error:
         raise HistoryError(f"{file}: {error}") from error
-    return schema.metadata or {}, footer.num_rows
+    return schema.metadata or {}, footer.num_rows if is_plain else 0
+
+
+def _may_hold_nulls(footer: pq.FileMetaData) -> bool:
+    """Tell whether a column may hold nulls. Those of messages are looked at by the tasks."""
+    groups = (footer.row_group(place) for place in range(footer.num_row_groups))
+    columns = (group.column(place) for group in groups for place in range(group.num_columns))
+    return any(
+        (known := column.statistics) is None or known.null_count != 0
+        for column in columns
+        if not column.path_in_schema.startswith("messages.")
+    )
 
 
 def _tasks(cores: int, rows: int) -> int:

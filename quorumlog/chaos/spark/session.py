@@ -30,7 +30,7 @@ appender.stderr.layout.pattern = %d %p %c: %m%n%ex
 
 
 class SparkUnavailable(Exception):
-    """Spark cannot be started here; the message says why, and what to do."""
+    """Spark cannot be started here, or did not finish; the message says why, and what to do."""
 
 
 @contextmanager
@@ -46,17 +46,31 @@ def spark_session(master: str | None = None, *, is_short: bool = False) -> Itera
     except ImportError as error:
         raise SparkUnavailable("PySpark is missing: pip install 'quorumlog[spark]'") from error
     if active := SparkSession.getActiveSession():
-        yield active
+        with _failures_told():
+            yield active
         return
     workspace = Path(tempfile.mkdtemp(prefix="quorumlog-spark-"))
     try:
         session = _start(workspace, master or "local[*]", is_short=is_short)
         try:
-            yield session
+            with _failures_told():
+                yield session
         finally:
             _stop(session)
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
+
+
+@contextmanager
+def _failures_told() -> Iterator[None]:
+    """Turn a job that failed (a worker out of memory, a JVM that ended) into SparkUnavailable."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        raise SparkUnavailable(f"Spark did not finish: {str(error).strip()[-2000:]}") from error
 
 
 def cores(session: "SparkSession") -> int:
@@ -83,7 +97,8 @@ def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
         raise SparkUnavailable(str(error)) from error
     except (PySparkRuntimeError, OSError) as error:
         said = log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
-        raise SparkUnavailable(f"Spark did not start: {error}\n{said}") from error
+        hint = "--engine local needs no Spark"
+        raise SparkUnavailable(f"Spark did not start: {error}\n{said}\n({hint})") from error
     for worker in _finalizers():
         worker.deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
     if not master.startswith("local"):

@@ -9,7 +9,7 @@ as a new process with a new client, because the old one may still be about to ac
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -94,22 +94,24 @@ class AppendRead:
         process = lane
         producer: DriverProducer | None = None
         due_s = loop.time()
-        while running.is_set():
-            due_s = max(due_s + rng.expovariate(1 / gap_s), loop.time())
-            await asyncio.sleep(due_s - loop.time())
-            if producer is None:
-                try:
-                    producer = await self._driver.producer(self._bootstrap, f"p{process}")
-                except ConnectionError:  # nobody answers: nothing was asked of anybody
-                    await asyncio.sleep(_REOPEN_S)
-                    continue
-            partition = rng.randrange(self._settings.partitions)
-            if not await self._send(producer, process, partition):
-                process += self._lanes
+        try:
+            while running.is_set():
+                due_s = max(due_s + rng.expovariate(1 / gap_s), loop.time())
+                await asyncio.sleep(due_s - loop.time())
+                if producer is None:
+                    try:
+                        producer = await self._driver.producer(self._bootstrap, f"p{process}")
+                    except ConnectionError:  # nobody answers: nothing was asked of anybody
+                        await asyncio.sleep(_REOPEN_S)
+                        continue
+                partition = rng.randrange(self._settings.partitions)
+                if not await self._send(producer, process, partition):
+                    process += self._lanes
+                    unsure, producer = producer, None
+                    await unsure.close()
+        finally:
+            if producer is not None:
                 await producer.close()
-                producer = None
-        if producer is not None:
-            await producer.close()
 
     async def _send(self, producer: DriverProducer, process: int, partition: int) -> bool:
         """Send one value; return whether the process may act again."""
@@ -136,13 +138,15 @@ class AppendRead:
 
     async def _consume(self, process: int, running: asyncio.Event) -> None:
         consumer: DriverConsumer | None = None
-        while running.is_set():
-            if consumer is None:
-                consumer = await self._assigned(process)
-            else:
-                await self._poll(consumer, process, "poll", _POLL_MS)
-        if consumer is not None:
-            await consumer.close()
+        try:
+            while running.is_set():
+                if consumer is None:
+                    consumer = await self._assigned(process)
+                else:
+                    await self._poll(consumer, process, "poll", _POLL_MS)
+        finally:
+            if consumer is not None:
+                await consumer.close()
 
     async def _assigned(self, process: int) -> DriverConsumer | None:
         """Open a consumer of all partitions, from their beginning; None if nobody answers now."""
@@ -194,32 +198,45 @@ class AppendRead:
             if loop.time() > deadline_s:
                 return False
             consumer = await self._assigned(process)
-        positions = dict.fromkeys(range(self._settings.partitions), 0)
-        ends = await self._end_offsets(consumer, deadline_s)
-        while any(positions[partition] < end for partition, end in ends.items()):
-            if loop.time() > deadline_s:
-                break
-            for message in await self._poll(consumer, process, "final_poll", _FINAL_POLL_MS):
-                positions[message.partition] = message.offset + 1
-        await consumer.close()
-        reached = bool(ends) and all(positions[index] >= end for index, end in ends.items())
-        if reached:
-            topic = self._settings.topic
-            rows = [(f"{topic}-{index}", positions[index], -1) for index in positions]
-            self._recorder.invoke(process, "final_end")
-            self._recorder.complete(process, "ok", "final_end", rows)
-        return reached
+        try:
+            return await self._read_and_compare(consumer, process, deadline_s)
+        finally:
+            await consumer.close()
 
-    async def _end_offsets(self, consumer: DriverConsumer, deadline_s: float) -> dict[int, int]:
-        """Ask until somebody answers; empty if nobody did in time."""
-        while asyncio.get_running_loop().time() < deadline_s:
-            try:
-                return await consumer.end_offsets(
-                    self._settings.topic, range(self._settings.partitions)
-                )
-            except ConnectionError:
-                await asyncio.sleep(_REOPEN_S)
-        return {}
+    async def _read_and_compare(
+        self, consumer: DriverConsumer, process: int, deadline_s: float
+    ) -> bool:
+        """Read on until an end that is asked for then has been reached; False if not in time."""
+        loop = asyncio.get_running_loop()
+        positions = dict.fromkeys(range(self._settings.partitions), 0)
+        ends: dict[int, int] = {}
+        while loop.time() < deadline_s:
+            if all(positions[index] >= end for index, end in ends.items()):
+                ends, is_reached = await self._final_end(consumer, process, positions)
+                if is_reached:
+                    return True
+            else:
+                for message in await self._poll(consumer, process, "final_poll", _FINAL_POLL_MS):
+                    positions[message.partition] = message.offset + 1
+        return False
+
+    async def _final_end(
+        self, consumer: DriverConsumer, process: int, positions: Mapping[int, int]
+    ) -> tuple[dict[int, int], bool]:
+        """Ask where the logs end; return that (empty: no answer) and whether all was read."""
+        topic = self._settings.topic
+        self._recorder.invoke(process, "final_end")
+        try:
+            ends = await consumer.end_offsets(topic, range(self._settings.partitions))
+        except ConnectionError as error:
+            self._recorder.complete(process, "fail", "final_end", error=str(error))
+            await asyncio.sleep(_REOPEN_S)
+            return {}, False
+        is_reached = all(positions[index] >= end for index, end in ends.items())
+        rows = [(f"{topic}-{index}", end, -1) for index, end in ends.items()]
+        outcome, error_text = ("ok", "") if is_reached else ("fail", "the end is further on")
+        self._recorder.complete(process, outcome, "final_end", rows, error_text)
+        return ends, is_reached
 
 
 def _row(message: Message) -> MessageRow:

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from quorumlog.client.errors import KafkaError
 from quorumlog.invariants import require
 from quorumlog.wire.codec.compression import Compression
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 
@@ -58,6 +59,7 @@ class Batch:
         "error",
         "identity",
         "indefinite",
+        "last_code",
         "leader_epoch",
         "log_append_time_ms",
         "on_done",
@@ -78,6 +80,7 @@ class Batch:
         self.retry_at_ms = created_ms
         self.leader_epoch = -1  # of the leader that the last attempt went to
         self.indefinite = False
+        self.last_code = ErrorCode.NONE  # how the last attempt ended
         self.identity: ProducerIdentity | None = None
         self.base_sequence = -1
         self._encoded: bytes | None = None
@@ -126,7 +129,8 @@ def checked_record_size(
         if not isinstance(key, bytes):
             raise TypeError(f"a record's key is bytes or None, not {type(key).__name__}")
         size += len(key)
-    for name, content in headers:
+    for header in headers:
+        name, content = header if isinstance(header, tuple) and len(header) == 2 else (None, None)
         if not isinstance(name, str) or not isinstance(content, bytes | None):
             raise TypeError("a record's headers are pairs of str and (bytes or None)")
         size += HEADER_OVERHEAD_BYTES + len(name.encode()) + len(content or b"")

@@ -6,10 +6,13 @@ oldest that is not done, so that the log has them in the order of `send`.
 Numbers (KIP-98). An idempotent producer numbers a partition's records from 0; a broker remembers
 the last five batches and refuses any other than the next. A retry keeps its numbers, which makes it
 harmless. Numbers change in one case: the OLDEST batch in flight is answered
-OUT_OF_ORDER_SEQUENCE_NUMBER or UNKNOWN_PRODUCER_ID. That proves that neither it nor any later one
-is in the log, so all of them are numbered anew from 0 in the next producer epoch, raised on our
-side (KIP-360), after every answer still under way has arrived. The epoch is counted per partition:
-brokers compare it per partition.
+OUT_OF_ORDER_SEQUENCE_NUMBER or UNKNOWN_PRODUCER_ID, and each of its attempts was refused. Then it
+is nowhere, and no later one can follow it under the old numbers, so all of them are numbered anew
+from 0 in the next producer epoch, raised on our side (KIP-360), after every answer still under way
+has arrived. The epoch is counted per partition: brokers compare it per partition.
+If an attempt of it may stand, such an answer proves nothing: the broker may have forgotten the
+batch (a snapshot keeps only a producer's last one), or may meet the lost request after the retry.
+New numbers could write it twice, so it fails, indefinite.
 
 The first batch in a new epoch travels alone: a broker accepts any number from a producer that
 it does not know, so a second batch that overtook a refused first one would stay in front of it.
@@ -18,8 +21,6 @@ INVALID_PRODUCER_EPOCH means that somebody else raised our epoch. What is in fli
 from a duplicate any more, so it fails; what was never sent goes out under a new producer id.
 """
 
-from collections import deque
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -30,6 +31,7 @@ from quorumlog.client.core.batch import (
     ProducerIdentity,
 )
 from quorumlog.client.core.leaders import Leader, Leaders
+from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.records import Headers
 from quorumlog.client.settings import ProducerSettings
@@ -74,25 +76,6 @@ class Drained(NamedTuple):
     wake_at_ms: float
 
 
-class PartitionQueue:
-    """One partition's batches: `in_flight` (sent at least once), then `waiting`; oldest first."""
-
-    __slots__ = ("in_flight", "pipelined", "renumber", "sequence", "topic_partition", "waiting")
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition: Final = topic_partition
-        self.in_flight: list[Batch] = []
-        self.waiting: deque[Batch] = deque()
-        self.sequence: tuple[ProducerIdentity, int] | None = None  # of the next new batch
-        self.pipelined = False  # a batch of this identity was acknowledged
-        self.renumber = False
-
-    def batches(self) -> Iterator[Batch]:
-        """All that are not done, oldest first."""
-        yield from self.in_flight
-        yield from self.waiting
-
-
 class Accumulator:
     """All batches of one producer that are not done.
 
@@ -106,7 +89,7 @@ class Accumulator:
     def __init__(self, settings: ProducerSettings) -> None:
         self.settings: Final = settings
         self.idempotent: Final = settings.idempotent
-        self._batch_size: Final = settings.batch_size
+        self._batch_size: Final = min(settings.batch_size, settings.max_request_size)
         self._retry: Final = Backoff(settings.retry_backoff_ms, settings.retry_backoff_max_ms)
         self._reroute: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
@@ -116,6 +99,7 @@ class Accumulator:
         self.identity: ProducerIdentity | None = None
         self.buffered_bytes = 0
         self.flushing = False
+        self.awaiting_room = 0  # callers of `send` that wait until the buffer has room
         self._next_expiry_ms = NEVER_MS
 
     # --- records come in ---------------------------------------------------------------------
@@ -170,7 +154,7 @@ class Accumulator:
         by_broker: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
         wake_at_ms = self._next_expiry_ms
-        for topic_partition, queue in self._active.items():
+        for topic_partition, queue in list(self._active.items()):
             ready_at_ms = self._ready_at_ms(queue)
             if ready_at_ms == NEVER_MS:
                 continue
@@ -191,6 +175,7 @@ class Accumulator:
                 wake_at_ms = now_ms
                 continue
             self._send(queue, batch, leader)
+            self._active[topic_partition] = self._active.pop(topic_partition)  # the next in turn
             by_broker.setdefault(leader.broker_id, []).append(batch)
             sizes[leader.broker_id] = size
             wake_at_ms = min(wake_at_ms, self._ready_at_ms(queue))
@@ -212,7 +197,7 @@ class Accumulator:
             return NEVER_MS
         first = queue.waiting[0]
         is_full = len(queue.waiting) > 1 or first.size_in_bytes >= self._batch_size
-        if is_full or self.flushing or self.buffered_bytes >= self.settings.buffer_memory:
+        if is_full or self.flushing or self.awaiting_room:
             return first.created_ms
         return first.created_ms + self.settings.linger_ms
 
@@ -271,7 +256,7 @@ class Accumulator:
         if batch.state is BatchState.DONE:
             return False  # it ran out of time before
         queue = self.queues[batch.topic_partition]
-        code = known(answer.error_code)
+        code = batch.last_code = known(answer.error_code)
         if code in {ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER}:
             batch.base_offset = answer.base_offset
             batch.log_append_time_ms = answer.log_append_time_ms
@@ -280,11 +265,16 @@ class Accumulator:
             return True
         if code not in DEFINITE:
             batch.indefinite = True
-        if self.idempotent and code in _GAP:
-            queue.renumber = queue.renumber or batch is queue.in_flight[0]
-            return self._retry_or_fail(queue, batch, now_ms, answer, now_ms)
-        if code in RETRIABLE:
-            backoff = self._reroute if code in _MISROUTED else self._retry
+        is_gap = self.idempotent and code in _GAP
+        if is_gap and batch is queue.in_flight[0]:
+            # DEVIATION: Kafka's clients number it anew all the same, and may write it twice.
+            # docs/decisions/0023-a-batch-that-may-stand-keeps-its-numbers.md
+            if batch.indefinite:  # the next batch finds out for itself
+                self._fail(queue, batch, answer)
+                return True
+            queue.renumber = True
+        if is_gap or code in RETRIABLE:
+            backoff = self._reroute if is_gap or code in _MISROUTED else self._retry
             retry_at_ms = now_ms + backoff.delay_ms(batch.attempts, chance)
             return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
         if code in _FENCED:
@@ -300,6 +290,7 @@ class Accumulator:
         if batch.state is BatchState.DONE:
             return False
         batch.indefinite = batch.indefinite or written
+        batch.last_code = ErrorCode.NETWORK_EXCEPTION
         answer = Answer(error_code=ErrorCode.NETWORK_EXCEPTION, message=message)
         retry_at_ms = now_ms + self._reroute.delay_ms(batch.attempts, chance)
         queue = self.queues[batch.topic_partition]
@@ -336,8 +327,9 @@ class Accumulator:
         for queue in list(self._active.values()):
             for batch in [batch for batch in queue.batches() if batch.created_ms <= deadline_ms]:
                 batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
-                timed_out = f"not acknowledged within {self.settings.delivery_timeout_ms} ms"
-                self._fail(queue, batch, Answer(ErrorCode.REQUEST_TIMED_OUT, message=timed_out))
+                late = f"not acknowledged within {self.settings.delivery_timeout_ms} ms: "
+                late += _last_news(batch)
+                self._fail(queue, batch, Answer(ErrorCode.REQUEST_TIMED_OUT, message=late))
                 expired.append(batch)
         oldest = [batch.created_ms for queue in self._active.values() for batch in queue.batches()]
         self._next_expiry_ms = min(oldest, default=NEVER_MS) + self.settings.delivery_timeout_ms
@@ -348,7 +340,7 @@ class Accumulator:
         failed = self.incomplete()
         for batch in failed:
             batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
-            answer = Answer(error.code, message=str(error))
+            answer = Answer(error.code, message=error.message)
             self._fail(self.queues[batch.topic_partition], batch, answer)
         return failed
 
@@ -387,3 +379,11 @@ class Accumulator:
                 require(not self.idempotent or (same and ascends), "3: numbers ascend")
             sent = {BatchState.SENT, BatchState.RETRYING}
             require({batch.state for batch in flying} <= sent, "4: in flight means sent")
+
+
+def _last_news(batch: Batch) -> str:
+    if not batch.attempts:
+        return "never sent, as its leader was unknown, unreachable or busy"
+    if batch.state is BatchState.SENT:
+        return "no answer came"
+    return f"the last of {batch.attempts} attempts ended with {batch.last_code.name}"

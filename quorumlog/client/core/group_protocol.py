@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.client.core.assignors import Subscription
+from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.messages import (
@@ -92,7 +93,10 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def _version(data: bytes) -> int:
-    return int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    version = int.from_bytes(data[:VERSION_BYTES], "big", signed=True)
+    if version < 0:
+        raise MalformedFrame(f"a group member's message has version {version}")
+    return version
 
 
 def _versioned(version: int, body: list[Buffer]) -> bytes:

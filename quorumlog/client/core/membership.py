@@ -18,9 +18,11 @@ from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.membership_events import Effect, Event
+from quorumlog.client.errors import FATAL
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 
@@ -58,6 +60,8 @@ _COORDINATOR_LOST: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
+_GIVING_UP: Final = frozenset({State.REVOKING, State.YIELDING})
+"""States in which the user's listener may take its time, and heartbeats keep the membership."""
 _EXPELLED: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
 _TRY_AGAIN: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_IN_PROGRESS}
@@ -82,7 +86,8 @@ class Membership:
         self.coordinator_known = self.is_finding = False
         self.rejoin_wanted = False
         self.in_poll = False
-        self._polled_ms = self._heartbeat_ms = self._heard_ms = self._retry_ms = 0.0
+        self._polled_ms = self._heartbeat_ms = self._heard_ms = 0.0
+        self._retry_ms = self._find_ms = 0.0  # when to join, to look for the coordinator again
         self._heartbeat_pending = False
         self._failures = 0
         self._backoff: Final = Backoff(
@@ -104,8 +109,12 @@ class Membership:
 
     def next_tick_ms(self, now_ms: float) -> float:
         """When `Ticked` is due next; `inf` if only an event can change anything."""
-        if not self.coordinator_known or not self.topics:
+        if not self.topics:
             return float("inf")
+        if not self.coordinator_known:
+            return float("inf") if self.is_finding else self._find_ms
+        if self.state in _GIVING_UP:
+            return float("inf") if self._heartbeat_pending else self._heartbeat_ms
         if self.state is State.STABLE:
             session_end_ms = self._heard_ms + self.settings.session_timeout_ms
             due_ms = session_end_ms if self._heartbeat_pending else self._heartbeat_ms
@@ -140,6 +149,10 @@ class Membership:
             case facts.CoordinatorFound():
                 self.coordinator_known, self.is_finding = True, False
                 self._heard_ms = now_ms
+            case facts.CoordinatorRefused():
+                self.is_finding = False
+                self._wait(now_ms)
+                self._find_ms = self._retry_ms
             case facts.CoordinatorLost():
                 self.coordinator_known = self._heartbeat_pending = False
             case facts.JoinAnswered():
@@ -196,12 +209,7 @@ class Membership:
             self._become(State.SYNCING)
             return [self._sync()]
         self._become(State.LEADING)
-        self._members = {
-            member.member_id: group_protocol.decode_subscription(
-                member.metadata, member.instance_id
-            )
-            for member in event.members
-        }
+        self._members = {one.member_id: _subscription(one) for one in event.members}
         wanted = {topic for member in self._members.values() for topic in member.topics}
         return [facts.LookUpTopics(topics=tuple(sorted(wanted)))]
 
@@ -233,7 +241,10 @@ class Membership:
             return self._handle_refused(now_ms, event.error_code)
         self._heard_ms, self._heartbeat_ms = now_ms, now_ms + self.settings.heartbeat_interval_ms
         self._failures = 0
-        self._assigned = group_protocol.decode_assignment(event.assignment)
+        try:
+            self._assigned = group_protocol.decode_assignment(event.assignment)
+        except MalformedFrame:
+            return self._handle_refused(now_ms, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         taken = tuple(sorted({*self.owned} - {*self._assigned}))
         if taken:
             self._become(State.YIELDING)
@@ -259,13 +270,16 @@ class Membership:
         self, now_ms: float, event: facts.HeartbeatAnswered
     ) -> list[Effect]:
         self._heartbeat_pending = False
-        if self.state is not State.STABLE or event.generation_id != self.generation_id:
+        is_ours = event.generation_id == self.generation_id
+        if not is_ours or self.state not in {State.STABLE, *_GIVING_UP}:
             return []
         if event.error_code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
             self._heard_ms = now_ms
             is_rebalance = event.error_code == ErrorCode.REBALANCE_IN_PROGRESS
             self.rejoin_wanted = self.rejoin_wanted or is_rebalance
             return []
+        if self.state in _GIVING_UP:
+            return []  # the join that comes next finds out
         if event.error_code in _COORDINATOR_LOST:
             self.coordinator_known = False
             return []
@@ -274,20 +288,23 @@ class Membership:
     def _handle_refused(self, now_ms: float, error_code: int) -> list[Effect]:
         """Take in that a join or sync failed, or that a heartbeat says we are out."""
         self.rejoin_wanted = True
+        self._wait(now_ms)
+        if error_code in _COORDINATOR_LOST or error_code in _TRY_AGAIN:
+            self._become(State.UNJOINED)
+            self.coordinator_known = self.coordinator_known and error_code in _TRY_AGAIN
+            return []
+        if error_code == ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        effects = self._forget_generation()
+        if error_code not in _EXPELLED:
+            if error_code in FATAL:
+                self.topics = ()  # until the user subscribes again
+            effects.append(facts.Fail(error_code=error_code))
+        return effects
+
+    def _wait(self, now_ms: float) -> None:
         self._failures += 1
         self._retry_ms = now_ms + self._backoff.delay_ms(self._failures, 0.5)
-        if error_code in _EXPELLED:
-            if error_code == ErrorCode.UNKNOWN_MEMBER_ID:
-                self.member_id = ""
-            return self._forget_generation()
-        self._become(State.UNJOINED)
-        if error_code in _COORDINATOR_LOST:
-            self.coordinator_known = False
-            return []
-        if error_code in _TRY_AGAIN:
-            return []
-        self.topics = ()  # until the user subscribes again
-        return [facts.Fail(error_code=error_code)]
 
     # --- what time and circumstances allow ---------------------------------------------------
 
@@ -298,14 +315,16 @@ class Membership:
         if is_stable and now_ms >= self._poll_deadline_ms():
             return self._leave("max.poll.interval.ms passed without a poll")
         if not self.coordinator_known:
-            return self._find_coordinator()
+            return self._find_coordinator(now_ms)
+        if self.state in _GIVING_UP:
+            return self._maybe_heartbeat(now_ms)
         is_idle = is_stable or self.state is State.UNJOINED
         if is_idle and self.rejoin_wanted and self.in_poll:
             return self._prepare_join(now_ms)
         return self._maybe_heartbeat(now_ms) if is_stable else []
 
-    def _find_coordinator(self) -> list[Effect]:
-        if self.is_finding:
+    def _find_coordinator(self, now_ms: float) -> list[Effect]:
+        if self.is_finding or now_ms < self._find_ms:
             return []
         self.is_finding = True
         return [facts.FindCoordinator()]
@@ -333,9 +352,10 @@ class Membership:
         return [facts.SendJoin(member_id=self.member_id, protocols=protocols)]
 
     def _maybe_heartbeat(self, now_ms: float) -> list[Effect]:
-        if now_ms - self._heard_ms >= self.settings.session_timeout_ms:
+        is_silent = now_ms - self._heard_ms >= self.settings.session_timeout_ms
+        if is_silent and self.state is State.STABLE:
             self.coordinator_known = self._heartbeat_pending = False
-            return self._find_coordinator()
+            return self._find_coordinator(now_ms)
         if self._heartbeat_pending or now_ms < self._heartbeat_ms:
             return []
         self._heartbeat_ms = now_ms + self.settings.heartbeat_interval_ms
@@ -349,3 +369,11 @@ class Membership:
             require(has_generation, "1: from SYNCING on a member id and a generation")
         if self.state is State.JOINING and not self.is_cooperative:
             require(not self.owned, "2: an eager member that joins owns nothing")
+
+
+def _subscription(member: facts.JoinedMember) -> Subscription:
+    """Read what a member wants; one that sent nonsense gets nothing, and the others go on."""
+    try:
+        return group_protocol.decode_subscription(member.metadata, member.instance_id)
+    except MalformedFrame:
+        return Subscription(topics=(), instance_id=member.instance_id)

@@ -45,6 +45,11 @@ class CoordinatorFound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorRefused:
+    """Nobody tells where it is, and the error stays: ask again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorLost:
     """Its connection broke."""
 
@@ -100,6 +105,7 @@ Event = (
     | PollEnded
     | CountsChanged
     | CoordinatorFound
+    | CoordinatorRefused
     | CoordinatorLost
     | JoinAnswered
     | TopicsLookedUp
@@ -177,7 +183,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fail:
-    """Raise this from the user's next `poll`: trying again cannot help."""
+    """Raise this from the user's next `poll`: trying again may not help."""
 
     error_code: int
 

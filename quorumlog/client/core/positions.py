@@ -101,7 +101,8 @@ class Positions:
     def __init__(self, settings: ConsumerSettings) -> None:
         self.settings: Final = settings
         self.by_partition: dict[TopicPartition, Position] = {}
-        self.errors: deque[KafkaError] = deque()
+        self._errors: dict[TopicPartition | None, KafkaError] = {}  # for the user, one of each
+        self._last_read: Position | None = None
         self._ready: dict[TopicPartition, Position] = {}  # with chunks, in order of arrival
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
@@ -115,6 +116,8 @@ class Positions:
         """Read exactly these from now on; those that were read before keep their place."""
         old = self.by_partition
         self.by_partition = {one: old.get(one) or Position(one) for one in partitions}
+        told = {None, *self.by_partition}
+        self._errors = {name: error for name, error in self._errors.items() if name in told}
         ready = self._ready.items()
         self._ready = {name: one for name, one in ready if self.is_current(one)}
 
@@ -122,15 +125,36 @@ class Positions:
         """Tell whether the partition is (still, in this incarnation) read."""
         return self.by_partition.get(position.topic_partition) is position
 
+    def of(self, topic_partition: TopicPartition) -> Position:
+        """Return the partition's place. Raises KeyError if it is not assigned."""
+        position = self.by_partition.get(topic_partition)
+        if position is None:
+            raise KeyError(f"{topic_partition} is not assigned to this consumer")
+        return position
+
+    # --- errors that the user must hear of -------------------------------------------------------
+
+    def report(self, topic_partition: TopicPartition | None, error: KafkaError) -> None:
+        """Keep `error` for the user, in place of an older one of the same partition."""
+        self._errors[topic_partition] = error
+
+    def take_error(self) -> KafkaError | None:
+        """Return the oldest error that the user has not been told, once."""
+        return self._errors.pop(next(iter(self._errors))) if self._errors else None
+
+    # --- places that the user chooses ------------------------------------------------------------
+
     def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = -1) -> None:
         """Read on from `offset`. Raises KeyError if the partition is not assigned."""
-        position = self.by_partition[topic_partition]
+        position = self.of(topic_partition)
+        self._errors.pop(topic_partition, None)
         position.place(offset, epoch)
         position.consumed = OffsetAndMetadata(offset, epoch)
 
     def seek_by_time(self, topic_partition: TopicPartition, timestamp: int) -> None:
         """Ask the broker where to read on: EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
-        position = self.by_partition[topic_partition]
+        position = self.of(topic_partition)
+        self._errors.pop(topic_partition, None)
         position.drop_chunks()
         self._reset(position, timestamp)
 
@@ -143,7 +167,7 @@ class Positions:
         if timestamp is None:
             position.retry_at_ms = float("inf")  # until the user seeks
             message = f"{position.topic_partition}: {why}, and auto_offset_reset is none"
-            self.errors.append(KafkaError(code, message, definite=True))
+            self.report(position.topic_partition, KafkaError(code, message, definite=True))
         else:
             self._reset(position, timestamp)
 
@@ -225,7 +249,8 @@ class Positions:
             return False
         if code != ErrorCode.NONE:
             if code not in RETRIABLE and code != ErrorCode.OFFSET_OUT_OF_RANGE:
-                self.errors.append(answered(code, str(position.topic_partition)))
+                name = position.topic_partition
+                self.report(name, answered(code, str(name)))
             self.handle_failure(now_ms, position, chance)
             return True
         position.failures = 0
@@ -235,8 +260,8 @@ class Positions:
             self._handle_truncated(position, answer.diverging_epoch.end_offset)
         elif answer.preferred_read_replica >= 0:
             position.preferred_replica = answer.preferred_read_replica
-        elif answer.records:
-            self._keep(position, answer)
+        elif answer.records and not self._keep(position, answer):
+            self.handle_failure(now_ms, position, chance)
         return False
 
     def _handle_truncated(self, position: Position, end_offset: int) -> None:
@@ -248,31 +273,45 @@ class Positions:
         else:
             position.place(min(end_offset, position.offset), -1)
 
-    def _keep(self, position: Position, answer: PartitionData) -> None:
+    def _keep(self, position: Position, answer: PartitionData) -> bool:
+        """Keep what was fetched; False if nothing of it can be read."""
         records = answer.records
         if not isinstance(records, bytes | bytearray | memoryview):
-            return
+            return False
         aborted = answer.aborted_transactions or ()
-        chunk = Chunk(
-            position.topic_partition,
-            bytes(records),
-            start_offset=position.fetch_offset,
-            aborted=[Aborted(one.first_offset, one.producer_id) for one in aborted],
-            read_committed=self.settings.isolation_level == "read_committed",
-        )
+        try:
+            chunk = Chunk(
+                position.topic_partition,
+                bytes(records),
+                start_offset=position.fetch_offset,
+                aborted=[Aborted(one.first_offset, one.producer_id) for one in aborted],
+                read_committed=self.settings.isolation_level == "read_committed",
+            )
+        except CorruptBatch as error:
+            self._report_corrupt(position, position.fetch_offset, error)
+            return False
+        if chunk.is_empty:
+            code, name = ErrorCode.MESSAGE_TOO_LARGE, position.topic_partition
+            message = (
+                f"{name} at offset {position.fetch_offset}: the batch does not fit into the"
+                f" {chunk.size_in_bytes} bytes that the broker sent; raise"
+                " max_partition_fetch_bytes and fetch_max_bytes"
+            )
+            self.report(name, KafkaError(code, message, definite=True))
         if chunk.end_offset <= position.fetch_offset:
-            return  # not one whole batch
+            return False
         self._ready.setdefault(position.topic_partition, position)
         position.chunks.append(chunk)
         position.buffered_bytes += chunk.size_in_bytes
         position.fetch_offset, position.fetch_epoch = chunk.end_offset, chunk.end_epoch
+        return True
+
+    def _report_corrupt(self, position: Position, offset: int, error: CorruptBatch) -> None:
+        name = position.topic_partition
+        message = f"{name} at offset {offset}: {error}"
+        self.report(name, KafkaError(ErrorCode.CORRUPT_MESSAGE, message, definite=True))
 
     # --- records for the user --------------------------------------------------------------------
-
-    @property
-    def has_records(self) -> bool:
-        """True if `take` may return something."""
-        return any(position.chunks and not position.paused for position in self._ready.values())
 
     def mark_consumed(self) -> None:
         """Note that what earlier polls returned is processed: it may be committed now."""
@@ -296,15 +335,24 @@ class Positions:
                 break
         return taken
 
+    def take_next(self) -> ConsumerRecord | None:
+        """Hand out one record, None if there is none; the one before is processed by now."""
+        last = self._last_read
+        if last is not None and self.is_current(last) and last.state is PositionState.FETCHING:
+            last.consumed = OffsetAndMetadata(last.offset, last.epoch)
+        for records in self.take(1).values():
+            return records[0]
+        return None
+
     def _read(self, position: Position, max_records: int) -> list[ConsumerRecord]:
         chunk = position.chunks[0]
         try:
             records = chunk.read(max_records)
         except CorruptBatch as error:
             position.drop_chunks()  # fetched again: the damage may have happened on the way
-            message = f"{position.topic_partition} at offset {position.offset}: {error}"
-            self.errors.append(KafkaError(ErrorCode.CORRUPT_MESSAGE, message, definite=True))
+            self._report_corrupt(position, position.offset, error)
             return []
+        self._last_read = position
         position.offset, position.epoch = chunk.next_offset, chunk.leader_epoch
         if chunk.is_empty:
             position.chunks.popleft()

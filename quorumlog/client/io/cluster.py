@@ -8,6 +8,7 @@ answers: after `metadata_retry_backoff_ms` at first, so that a new leader is fou
 import asyncio
 import logging
 import random
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Final
@@ -32,6 +33,7 @@ from quorumlog.wire.io.connection import (
 
 log = logging.getLogger(__name__)
 
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 QUIET_MS: Final = 1_000  # after that long without a wish for metadata, the next is met at once
 QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without waiting for others
 
@@ -69,6 +71,7 @@ class Cluster:
         self._updated: asyncio.Future[None] = self._loop.create_future()
         self._fruitless = 0  # updates in a row that brought no new leader
         self._updates: asyncio.Task[None] | None = None
+        self._is_closed = False
 
     # --- life ------------------------------------------------------------------------------------
 
@@ -91,13 +94,15 @@ class Cluster:
             raise
 
     async def close(self) -> None:
-        """End all connections and tasks."""
+        """End all connections and tasks. Who waits for news gets KafkaError."""
+        self._is_closed = True
+        if not self._updated.done():
+            self._updated.set_result(None)
         if self._updates is not None:
             self._updates.cancel()
             await asyncio.gather(self._updates, return_exceptions=True)
-        await self._source.close()
-        for links in self._links.values():
-            await links.close()
+        closings = [links.close() for links in self._links.values()]
+        await asyncio.gather(self._source.close(), *closings)
 
     def now_ms(self) -> float:
         """Return milliseconds of the event loop's clock."""
@@ -186,19 +191,34 @@ class Cluster:
         self._wish.set()
 
     async def next_update(self) -> None:
-        """Wait for the next answer, good or bad, to a request that starts from now on."""
+        """Wait for the next answer, good or bad, to a request that starts from now on.
+
+        Raises KafkaError (definite) if the client is closed.
+        """
         self.request_update()
         await asyncio.shield(self._updated)
+        if self._is_closed:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the client was closed", definite=True)
 
     def want(self, topics: Iterable[str]) -> None:
-        """Keep metadata of these topics too."""
+        """Keep metadata of these topics too. Raises TypeError or KafkaError for what is no name."""
+        topics = list(topics)
+        for name in topics:
+            if not isinstance(name, str):
+                raise TypeError(f"a topic is named by a str, not {type(name).__name__}")
+            if not is_topic_name(name):
+                message = f"{name[:60]!r}: a topic's name is 1 to 249 of a-z A-Z 0-9 . _ -"
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message, definite=True)
         missing = {*topics} - self._wanted
         if missing:
             self._wanted |= missing
             self.request_update()
 
     async def topic(self, name: str, timeout_ms: float) -> TopicView:
-        """Return the topic, with partitions. Raises KafkaError (definite: nothing was sent)."""
+        """Return the topic, with partitions.
+
+        Raises KafkaError (definite: nothing was sent), and TypeError if `name` is no str.
+        """
         self.want([name])
         code = ErrorCode.REQUEST_TIMED_OUT
         try:
@@ -243,14 +263,21 @@ class Cluster:
         waiting, self._updated = self._updated, self._loop.create_future()
         topics = [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
-        response = await self._source.ask(request)
-        changed = False
-        if response is not None:
-            changed = self.metadata.update(self.now_ms(), response)
-        self._fruitless = 0 if changed else self._fruitless + 1
-        if not waiting.done():
-            waiting.set_result(None)
+        try:
+            response = await self._source.ask(request)
+            changed = False
+            if response is not None:
+                changed = self.metadata.update(self.now_ms(), response)
+            self._fruitless = 0 if changed else self._fruitless + 1
+        finally:
+            if not waiting.done():
+                waiting.set_result(None)
         self._changed()
+
+
+def is_topic_name(name: str) -> bool:
+    """Tell whether a topic may be called that (org.apache.kafka.common.internals.Topic)."""
+    return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def check(code: int, message: str = "") -> None:

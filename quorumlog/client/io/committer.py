@@ -18,7 +18,11 @@ Places = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Committer:
-    """One consumer's commits. `member` tells (member id, generation), ("", -1) outside a group."""
+    """One consumer's commits.
+
+    `member` tells (member id, generation), ("", -1) for a consumer that reads without a group's
+    help. It raises KafkaError while a subscribed one is not a member: others may be ahead of it.
+    """
 
     def __init__(
         self,
@@ -36,7 +40,15 @@ class Committer:
         self._background: asyncio.Task[None] | None = None
 
     async def commit(self, places: Places, timeout_ms: float) -> None:
-        """Commit `places`. Raises KafkaError."""
+        """Commit `places`. Raises KafkaError.
+
+        The commit in the background is given up first, so that none of its retries comes later
+        and takes the group back.
+        """
+        await self._give_up_background()
+        await self._commit(places, timeout_ms)
+
+    async def _commit(self, places: Places, timeout_ms: float) -> None:
         if places:
             await self.coordinator.commit(places, *self._member(), timeout_ms)
 
@@ -46,10 +58,14 @@ class Committer:
 
     async def commit_consumed(self, timeout_ms: float) -> None:
         """Commit what is processed, if enable_auto_commit makes it our job; log a failure."""
+        await self._give_up_background()
+        await self._commit_consumed(timeout_ms)
+
+    async def _commit_consumed(self, timeout_ms: float) -> None:
         if not self._settings.enable_auto_commit:
             return
         try:
-            await self.commit(self.consumed(), timeout_ms)
+            await self._commit(self.consumed(), timeout_ms)
         except KafkaError as error:
             log.warning("auto commit: %s", error)
 
@@ -60,10 +76,14 @@ class Committer:
             return
         interval_ms = self._settings.auto_commit_interval_ms
         self._next_at = self._loop.time() + interval_ms / 1000
-        self._background = self._loop.create_task(self.commit_consumed(interval_ms))
+        self._background = self._loop.create_task(self._commit_consumed(interval_ms))
+
+    async def _give_up_background(self) -> None:
+        task, self._background = self._background, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def close(self) -> None:
         """Give up the commit in the background."""
-        if self._background is not None:
-            self._background.cancel()
-            await asyncio.gather(self._background, return_exceptions=True)
+        await self._give_up_background()

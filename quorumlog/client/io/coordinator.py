@@ -143,7 +143,7 @@ class Coordinator:
     async def commit(
         self, offsets: Offsets, member_id: str, generation_id: int, timeout_ms: float
     ) -> None:
-        """Commit, trying for `timeout_ms`. Raises KafkaError; definite if no attempt may stand."""
+        """Commit, trying for `timeout_ms`. Raises KafkaError; definite if nothing was committed."""
         topics = []
         for topic, partitions in by_topic(offsets).items():
             entries = [_entry(index, offsets[TopicPartition(topic, index)]) for index in partitions]
@@ -158,7 +158,7 @@ class Coordinator:
         deadline_ms = self._cluster.now_ms() + timeout_ms
         was_definite, failures = True, 0
         while True:
-            error = await self._commit_once(request)
+            error = await self._commit_in_time(request, deadline_ms)
             if error is None:
                 return
             was_definite = was_definite and error.definite
@@ -172,16 +172,26 @@ class Coordinator:
                 self.forget()
             await asyncio.sleep(delay_ms / 1000)
 
+    async def _commit_in_time(
+        self, request: OffsetCommitRequest, deadline_ms: float
+    ) -> KafkaError | None:
+        try:
+            async with asyncio.timeout(max(deadline_ms - self._cluster.now_ms(), 0) / 1000):
+                return await self._commit_once(request)
+        except TimeoutError:
+            message = f"group {self.group_id}: no answer to a commit in time"
+            return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=False)
+
     async def _commit_once(self, request: OffsetCommitRequest) -> KafkaError | None:
         try:
             response = await self.send(request, version_max=NAMED_TOPICS_MAX)
         except KafkaError as error:
             return error
         codes = {known(one.error_code) for topic in response.topics for one in topic.partitions}
-        codes.discard(ErrorCode.NONE)
-        if not codes:
+        errors = codes - {ErrorCode.NONE}
+        if not errors:
             return None
-        worst = min(codes, key=lambda code: code in RETRIABLE)  # one that stays comes first
+        worst = min(errors, key=lambda code: code in RETRIABLE)  # one that stays comes first
         return KafkaError(worst, f"group {self.group_id}", definite=codes <= DEFINITE)
 
     async def committed(
@@ -195,7 +205,11 @@ class Coordinator:
         deadline_ms = self._cluster.now_ms() + timeout_ms
         while True:
             try:
-                return await self._committed_once(partitions)
+                async with asyncio.timeout(max(deadline_ms - self._cluster.now_ms(), 0) / 1000):
+                    return await self._committed_once(partitions)
+            except TimeoutError:
+                message = f"group {self.group_id}: no committed offsets in {timeout_ms:g} ms"
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
             except KafkaError as error:
                 failures += 1
                 # Not for cryptography: it spreads retries.

@@ -184,7 +184,7 @@ class Fetcher:
         """Try again later, and tell the user of an error that stays."""
         self._failed(positions)
         if not error.retriable:
-            self._positions.errors.append(error)
+            self._positions.report(None, error)
 
     # --- data ------------------------------------------------------------------------------------
 
@@ -197,6 +197,8 @@ class Fetcher:
             if not has_ids:
                 version = min(version, NAMED_TOPICS_MAX)
             response = await connection.send(request, version=version)
+            # As they were sent: a topic that was made anew since has another id.
+            topic_names = {topic.topic_id: topic.topic for topic in request.topics}
         except (ConnectionLost, RequestTimedOut) as error:
             log.debug("fetch from broker %d: %r", broker_id, error)
             self._cluster.request_update()
@@ -205,7 +207,7 @@ class Fetcher:
             stays = KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error), definite=True)
             self._report(stays, [ask.position for ask in asks])
         else:
-            self._handle(response, asks)
+            self._handle(response, asks, topic_names)
         finally:
             self._stalls.end(outstanding)
             self._busy.discard(broker_id)
@@ -252,7 +254,9 @@ class Fetcher:
                     return True
         return False
 
-    def _handle(self, response: FetchResponse, asks: list[_Ask]) -> None:
+    def _handle(
+        self, response: FetchResponse, asks: list[_Ask], topic_names: Mapping[bytes, str]
+    ) -> None:
         metadata, now_ms = self._cluster.metadata, self._cluster.now_ms()
         if response.error_code != ErrorCode.NONE:
             log.debug("fetch: error %d", response.error_code)
@@ -261,12 +265,16 @@ class Fetcher:
         nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints]
         answers: dict[TopicPartition, PartitionData] = {}
         for topic in response.responses:
-            name = topic.topic or metadata.names.get(topic.topic_id, "")
+            name = topic.topic or topic_names.get(topic.topic_id, "")
             for partition in topic.partitions:
                 answers[TopicPartition(name, partition.partition_index)] = partition
         for position, offset, _ in asks:
             answer = answers.get(position.topic_partition)
-            if answer is None or not self._positions.is_current(position):
+            if not self._positions.is_current(position):
+                continue
+            if answer is None:
+                self._failed([position])
+                self._cluster.request_update()
                 continue
             if answer.current_leader is not None:
                 hint = Leader(answer.current_leader.leader_id, answer.current_leader.leader_epoch)

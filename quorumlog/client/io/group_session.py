@@ -15,9 +15,10 @@ from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
 from quorumlog.client.core.membership import Membership
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.cluster import Cluster, is_topic_name
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
+from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
@@ -34,6 +35,10 @@ from quorumlog.wire.codec.messages.sync_group import (
 log = logging.getLogger(__name__)
 
 REBALANCE_GRACE_MS: Final = 5_000  # beyond the rebalance timeout, for the answer to arrive
+LEAVE_TIMEOUT_MS: Final = 2_000
+_BROKEN: Final = KafkaError(
+    ErrorCode.UNKNOWN_SERVER_ERROR, "the group task ended: see the log", definite=False
+)
 
 
 class Reader(Protocol):
@@ -50,6 +55,9 @@ class Reader(Protocol):
     def fail(self, error: KafkaError) -> None:
         """Raise `error` from the user's next poll."""
 
+    def wake(self) -> None:
+        """Look again: `poll` may have something now."""
+
 
 class GroupSession:
     """One member's life in its group, from `start` to `close`."""
@@ -64,6 +72,7 @@ class GroupSession:
         self._reader: Final = reader
         self._loop: Final = asyncio.get_running_loop()
         self._effects: Final[deque[Effect]] = deque()
+        self._changes = 0  # of partitions: ordered, and not performed to the end
         self._wake: Final = asyncio.Event()
         self._requests: Final[set[asyncio.Task[None]]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -75,9 +84,19 @@ class GroupSession:
         effects = self.membership.step(self._cluster.now_ms(), event)
         if effects:
             log.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
-            self._effects.extend(effects)
+        for effect in effects:
+            if isinstance(effect, facts.SendHeartbeat):  # the user's listener may take its time
+                self._run(self._heartbeat(effect))
+                continue
+            self._changes += isinstance(effect, facts.Revoke | facts.Assign)
+            self._effects.append(effect)
             self._wake.set()
         self._set_timer()
+
+    @property
+    def is_changing(self) -> bool:
+        """True while partitions are given up or taken: `poll` must not return records then."""
+        return self._changes > 0
 
     def _set_timer(self) -> None:
         tick_at = self.membership.next_tick_ms(self._cluster.now_ms()) / 1000
@@ -110,8 +129,7 @@ class GroupSession:
                     await self._perform(self._effects.popleft())
         except Exception:
             log.exception("the group task ended")
-            message = "the group task ended: see the log"
-            self._reader.fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False))
+            self._reader.fail(_BROKEN)
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
@@ -125,23 +143,34 @@ class GroupSession:
             case facts.SendSync():
                 self._run(self._sync(effect))
             case facts.SendHeartbeat():
-                self._run(self._heartbeat(effect))
+                raise InvariantViolation("heartbeats do not wait in line")
             case facts.SendLeave():
                 await self._leave(effect)
             case facts.Revoke(partitions=partitions, lost=lost):
                 await self._reader.revoke(partitions, lost=lost)
+                self._changes -= 1
                 self.post(facts.RevocationDone())
+                self._reader.wake()
             case facts.Assign(partitions=partitions, added=added):
                 await self._reader.accept(partitions, added)
+                self._changes -= 1
+                self._reader.wake()
             case facts.Fail(error_code=error_code):
-                self._reader.fail(KafkaError(error_code, "group", definite=True))
+                where = f"group {self._coordinator.group_id}"
+                self._reader.fail(KafkaError(error_code, where, definite=True))
             case _:
                 assert_never(effect)
 
     def _run(self, request: Coroutine[None, None, None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._requests.discard(task)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                log.error("a group request ended: a bug", exc_info=error)
+                self._reader.fail(_BROKEN)
+
         task = self._loop.create_task(request)
         self._requests.add(task)
-        task.add_done_callback(self._requests.discard)
+        task.add_done_callback(ended)
 
     # --- requests, each of which ends as a fact ---------------------------------------------------
 
@@ -149,6 +178,7 @@ class GroupSession:
         try:
             await self._coordinator.find()
         except KafkaError as error:
+            self.post(facts.CoordinatorRefused())
             self._reader.fail(error)
         else:
             self.post(facts.CoordinatorFound())
@@ -192,6 +222,7 @@ class GroupSession:
 
     async def _look_up(self, topics: tuple[str, ...]) -> None:
         """Ask for topics that we may never have heard of; one that does not exist has no count."""
+        topics = tuple(name for name in topics if is_topic_name(name))
         self._cluster.want(topics)
         if {*topics} - {*self._cluster.metadata.topics}:
             await self._cluster.next_update()
@@ -245,25 +276,26 @@ class GroupSession:
             group_id=self._coordinator.group_id, member_id=effect.member_id, members=[member]
         )
         try:
-            await self._coordinator.send(request)
-        except KafkaError as error:
-            log.debug("leaving %s: %s", self._coordinator.group_id, error)
+            async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
+                await self._coordinator.send(request)
+        except (KafkaError, TimeoutError) as error:
+            log.debug("leaving %s: %r", self._coordinator.group_id, error)
 
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Leave the group and stop."""
+        """Leave the group and stop. The reader is not told: it knows."""
         self._cluster.on_change.remove(self._handle_change)
-        self._performer.cancel()
-        for task in self._requests:
+        tasks = (self._performer, *self._requests)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(self._performer, *self._requests, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
         left = self.membership.step(self._cluster.now_ms(), facts.Subscribed(topics=()))
         for effect in left:
             if isinstance(effect, facts.SendLeave):
                 await self._leave(effect)
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _as_lost(error: KafkaError) -> int:

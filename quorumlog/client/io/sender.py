@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from quorumlog.client.core.backoff import Backoff
@@ -159,7 +159,9 @@ class Sender:
             self._answered([(batch, Answer()) for batch in batches])
             return
         response = await connection.send(request, version=version)
-        self._handle(batches, response)
+        # As they were sent: a topic that was made anew since has another id.
+        names = {topic.topic_id: topic.name for topic in request.topic_data}
+        self._handle(batches, response, names)
 
     def _request(self, batches: list[Batch]) -> tuple[ProduceRequest, bool]:
         """Make the request; tell whether it names every topic by id."""
@@ -179,12 +181,14 @@ class Sender:
         timeout_ms = self._settings.request_timeout_ms
         return ProduceRequest(acks=self._acks, timeout_ms=timeout_ms, topic_data=topics), has_ids
 
-    def _handle(self, batches: list[Batch], response: ProduceResponse) -> None:
+    def _handle(
+        self, batches: list[Batch], response: ProduceResponse, names: Mapping[bytes, str]
+    ) -> None:
         metadata = self._cluster.metadata
         nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints]
         answers: dict[TopicPartition, PartitionProduceResponse] = {}
         for topic in response.responses:
-            name = topic.name or metadata.names.get(topic.topic_id, "")
+            name = topic.name or names.get(topic.topic_id, "")
             for partition in topic.partition_responses:
                 answers[TopicPartition(name, partition.index)] = partition
         results = []
@@ -248,7 +252,8 @@ class Sender:
                     self._accumulator.identify(await self._init_producer_id())
                     return
                 except KafkaError as error:
-                    if not error.retriable and error.definite:
+                    is_passing = error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
+                    if error.definite and not is_passing:
                         self._done(self._accumulator.fail_all(error))
                         return
                     log.debug("InitProducerId: %s", error)
@@ -276,8 +281,8 @@ class Sender:
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()
+        closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
+        self._done(self._accumulator.fail_all(closed))
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
-        self._done(self._accumulator.fail_all(closed))

@@ -13,7 +13,11 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.invariants import require
-from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, BrokerRegistration
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    RegistrationReply,
+)
 from quorumlog.metadata_quorum.image.model import BrokerImage
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -67,7 +71,7 @@ class Sessions:
         session = self._sessions.setdefault(broker_id, Session(heard_ms=now_ms))
         if session.is_buried:
             return
-        session.heard_ms = max(session.heard_ms, now_ms)
+        session.heard_ms = now_ms
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
     def begin(self, broker_id: BrokerId, now_ms: int) -> None:
@@ -134,18 +138,32 @@ def next_state(
 
 
 def registration_refusal(
-    broker: BrokerImage | None, request: BrokerRegistration, *, is_live: bool
-) -> str | None:
-    """Return why a registration is refused (DUPLICATE_BROKER_REGISTRATION), or None.
+    brokers: Mapping[BrokerId, BrokerImage], request: BrokerRegistration, *, is_live: bool
+) -> RegistrationReply | None:
+    """Return the refusal of a registration, or None.
 
     # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
     # control address is its successor: docs/decisions/0008-a-successor-registers-at-once.md
+    Unless it has another log directory: it must not push out one that lives and has the records.
     """
+    for other in brokers.values():
+        if other.directory_id == request.directory_id and other.broker_id != request.broker_id:
+            return RegistrationReply(
+                error_code=ErrorCode.INVALID_REQUEST,
+                error_message=f"Log directory {request.directory_id} is that of broker "
+                f"{other.broker_id}: a copy needs an id of its own in its meta.properties",
+            )
+    broker = brokers.get(request.broker_id)
     if broker is None or not is_live or broker.incarnation_id == request.incarnation_id:
         return None
-    if broker.control_address == request.control_address:
+    has_its_directory = broker.directory_id in {None, request.directory_id}
+    if broker.control_address == request.control_address and has_its_directory:
         return None
-    return f"Another broker is registered with id {request.broker_id}, at {broker.control_address}"
+    return RegistrationReply(
+        error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        error_message=f"Another broker is registered with id {request.broker_id}, "
+        f"at {broker.control_address}",
+    )
 
 
 def active_brokers(cluster: ClusterReplay) -> frozenset[BrokerId]:

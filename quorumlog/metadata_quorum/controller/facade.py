@@ -19,6 +19,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
     state_of,
 )
 from quorumlog.metadata_quorum.controller.configs import decide_topic_configs
+from quorumlog.metadata_quorum.controller.losses import loss_since, remark_on
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
 from quorumlog.metadata_quorum.controller.requests import (
@@ -70,9 +71,7 @@ class Controller:
         """Take over at `image`: all that is committed, and nothing else is in the log."""
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
-        self._partitions: Final = PartitionDecisions(
-            self.cluster, min_insync_replicas=settings.min_insync_replicas
-        )
+        self._partitions: Final = PartitionDecisions(self.cluster)
         self._topics: Final = TopicDecisions(self.cluster, settings, draw)
         self.hear_all(now_ms)
 
@@ -184,20 +183,18 @@ class Controller:
     def _decide_registration(
         self, request: BrokerRegistration, now_ms: int, base_offset: Offset
     ) -> Decision[RegistrationReply]:
-        broker = self.cluster.brokers.get(request.broker_id)
         is_live = self.sessions.is_live(request.broker_id, now_ms)
-        refusal = registration_refusal(broker, request, is_live=is_live)
+        refusal = registration_refusal(self.cluster.brokers, request, is_live=is_live)
         if refusal is not None:
-            reply = RegistrationReply(
-                error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION, error_message=refusal
-            )
-            return Decision(response=reply)
+            return Decision(response=refusal)
+        broker = self.cluster.brokers.get(request.broker_id)
         self.sessions.begin(request.broker_id, now_ms)
-        if broker is not None and _is_repeated(broker, request):
+        if broker is not None and broker.incarnation_id == request.incarnation_id:
             reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
-            return Decision(response=reply)
+            return Decision(response=reply)  # the answer to the first one was lost
         # The log of a new process may be shorter than its predecessor's: it starts outside.
-        changes = self._partitions.decide_departure(request.broker_id)
+        loss = loss_since(broker, request)
+        changes = self._partitions.decide_departure(request.broker_id, loss)
         register = RegisterBroker(
             broker_id=request.broker_id,
             incarnation_id=request.incarnation_id,
@@ -205,10 +202,15 @@ class Controller:
             port=request.port,
             control_address=request.control_address,
             rack=request.rack,
+            directory_id=request.directory_id,
+            boot_id=request.boot_id,
+            min_insync_replicas=request.min_insync_replicas,
         )
         epoch = base_offset + len(changes)
         reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=epoch)
-        return Decision(response=reply, records=(*changes, register))
+        held_alone = self._partitions.held_alone_by(request.broker_id)
+        remark = None if broker is None else remark_on(broker, loss, held_alone)
+        return Decision(response=reply, records=(*changes, register), remark=remark)
 
     def _decide_heartbeat(
         self, request: BrokerHeartbeat, now_ms: int, base_offset: Offset
@@ -278,19 +280,5 @@ class Controller:
     def _is_shutdown_replayed(self, broker_id: BrokerId) -> bool:
         """Tell whether every other active broker knows that this one leads nothing any more."""
         session = self.sessions.of(broker_id)
-        others = active_brokers(self.cluster) - {broker_id}
         offset = -1 if session is None else session.shutdown_offset
-        return self.sessions.least_offset(others) >= offset
-
-
-def _is_repeated(broker: BrokerImage, request: BrokerRegistration) -> bool:
-    """Tell whether a registration says what is registered: its answer was lost."""
-    registered = BrokerRegistration(
-        broker_id=broker.broker_id,
-        incarnation_id=broker.incarnation_id,
-        host=broker.host,
-        port=broker.port,
-        control_address=broker.control_address,
-        rack=broker.rack,
-    )
-    return registered == request
+        return self.sessions.least_offset(active_brokers(self.cluster)) >= offset

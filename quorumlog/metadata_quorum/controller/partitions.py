@@ -5,11 +5,12 @@ have lost records. Elections are clean: with ISR and ELR all dead, a partition s
 Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (ELR).
 """
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
+from quorumlog.metadata_quorum.controller.losses import Loss
 from quorumlog.metadata_quorum.controller.requests import AlterPartitions, Decision, IsrResults
 from quorumlog.metadata_quorum.controller_client import IsrProposal, IsrResult
 from quorumlog.metadata_quorum.image.model import PartitionImage
@@ -23,40 +24,55 @@ MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """A partition with its place and the least number of in-sync replicas it is to have."""
+    """A partition with its place."""
 
+    topic_name: str
     topic_id: TopicId
     index: PartitionIndex
     partition: PartitionImage
-    min_isr: int
 
 
 class PartitionDecisions:
     """Decides about partitions; mutates nothing."""
 
-    def __init__(self, cluster: ClusterReplay, *, min_insync_replicas: int) -> None:
+    def __init__(self, cluster: ClusterReplay) -> None:
         self._cluster: Final = cluster
-        self._min_insync_replicas: Final = min_insync_replicas
 
-    def decide_departure(self, broker_id: BrokerId) -> list[PartitionChange]:
-        """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop."""
+    def decide_departure(
+        self, broker_id: BrokerId, loss: Loss = Loss.NOTHING
+    ) -> list[PartitionChange]:
+        """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
+
+        With a loss, out of every ELR too. One that may lack what was not flushed stays in those
+        that would be empty without it: nobody is known to have more.
+        """
         active = active_brokers(self._cluster) - {broker_id}
-
-        def without(partition: PartitionImage) -> tuple[BrokerId, ...]:
-            return tuple(member for member in partition.isr if member != broker_id)
-
-        return self._changes(
-            lambda partition: broker_id in {partition.leader_id, *partition.isr}, without, active
-        )
+        changes = []
+        for located in self._all():
+            partition = located.partition
+            isr = tuple(member for member in partition.isr if member != broker_id)
+            is_alone = not {*isr, *partition.elr} - {broker_id}
+            is_barred = loss is Loss.EVERYTHING or (loss is Loss.UNFLUSHED and not is_alone)
+            if is_barred and broker_id in {*partition.isr, *partition.elr}:
+                changes.append(self._change(located, isr, active, barred=frozenset({broker_id})))
+            elif broker_id in partition.isr:
+                changes.append(self._change(located, isr, active))
+        return [change for change in changes if change is not None]
 
     def decide_elections(self, newly_active: Set[BrokerId]) -> list[PartitionChange]:
         """Elect where nobody leads, as if the brokers in `newly_active` were active too."""
         active = active_brokers(self._cluster) | newly_active
-        return self._changes(
-            lambda partition: partition.leader_id == NO_LEADER,
-            lambda partition: partition.isr,
-            active,
-        )
+        leaderless = (one for one in self._all() if one.partition.leader_id == NO_LEADER)
+        changes = (self._change(one, one.partition.isr, active) for one in leaderless)
+        return [change for change in changes if change is not None]
+
+    def held_alone_by(self, broker_id: BrokerId) -> list[str]:
+        """Name the partitions of which nobody else is known to hold all that is committed."""
+        return [
+            f"{self._cluster.topic_name(one.topic_id)}-{one.index}"
+            for one in self._all()
+            if {*one.partition.isr, *one.partition.elr} == {broker_id}
+        ]
 
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
         """Grant the ISRs that may be granted; say of each other one why not."""
@@ -88,18 +104,11 @@ class PartitionDecisions:
         partition = None if name is None else self._cluster.partition(name, proposal.partition)
         if name is None or partition is None:
             return None
-        return self._located(name, proposal.topic_id, proposal.partition, partition)
-
-    def _located(
-        self, name: str, topic_id: TopicId, index: int, partition: PartitionImage
-    ) -> Located:
-        configured = self._cluster.configs(name).get(MIN_INSYNC_REPLICAS)
-        least = self._min_insync_replicas if configured is None else int(configured)
         return Located(
-            topic_id=topic_id,
-            index=PartitionIndex(index),
+            topic_name=name,
+            topic_id=proposal.topic_id,
+            index=proposal.partition,
             partition=partition,
-            min_isr=min(least, len(partition.replicas)),
         )
 
     def _all(self) -> Iterator[Located]:
@@ -108,17 +117,12 @@ class PartitionDecisions:
             if topic_id is None:
                 continue
             for index, partition in enumerate(self._cluster.partitions(name)):
-                yield self._located(name, topic_id, index, partition)
-
-    def _changes(
-        self,
-        concerns: Callable[[PartitionImage], bool],
-        target_isr: Callable[[PartitionImage], tuple[BrokerId, ...]],
-        active: Set[BrokerId],
-    ) -> list[PartitionChange]:
-        found = (located for located in self._all() if concerns(located.partition))
-        changes = (change_partition(one, target_isr(one.partition), active) for one in found)
-        return [change for change in changes if change is not None]
+                yield Located(
+                    topic_name=name,
+                    topic_id=topic_id,
+                    index=PartitionIndex(index),
+                    partition=partition,
+                )
 
     def _refusal(
         self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
@@ -151,13 +155,13 @@ class PartitionDecisions:
         broker = self._cluster.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
-        return broker_epoch in {-1, broker.broker_epoch}
+        return broker_epoch == broker.broker_epoch
 
     def _grant(
         self, located: Located, proposal: IsrProposal
     ) -> tuple[PartitionChange | None, IsrResult]:
         isr = tuple(member for member, _ in proposal.new_isr)
-        change = change_partition(located, isr, active_brokers(self._cluster))
+        change = self._change(located, isr, active_brokers(self._cluster))
         partition = located.partition
         granted = IsrResult(
             topic_id=located.topic_id,
@@ -170,47 +174,50 @@ class PartitionDecisions:
         )
         return change, granted
 
+    def _change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        barred: Set[BrokerId] = frozenset(),
+    ) -> PartitionChange | None:
+        """Return the record that gives a partition `target_isr` and, if it can, a leader.
 
-def change_partition(
-    located: Located, target_isr: tuple[BrokerId, ...], active: Set[BrokerId]
-) -> PartitionChange | None:
-    """Return the record that gives a partition `target_isr` and, if it can, an active leader.
+        The leader stays while it is in the ISR, whose members are all active. Else the first
+        replica, in order, of the ISR; else, when that is empty, of the ELR, in which nobody of
+        `barred` stays. None: nothing changes.
+        """
+        partition = located.partition
+        isr, leader = target_isr, partition.leader_id
+        held = {*partition.isr, *partition.elr} - barred
+        if leader not in isr:
+            pool = isr or held
+            leader = next((r for r in partition.replicas if r in pool and r in active), NO_LEADER)
+            if not isr and leader != NO_LEADER:
+                isr = (leader,)
+        # Nothing is committed while the ISR is too small: who leaves it lacks nothing (KIP-966).
+        commits = leader != NO_LEADER and len(isr) >= self._min_isr(located, leader)
+        elr = () if commits else tuple(r for r in partition.replicas if r in held - {*isr})
+        if (leader, isr, elr) == (partition.leader_id, partition.isr, partition.elr):
+            return None
+        return PartitionChange(
+            topic_id=located.topic_id,
+            partition_id=located.index,
+            isr=None if isr == partition.isr else isr,
+            leader=None if leader == partition.leader_id else leader,
+            elr=None if elr == partition.elr else elr,
+        )
 
-    The leader stays while it is in the ISR, whose members are all active. Else the first replica,
-    in order, of the ISR; else, when the ISR is empty, of the ELR. None: nothing changes.
-    """
-    partition = located.partition
-    isr, elr = target_isr, _eligible(located, target_isr)
-    leader = partition.leader_id
-    if leader not in isr:
-        pool = isr or elr
-        leader = next((r for r in partition.replicas if r in pool and r in active), NO_LEADER)
-        if not isr and leader != NO_LEADER:
-            isr = (leader,)
-            elr = _eligible(located, isr)
-    if (leader, isr, elr) == (partition.leader_id, partition.isr, partition.elr):
-        return None
-    return PartitionChange(
-        topic_id=located.topic_id,
-        partition_id=located.index,
-        isr=None if isr == partition.isr else isr,
-        leader=None if leader == partition.leader_id else leader,
-        elr=None if elr == partition.elr else elr,
-    )
+    def _min_isr(self, located: Located, leader_id: BrokerId) -> int:
+        """Return min.insync.replicas as this leader takes it, for it decides what is committed.
 
-
-def _eligible(located: Located, isr: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
-    """Return who may lead beside the ISR: nothing is committed while it is too small (KIP-966).
-
-    # DEVIATION: Kafka drops a member that restarted without a clean shutdown. A killed process
-    # loses nothing that it had written, so ours stays:
-    # docs/decisions/0006-eligible-leader-replicas-keep-who-was-killed.md
-    """
-    if len(isr) >= located.min_isr:
-        return ()
-    partition = located.partition
-    held = {*partition.isr, *partition.elr} - {*isr}
-    return tuple(replica for replica in partition.replicas if replica in held)
+        # DEVIATION: Kafka takes the active controller's own value for topics that have none.
+        # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
+        """
+        configured = self._cluster.configs(located.topic_name).get(MIN_INSYNC_REPLICAS)
+        broker = self._cluster.brokers[leader_id]
+        least = broker.min_insync_replicas if configured is None else int(configured)
+        return min(least, len(located.partition.replicas))
 
 
 def _absence(is_repeated: bool) -> ErrorCode:

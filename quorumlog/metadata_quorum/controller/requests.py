@@ -110,8 +110,9 @@ class Decision(Generic[ResponseT_co]):
     """Append and apply `records`; answer `response` once they are committed.
 
     They may be split over several batches: whoever decides puts them in such an order that a
-    prefix is a legal state from which the rest is decided again.
+    prefix is a legal state from which the rest is decided again. `remark` is for the operator.
     """
 
     response: ResponseT_co
     records: tuple[MetadataRecord, ...] = ()
+    remark: str | None = None

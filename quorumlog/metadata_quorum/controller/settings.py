@@ -10,4 +10,3 @@ class ControllerSettings:
     broker_session_timeout_ms: int = 9000
     num_partitions: int = 1
     default_replication_factor: int = 1
-    min_insync_replicas: int = 1

@@ -203,7 +203,6 @@ class TopicDecisions:
                 "partitions should be a consecutive 0-based integer sequence",
             )
         assignments = [tuple(topic.assignments[i]) for i in range(len(topic.assignments))]
-        _check_size(len(assignments))
         for index, replicas in enumerate(assignments):
             self._check_assignment(index, replicas, len(assignments[0]))
         return assignments

@@ -11,6 +11,7 @@ from itertools import pairwise
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
+    EPOCH_MAX,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     DivergingEpoch,
@@ -58,22 +59,20 @@ class Following(Voting):
         self._emit(effects.SendResponse(request_id=request_id, response=response))
 
     def _leadership_refusal(self, leader_id: BrokerId, leader_epoch: Epoch) -> ErrorCode:
-        if leader_id not in self.voters or leader_id == self.node_id:
+        is_other_voter = leader_id in self.voters and leader_id != self.node_id
+        if not is_other_voter or leader_epoch > EPOCH_MAX:
             return ErrorCode.INVALID_REQUEST
         if leader_epoch < self.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.NONE
 
     def _successor_wait_ms(self, preferred_candidates: tuple[BrokerId, ...]) -> int:
-        """Wait the longer, the less preferred: 0, then max/2^(n-1), doubling up to max."""
+        """Wait the longer, the less preferred: 0 if first, then doubling up to max/2; else max."""
         max_ms = self.settings.controller_quorum_election_backoff_max_ms
         if self.node_id not in preferred_candidates:
             return max_ms
-        position, count = preferred_candidates.index(self.node_id), len(preferred_candidates)
-        if position == 0:
-            return 0
-        shift = min(count - 1, 30)  # a peer's list may have any length
-        return min(max_ms, (max_ms >> shift) << min(position - 1, 30))
+        position = preferred_candidates.index(self.node_id)
+        return max_ms >> (len(preferred_candidates) - position) if position else 0
 
     def _handle_peer_process_died(self, event: events.PeerProcessDied) -> None:
         """Do not wait for the fetch timeout if no process listens where the leader was.

@@ -133,8 +133,6 @@ class Leading(QuorumState):
             progress = self._observer_progress(role, request.replica_id)
         progress.fetch_offset = request.fetch_offset
         progress.last_fetch_ms = self._now_ms
-        if request.fetch_offset == self.log_end_offset:
-            progress.last_caught_up_ms = self._now_ms
 
     def _observer_progress(self, role: Leader, observer_id: BrokerId) -> Progress:
         """Find or make it; dict order is that of the last fetch, the oldest first."""

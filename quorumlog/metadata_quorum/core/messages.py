@@ -16,6 +16,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
 NOBODY: Final = NO_LEADER
+EPOCH_MAX: Final = Epoch((1 << 31) - 1)  # what a record batch can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Final
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.core.effects import Effect
-from quorumlog.metadata_quorum.core.messages import NOBODY, FetchResponse, Request
+from quorumlog.metadata_quorum.core.messages import EPOCH_MAX, NOBODY, FetchResponse, Request
 from quorumlog.metadata_quorum.core.roles import (
     CHANGES_TO_A_NEWER_EPOCH,
     CHANGES_WITHIN_AN_EPOCH,
@@ -204,7 +204,8 @@ class QuorumState:
 
     def _learn(self, leader_epoch: Epoch, leader_id: BrokerId) -> bool:
         """Act on the epoch and leader that a peer knows; False: it is behind, or makes no sense."""
-        if leader_epoch < self.leader_epoch or leader_id not in {NOBODY, *self.voters}:
+        is_possible = leader_epoch <= EPOCH_MAX and leader_id in {NOBODY, *self.voters}
+        if leader_epoch < self.leader_epoch or not is_possible:
             return False
         is_another = leader_id not in {NOBODY, self.node_id}
         if leader_epoch > self.leader_epoch:

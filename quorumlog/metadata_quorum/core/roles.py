@@ -64,7 +64,6 @@ class Progress:
 
     fetch_offset: Offset = UNKNOWN_OFFSET  # it holds all below; a voter, durably
     last_fetch_ms: int | None = None
-    last_caught_up_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.leading import Leading
-from quorumlog.metadata_quorum.core.messages import NOBODY, VoteRequest, VoteResponse
+from quorumlog.metadata_quorum.core.messages import EPOCH_MAX, NOBODY, VoteRequest, VoteResponse
 from quorumlog.metadata_quorum.core.roles import (
     Ballot,
     Candidate,
@@ -52,7 +52,11 @@ class Voting(Leading):
             # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
             return ErrorCode.INCONSISTENT_VOTER_SET
         newest_log = request.replica_epoch - (not request.pre_vote)
-        is_possible = 0 <= request.last_offset_epoch <= newest_log and request.last_offset >= 0
+        is_possible = (
+            0 <= request.last_offset_epoch <= newest_log
+            and request.last_offset >= 0
+            and request.replica_epoch <= EPOCH_MAX
+        )
         if not is_possible or request.replica_id == self.node_id:
             return ErrorCode.INVALID_REQUEST
         if request.replica_epoch < self.leader_epoch:

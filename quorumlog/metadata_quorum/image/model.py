@@ -18,6 +18,9 @@ class BrokerImage:
     port: int
     control_address: str  # `host:port` of the control listener
     rack: str | None = None
+    directory_id: str | None = None  # of its log directory; None: recorded before ids were
+    boot_id: str | None = None  # of its machine's running system; None: it cannot be read there
+    min_insync_replicas: int = 1  # what it goes by where it leads, if a topic does not say
     fenced: bool = True
     in_controlled_shutdown: bool = False
 

@@ -31,6 +31,9 @@ class RegisterBroker:
     port: int
     control_address: str
     rack: str | None = None
+    directory_id: str | None = None
+    boot_id: str | None = None
+    min_insync_replicas: int = 1
     fenced: bool = True
     in_controlled_shutdown: bool = False
 

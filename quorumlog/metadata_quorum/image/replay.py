@@ -170,6 +170,9 @@ class ClusterReplay:
             port=record.port,
             control_address=record.control_address,
             rack=record.rack,
+            directory_id=record.directory_id,
+            boot_id=record.boot_id,
+            min_insync_replicas=record.min_insync_replicas,
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
         )

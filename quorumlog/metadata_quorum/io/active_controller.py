@@ -6,6 +6,7 @@ so the outcome is unknown to them (KIP-631).
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,8 @@ WAITING_MAX: Final = 10_000
 # DEVIATION: Kafka fences a broker whose session is over, however late it looks.
 # docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
 STALL_MS: Final = 1000  # a session that is found overdue by more: we were not running
+
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class NotController(Exception):
@@ -78,7 +81,10 @@ class ActiveController:
             else:
                 self._early.append(ask)
             return None
-        return self._controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
+        decision = self._controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
+        if decision.remark is not None:
+            _LOGGER.warning(decision.remark)
+        return decision
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None] | None:
         """Fence the broker that was silent for longest, if it was for too long."""

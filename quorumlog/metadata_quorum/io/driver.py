@@ -6,6 +6,7 @@ task waits for it; so the rest of the process goes on. An error ends the task, a
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from itertools import count
 from typing import Any, Final, assert_never
@@ -26,9 +27,10 @@ from quorumlog.metadata_quorum.io.parts import (
 )
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.wire.codec.errors import CorruptBatch
-from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 INBOX_EVENTS_MAX: Final = 10_000
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 class Driver:
@@ -49,6 +51,7 @@ class Driver:
         self._timer_ms: int | None = None
         self._active: ActiveController | None = None
         self._is_resigning = self._has_ended = False
+        self._sends_corrupt: set[BrokerId] = set()
         self._resigned: Final = asyncio.Event()
         self.high_watermark = Offset(-1)
         self.leader_id = NOBODY
@@ -82,6 +85,8 @@ class Driver:
             self._active.hear(request, self.now_ms())
         ask = Ask(request, asyncio.get_running_loop().create_future())
         await self._inbox.put(ask)
+        if self._has_ended:  # while it waited for room
+            raise NotController("this node stops")
         return await ask.answer
 
     async def tell(self, fact: events.PeerProcessDied | BrokerProcessDied) -> None:
@@ -218,7 +223,22 @@ class Driver:
             case effects.AppendFetched() if not self._brings_epoch:
                 self._write(effect)  # no fsync: a flush follows
             case _:
-                await asyncio.to_thread(self._write, effect)
+                await self._write_in_thread(effect)
+
+    async def _write_in_thread(
+        self,
+        effect: effects.PersistElection
+        | effects.AppendLeaderChange
+        | effects.AppendFetched
+        | effects.TruncateLog,
+    ) -> None:
+        """Wait for the write, even if cancelled: files are closed after this."""
+        writing = asyncio.create_task(asyncio.to_thread(self._write, effect))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait({writing})
+            raise
 
     def _write(
         self,
@@ -348,9 +368,14 @@ class Driver:
                 address, effect.request, timeout_ms=effect.timeout_ms
             )
             records, fetched = describe(content) if content else (b"", None)
-        except (RpcFailed, CorruptBatch):
+        except (RpcFailed, CorruptBatch) as error:
+            if isinstance(error, CorruptBatch) and effect.destination not in self._sends_corrupt:
+                self._sends_corrupt.add(effect.destination)  # say it once
+                _LOGGER.warning("node %d sends corrupt records: %s", effect.destination, error)
             await self._inbox.put(events.RequestFailed(request_id=effect.request_id))
             return
+        if fetched is not None:
+            self._sends_corrupt.discard(effect.destination)
         received = events.ResponseReceived(
             request_id=effect.request_id,
             source=effect.destination,

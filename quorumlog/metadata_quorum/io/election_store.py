@@ -51,7 +51,8 @@ class ElectionStore:
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
                 f"{self._path} is not whole ({error!r}): this node cannot tell whom it voted for. "
-                "Remove the node's directory, and it starts anew from the other voters"
+                "Once the other voters have a leader, move this file away, and start the node; "
+                "keep the log beside it: others may rely on what is in it"
             ) from error
 
     def save(self, election: Election) -> None:

@@ -2,9 +2,11 @@
 
 Every request names the cluster, the protocol version and its sender; one for another cluster is
 refused (INCONSISTENT_CLUSTER_ID). Bytes that are no request are answered with status 400 and the
-reason. With a shared secret, a request without it gets status 403, whatever it asks.
+reason. With a shared secret, a request without it gets status 403, whatever it asks. Who refuses
+says so in its log, and so does who was refused; neither says it again and again.
 """
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -32,6 +34,8 @@ PROTOCOL_VERSION: Final = 1
 SECRET_HEADER: Final = "X-Quorumlog-Secret"  # noqa: S105 - the header's name, not a secret
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
+REASON_CHARS_MAX: Final = 300  # of what a stranger answers
+QUIET_S: Final = 10.0  # after a line about a request that was refused
 CONTENT_TYPE: Final = "application/cbor"
 _LOGGER: Final = logging.getLogger(__name__)
 
@@ -107,6 +111,7 @@ class RpcServer:
         self._cluster_id = cluster_id
         self._shared_secret = shared_secret
         self._handle = handle
+        self._quiet_until_s = 0.0
 
     def add_routes(self, app: web.Application) -> None:
         """Serve from `app`."""
@@ -129,11 +134,24 @@ class RpcServer:
             envelope = from_plain(_Envelope, _load(await request.read()))
             body = from_plain(kinds[0], envelope.body)
         except MalformedValue as error:
+            self._say_refused(request, f"malformed request: {error}")
             raise web.HTTPBadRequest(text=f"malformed request: {error}\n") from error
+        except (ConnectionError, web.RequestPayloadError) as error:
+            # It died in the middle of it, or its length or encoding is not what it said.
+            raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is None:
             reply = _to_reply(await self._handle(body))
+        else:
+            self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
         return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
+
+    def _say_refused(self, request: web.Request, reason: str) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + QUIET_S
+            said = reason[:REASON_CHARS_MAX]
+            _LOGGER.warning("refused %s from %s: %s", request.path, request.remote, said)
 
     def _refuse(self, envelope: _Envelope) -> Reply | None:
         if envelope.cluster_id != self._cluster_id:
@@ -182,17 +200,21 @@ class RpcClient:
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         try:
             async with self.session.post(
-                f"http://{address}/rpc/{name}", data=cbor2.dumps(envelope), timeout=timeout
+                f"http://{address}/rpc/{name}",
+                data=cbor2.dumps(envelope),
+                timeout=timeout,
+                allow_redirects=False,  # the secret is for this address alone
             ) as answer:
                 content = await _read_limited(answer)
                 status = answer.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
             raise RpcFailed(f"{name} to {address}: {error!r}") from error
         try:
             reply = _read_reply(status, content)
             if reply.error_code is ErrorCode.NONE:
+                response = from_plain(RPCS[name][1], reply.body)
                 self._refused_by.discard(address)
-                return from_plain(RPCS[name][1], reply.body), reply.records
+                return response, reply.records
         except MalformedValue as error:
             raise self._refused(address, f"{name} to {address}: {error}") from error
         message = f"{name} to {address}: {reply.error_message or reply.error_code.name}"
@@ -211,14 +233,19 @@ class RpcClient:
 
 
 async def _read_limited(answer: aiohttp.ClientResponse) -> bytes:
-    if (answer.content_length or 0) > RESPONSE_BYTES_MAX:
-        raise aiohttp.ClientPayloadError(f"an answer of {answer.content_length} bytes")
-    return await answer.read()
+    """Read it all, whether or not it said how much it is. Raises aiohttp.ClientPayloadError."""
+    content = bytearray()
+    while chunk := await answer.content.readany():
+        content += chunk
+        if len(content) > RESPONSE_BYTES_MAX:
+            raise aiohttp.ClientPayloadError(f"an answer of more than {RESPONSE_BYTES_MAX} bytes")
+    return bytes(content)
 
 
 def _read_reply(status: int, content: bytes) -> Reply:
     if status != 200:
-        raise MalformedValue(content.decode(errors="replace").strip())
+        said = content[:REASON_CHARS_MAX].decode(errors="replace").strip()
+        raise MalformedValue(f"status {status}: {said}")
     return from_plain(Reply, _load(content))
 
 

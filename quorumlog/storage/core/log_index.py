@@ -29,6 +29,13 @@ class IndexEntry(NamedTuple):
     position: int
 
 
+class TimeEntry(NamedTuple):
+    """The largest timestamp so far, in ms, and the last offset of the batch that first had it."""
+
+    timestamp: int
+    last_offset: int
+
+
 def _rises(column: "array[int]") -> bool:
     return all(map(operator.lt, column, islice(column, 1, None)))
 
@@ -103,7 +110,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """From timestamps to offsets: (largest timestamp so far, last offset of the batch that has it).
+    """From timestamps to offsets.
 
     Invariants: timestamps and offsets rise strictly; a record with a larger timestamp than an
     entry's comes after the entry's offset.
@@ -125,16 +132,13 @@ class TimeIndex:
             self._timestamps.append(timestamp)
             self._relative_offsets.append(offset - self._base_offset)
 
-    def last(self) -> tuple[int, int] | None:
-        """Return the newest entry: (timestamp in ms, offset)."""
-        if not self._timestamps:
-            return None
-        return self._timestamps[-1], self._base_offset + self._relative_offsets[-1]
+    def last(self) -> TimeEntry | None:
+        """Return the newest entry."""
+        return self._entry(len(self._timestamps) - 1)
 
-    def offset_before(self, timestamp: int) -> int:
-        """Return an offset such that no earlier batch holds a timestamp >= `timestamp`."""
-        slot = bisect_right(self._timestamps, timestamp) - 1
-        return self._base_offset + (self._relative_offsets[slot] if slot >= 0 else 0)
+    def reached_by(self, timestamp: int) -> TimeEntry | None:
+        """Find the newest entry of at most `timestamp`: nothing before its batch has as much."""
+        return self._entry(bisect_right(self._timestamps, timestamp) - 1)
 
     def truncate_to(self, offset: int) -> None:
         """Forget the batches that hold `offset` or more."""
@@ -158,3 +162,8 @@ class TimeIndex:
         if not (_rises(index._timestamps) and _rises(index._relative_offsets)):
             raise CorruptIndex("the entries do not rise")
         return index
+
+    def _entry(self, slot: int) -> TimeEntry | None:
+        if slot < 0:
+            return None
+        return TimeEntry(self._timestamps[slot], self._base_offset + self._relative_offsets[slot])

@@ -77,19 +77,16 @@ class SegmentScan:
             left -= size
 
     def _fault_of(self, header: BatchHeader, left: int) -> str | None:
-        expected = self.index.next_offset
-        offset = header.base_offset
+        expected, offset = self.index.next_offset, header.base_offset
         if header.magic != MAGIC:
             return f"magic {header.magic} is not {MAGIC}"
         if header.size_in_bytes > left:
             return f"a batch of {header.size_in_bytes} bytes where {left} are left"
-        if offset < expected or (offset > expected and not self._may_have_gaps):
+        if offset > expected and not self._may_have_gaps:
             return f"base offset {offset} where {expected} is due"
-        if header.last_offset_delta < 0:
-            return f"last offset delta {header.last_offset_delta}"
         if header.leader_epoch < self._epoch:
             return f"leader epoch {header.leader_epoch} after {self._epoch}"
-        return None
+        return self.index.refusal_of(offset, header.last_offset)
 
     def _accept(self, header: BatchHeader) -> None:
         if header.leader_epoch > self._epoch:

@@ -86,16 +86,27 @@ class SegmentIndex:
     ) -> "SegmentIndex":
         """From the index files of a segment of `size` bytes; `resumed`. Raises CorruptIndex."""
         offset_index = OffsetIndex.decode(base_offset, offsets)
+        time_index = TimeIndex.decode(base_offset, times)
         newest = offset_index.last()
         if newest is not None and newest.position >= size:
             raise CorruptIndex(f"an entry points to {newest.position}, behind byte {size}")
-        return cls.resumed(
-            base_offset, settings, offset_index, TimeIndex.decode(base_offset, times)
-        )
+        if newest is not None and not len(time_index):
+            raise CorruptIndex("there are entries of offsets, and none of times")
+        return cls.resumed(base_offset, settings, offset_index, time_index)
+
+    def refusal_of(self, base_offset: int, last_offset: int) -> str | None:
+        """Say why a batch of these offsets cannot be the next; None if it can, gap or not."""
+        if base_offset < self.next_offset:
+            return f"base offset {base_offset} where {self.next_offset} is due"
+        if last_offset < base_offset:
+            return f"last offset delta {last_offset - base_offset}"
+        if last_offset - self.base_offset > INT32_MAX:
+            return f"offset {last_offset} in the segment of {self.base_offset}"
+        return None
 
     def add(self, last_offset: int, size: int, max_timestamp: int) -> None:
         """Take in the batch of `size` bytes that starts where the last one ended."""
-        if max_timestamp > self.max_timestamp:
+        if max_timestamp > self.max_timestamp or self.size == 0:
             self.max_timestamp = max_timestamp
             self.offset_of_max_timestamp = last_offset
         if self.size == 0:

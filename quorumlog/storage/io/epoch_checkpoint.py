@@ -39,14 +39,16 @@ def decode_epochs(content: bytes) -> LeaderEpochs:
 class LeaderEpochCache:
     """The epochs of one log, in memory and on disk.
 
-    Invariant: what is in memory is durable. A failed write changes neither, and raises
-    StorageError.
+    Invariant: what is in memory is durable. A failed write raises StorageError and changes nothing
+    in memory; what it left on disk is replaced before the next change, and before the next append,
+    which calls `extend`.
     """
 
     def __init__(self, disk: Disk, directory: str, epochs: LeaderEpochs) -> None:
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self._epochs = epochs
+        self._is_written = True
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
@@ -110,10 +112,11 @@ class LeaderEpochCache:
         self._replace(LeaderEpochs())
 
     def _replace(self, epochs: LeaderEpochs) -> None:
-        if epochs.entries == self._epochs.entries:
+        if epochs.entries == self._epochs.entries and self._is_written:
             return
+        self._is_written = False
         try:
             write_file_durably(self._disk, self._path, encode_epochs(epochs))
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error}") from error
-        self._epochs = epochs
+        self._epochs, self._is_written = epochs, True

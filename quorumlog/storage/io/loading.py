@@ -52,14 +52,6 @@ def load_log(
     return LoadedLog(segments, epochs)
 
 
-def delete_log(disk: Disk, directory: str) -> None:
-    """Remove the directory of a log that is closed, durably. Raises OSError."""
-    for name in disk.listdir(directory):
-        disk.unlink(f"{directory}/{name}")
-    disk.rmdir(directory)
-    disk.fsync_dir(directory.rpartition("/")[0] or "/")
-
-
 def _sweep(disk: Disk, directory: str) -> list[int]:
     """Remove leftovers; return the base offsets of the segments, in order."""
     names = disk.listdir(directory)
@@ -103,12 +95,14 @@ def _recover(
                 continue
             except BrokenSegment as error:
                 logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
-        scan = segment.recover(epoch)
+        scan = segment.check(epoch)
         epoch, expected = scan.last_epoch, scan.index.next_offset
         epoch_starts += scan.epoch_starts
         if scan.fault is not None:
             logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
-            _drop(disk, directory, segments, slot + 1)
+            _drop(disk, directory, segments, slot + 1)  # first: where gaps are allowed, none shows
+        segment.cut_tail()
+        if scan.fault is not None:
             break
         if not is_last:
             segment.index.seal()
@@ -124,7 +118,7 @@ def _continues(base_offset: int, expected: int, settings: LogSettings) -> bool:
 
 
 def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> None:
-    """Delete all but the first `keep`, the last one first: a crash meanwhile leaves no gap."""
+    """Delete all but the first `keep`, durably. What was wrong stays until all are gone."""
     while len(segments) > keep:
         segments.pop().delete()
         disk.fsync_dir(directory)

@@ -16,7 +16,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
-from quorumlog.storage.io.loading import delete_log, load_log
+from quorumlog.storage.io.loading import load_log
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.timestamps import find_first_since, find_latest
@@ -69,7 +69,7 @@ class Log:
     ) -> None:
         """Use `Log.open`."""
         self.directory: Final = directory
-        self.settings = settings
+        self.settings: Final = settings
         self.epochs: Final = epochs
         self._disk = disk
         self._segments = segments
@@ -141,10 +141,6 @@ class Log:
         """Where the segments start, oldest first."""
         return tuple(Offset(segment.base_offset) for segment in self._segments)
 
-    def update_settings(self, settings: LogSettings) -> None:
-        """Roll by these from the next append on; new segments are indexed by them."""
-        self.settings = self._segments.settings = settings
-
     # --- appends ---
 
     def append_as_leader(self, records: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
@@ -178,10 +174,9 @@ class Log:
             latest_epoch=self.epochs.latest_epoch,
             may_have_gaps=self.settings.may_have_gaps,
         )
-        if append is None:
-            end = self._log_end_offset
-            return AppendInfo(Offset(end), Offset(end - 1), NO_TIMESTAMP, 0)
-        return self._append(append, NO_TIMESTAMP)
+        if append is not None:
+            return self._append(append, NO_TIMESTAMP)
+        return AppendInfo(self.log_end_offset, Offset(self._log_end_offset - 1), NO_TIMESTAMP, 0)
 
     def _append(self, append: Append, now_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp
@@ -199,13 +194,16 @@ class Log:
             self._undo_append(error)
             raise StorageError(f"cannot append in {self.directory}: {error}") from error
         self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
-        first_offset = Offset(append.base_offset)
-        return AppendInfo(first_offset, Offset(last_offset), max_timestamp, append.size)
+        return AppendInfo(
+            Offset(append.base_offset), Offset(last_offset), max_timestamp, append.size
+        )
 
     def _roll(self, base_offset: int) -> None:
         try:
             self._segments.roll(base_offset)
-        except OSError as error:  # nothing has changed
+        except OSError as error:
+            if self._segments.has_file(base_offset):  # it would end the log at the next start
+                raise self._fail("start a segment", error) from error
             raise StorageError(f"cannot start a segment in {self.directory}: {error}") from error
 
     def _undo_append(self, error: OSError) -> None:
@@ -258,21 +256,20 @@ class Log:
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
         """Find the first record with a timestamp >= timestamp_ms: (offset, timestamp), or None.
 
-        The caller compares the offset with the high watermark. Raises StorageError, CorruptBatch.
+        The caller compares the offset with the high watermark. The first record of a batch stands
+        for all that cannot be read. Raises StorageError, CorruptBatch (a checksum).
         """
         self._require_usable()
         with self._fatal("read"):
-            segments = self._segments_from(self._log_start_offset)
-            return find_first_since(segments, timestamp_ms, self._log_start_offset)
+            start = self._log_start_offset
+            return find_first_since(self._segments_from(start), timestamp_ms, start)
 
     def offset_of_max_timestamp(self) -> tuple[Offset, int] | None:
-        """Find the first record with the largest timestamp: (offset, its timestamp); or None.
-
-        Raises StorageError, CorruptBatch.
-        """
+        """Find the first record with the largest timestamp; else as `offset_for_timestamp`."""
         self._require_usable()
         with self._fatal("read"):
-            return find_latest(self._segments_from(self._log_start_offset), self._log_start_offset)
+            start = self._log_start_offset
+            return find_latest(self._segments_from(start), start)
 
     def _segments_from(self, offset: int) -> Iterator[Segment]:
         return self._segments.from_offset(offset, flushed_offset=self._flushed_offset)
@@ -312,14 +309,6 @@ class Log:
                 self._is_closed = True
                 self._failure = self._failure or StorageError(f"{self.directory} is closed")
 
-    def delete(self) -> None:
-        """Remove the directory and all in it. Raises StorageError; then some of it may be left."""
-        self.close(clean=False)
-        try:
-            delete_log(self._disk, self.directory)
-        except OSError as error:
-            raise StorageError(f"cannot delete {self.directory}: {error}") from error
-
     # --- cutting: each waits for a flush that is under way ---
 
     def truncate_to(self, offset: int) -> None:
@@ -334,12 +323,13 @@ class Log:
             if offset < self._segments.first_base_offset:
                 self._restart_at(offset)
                 return
-            end_offset = offset
-            if offset < self._log_end_offset:
-                with self._fatal("truncate"):
-                    end_offset = self._segments.cut(offset)
+            if offset >= self._log_end_offset:
+                self.epochs.truncate_from_end(offset)
+                return
+            with self._fatal("truncate"):
+                end_offset = self._segments.cut(offset)
                 self._set_end(end_offset)
-            self.epochs.truncate_from_end(end_offset)
+                self.epochs.truncate_from_end(end_offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop all, durably; the next record gets `offset`. Raises StorageError."""
@@ -368,9 +358,9 @@ class Log:
     def _restart_at(self, offset: int) -> None:
         with self._fatal("truncate"):
             self._segments.restart_at(offset)
-        self._set_end(offset)
-        self._log_start_offset = self._flushed_offset = offset
-        self.epochs.clear()
+            self._set_end(offset)
+            self._log_start_offset = self._flushed_offset = offset
+            self.epochs.clear()
 
     def _set_end(self, end_offset: int) -> None:
         self._log_end_offset = end_offset
@@ -383,7 +373,7 @@ class Log:
         if self._failure is not None:
             raise StorageError(str(self._failure)) from self._failure
 
-    def _fail(self, action: str, error: OSError) -> StorageError:
+    def _fail(self, action: str, error: Exception) -> StorageError:
         """Remember that nothing is known of the files any more."""
         self._failure = StorageError(f"{self.directory}: cannot {action}: {error}")
         return self._failure
@@ -396,3 +386,7 @@ class Log:
             if action == "read" and error.errno in OUT_OF_HANDLES:
                 raise StorageError(f"{self.directory}: cannot read now: {error}") from error
             raise self._fail(action, error) from error
+        except StorageError as error:
+            if action == "truncate":  # it is done by halves
+                raise self._fail(action, error) from error
+            raise

@@ -8,21 +8,26 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry
+from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry, TimeEntry
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import Disk, DiskFile, read_file
+from quorumlog.storage.io.disk import Disk, DiskFile, read_file, write_file_durably
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
-SUFFIXES: Final = (".log", ".index", ".timeindex")
+INDEX_SUFFIXES: Final = (".index", ".timeindex")
 
 logger = logging.getLogger(__name__)
+
+
+def segment_path(directory: str, base_offset: int, suffix: str = ".log") -> str:
+    """Return the path of a segment's file."""
+    return f"{directory}/{base_offset:020d}{suffix}"
 
 
 class BrokenSegment(StorageError):
@@ -40,7 +45,7 @@ class Segment:
     def __init__(self, disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> None:
         self.base_offset: Final = base_offset
         self._disk = disk
-        self._stem = f"{directory}/{base_offset:020d}"
+        self._stem = segment_path(directory, base_offset, "")
         self._settings = settings
         self._file: DiskFile | None = None
         self._index = SegmentIndex(base_offset, settings)
@@ -52,7 +57,11 @@ class Segment:
         """Start an empty one; its name is durable after an fsync of the directory."""
         segment = cls(disk, directory, base_offset, settings)
         segment._file = disk.open(segment.path, create=True)
-        segment._file.truncate(0)
+        try:
+            segment._file.truncate(0)
+        except BaseException:
+            segment.release()
+            raise
         return segment
 
     @property
@@ -96,6 +105,9 @@ class Segment:
             file.close()
             raise
         self._file, self._index = file, index
+        latest = index.times.last()
+        if latest is not None and not self._is_true(latest):
+            self._rebuild(CorruptIndex(f"{latest} is not true"))
 
     def _read_indexes(self, size: int) -> SegmentIndex:
         try:
@@ -110,20 +122,20 @@ class Segment:
     def _resume(self, file: DiskFile, index: SegmentIndex, size: int) -> SegmentIndex:
         """Add the headers behind the newest index entry, up to byte `size`."""
         newest = index.offsets.last()
-        for position, header in self._scan(file, index.size, size):
+        for position, header in self._scan(index.size, size, file):
             if newest is not None and position == newest.position:
                 if header.last_offset != newest.last_offset:
                     raise CorruptIndex(f"{newest} is not the batch at its position")
-            elif header.base_offset < index.next_offset:
-                raise BrokenSegment(f"{self.path}: offset {header.base_offset} at byte {position}")
+            elif refusal := index.refusal_of(header.base_offset, header.last_offset):
+                raise BrokenSegment(f"{self.path}, byte {position}: {refusal}")
             index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
-        first = next((header for _, header in self._scan(file, 0, size)), None)
+        first = next((header for _, header in self._scan(0, size, file)), None)
         if first is not None:
             index.first_timestamp = first.max_timestamp
         return index
 
-    def recover(self, previous_epoch: int) -> SegmentScan:
-        """Read and check every batch, cut the file behind the last good one, make that durable.
+    def check(self, previous_epoch: int) -> SegmentScan:
+        """Read every batch; the segment then holds those up to the first bad one: `cut_tail`.
 
         Raises OSError.
         """
@@ -136,28 +148,24 @@ class Segment:
             while not scan.is_over:
                 wanted = max(RECOVERY_CHUNK_BYTES, scan.bytes_wanted)
                 scan.feed(memoryview(file.pread(wanted, scan.index.size)))
-            if scan.fault is not None:
-                file.truncate(scan.index.size)
-            file.fsync()
         except BaseException:
             file.close()
             raise
         self._file, self._index = file, scan.index
         return scan
 
+    def cut_tail(self) -> None:
+        """Cut what is behind the last whole batch; make the rest durable. Raises OSError."""
+        file = self._open_file()
+        if file.size() > self._index.size:
+            file.truncate(self._index.size)
+        file.fsync()
+
     def write_indexes(self) -> None:
-        """Write both index files, durably but for their names; first `index.seal()`."""
-        for suffix, content in (
-            (".index", self._index.offsets.encode()),
-            (".timeindex", self._index.times.encode()),
-        ):
-            file = self._disk.open(self._stem + suffix, create=True)
-            try:
-                file.truncate(0)
-                file.append([content])
-                file.fsync()
-            finally:
-                file.close()
+        """Replace both index files, durably; first `index.seal()`. Raises OSError."""
+        index = self._index
+        write_file_durably(self._disk, self._stem + ".index", index.offsets.encode())
+        write_file_durably(self._disk, self._stem + ".timeindex", index.times.encode())
 
     def sync(self) -> None:
         """Make the batches that are in the file now durable. Raises OSError: never try again."""
@@ -173,7 +181,10 @@ class Segment:
     def delete(self) -> None:
         """Remove the files, the `.log` first: index files alone are swept at the next start."""
         self.release()
-        for suffix in SUFFIXES:
+        self._unlink((".log", *INDEX_SUFFIXES))
+
+    def _unlink(self, suffixes: Sequence[str]) -> None:
+        for suffix in suffixes:
             if self._disk.exists(self._stem + suffix):
                 self._disk.unlink(self._stem + suffix)
 
@@ -198,6 +209,7 @@ class Segment:
         if found is None:
             return self._index.next_offset
         position, header = found
+        self._unlink(INDEX_SUFFIXES)  # of the full segment that it may have been
         file = self._open_file()
         file.truncate(position)
         file.fsync()  # before any append: else a power loss could mix old and new batches
@@ -220,7 +232,19 @@ class Segment:
         """(position, header) of the batch that holds `offset` and of all after it."""
         found = self.find(offset)
         if found is not None:
-            yield from self._scan(self._open_file(), found[0], self._index.size)
+            yield from self._scan(found[0], self._index.size)
+
+    def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """As `headers`, but for batches in front of the first that may have `timestamp_ms`."""
+        entry = self.index.times.reached_by(timestamp_ms)
+        if entry is not None and not self._is_true(entry):
+            self._rebuild(CorruptIndex(f"{entry} is not true"))
+            entry = self._index.times.reached_by(timestamp_ms)
+        return self.headers(max(offset, entry.last_offset) if entry is not None else offset)
+
+    def _is_true(self, entry: TimeEntry) -> bool:
+        found = self.find(entry.last_offset)
+        return found is not None and entry == (found[1].max_timestamp, found[1].last_offset)
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool
@@ -273,7 +297,7 @@ class Segment:
         )
         entry = min(by_bytes, by_offset) if by_bytes and by_offset else None
         if entry is None or entry.position <= start:
-            batches = self._scan(self._open_file(), start, index.size)
+            batches = self._scan(start, index.size)
         else:
             batches = self._scan_from(entry)
         for position, header in batches:
@@ -284,7 +308,7 @@ class Segment:
     def _scan_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) from an index entry on; CorruptIndex if the entry is not true."""
         start = entry.position if entry is not None else 0
-        for position, header in self._scan(self._open_file(), start, self.index.size):
+        for position, header in self._scan(start, self.index.size):
             if entry is not None and position == start and header.last_offset != entry.last_offset:
                 raise CorruptIndex(f"{entry} is not the batch at its position")
             yield position, header
@@ -294,10 +318,15 @@ class Segment:
         index = SegmentIndex(self.base_offset, self._settings)
         self._index = self._resume(self._open_file(), index, self.index.size)
 
-    def _scan(self, file: DiskFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches in bytes [start, end). Raises BrokenSegment."""
+    def _scan(
+        self, start: int, end: int, file: DiskFile | None = None
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches in bytes [start, end). Raises BrokenSegment.
+
+        Without `file`, of the segment's own; it may be released and loaded again meanwhile.
+        """
         while start < end:
-            chunk = file.pread(min(HEADER_SCAN_BYTES, end - start), start)
+            chunk = (file or self._open_file()).pread(min(HEADER_SCAN_BYTES, end - start), start)
             position = 0
             while position + HEADER_BYTES <= len(chunk):
                 try:

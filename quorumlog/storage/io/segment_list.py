@@ -10,7 +10,7 @@ from typing import Final
 
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment import Segment, segment_path
 
 LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their file and index open
 
@@ -27,12 +27,11 @@ class SegmentList:
     ) -> None:
         self._disk = disk
         self._directory = directory
-        self.settings = settings
+        self._settings: Final = settings
         self._segments = segments
         self.active = segments[-1]
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
         self._unwritten: list[Segment] = []  # full, with indexes that are not on disk yet
-        self._names_created = self._names_synced = 0
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -60,18 +59,23 @@ class SegmentList:
         if len(self._recently_used) > LOADED_SEGMENTS_MAX:
             self._recently_used.pop(0).release()
 
+    def has_file(self, base_offset: int) -> bool:
+        """Whether a `.log` file has this name."""
+        return self._disk.exists(segment_path(self._directory, base_offset))
+
     def roll(self, base_offset: int) -> None:
-        """Append to a new segment from now on. If it raises, nothing has changed."""
-        segment = Segment.create(self._disk, self._directory, base_offset, self.settings)
+        """Append to a new segment from now on. If it raises, an empty file may be left."""
+        segment = Segment.create(self._disk, self._directory, base_offset, self._settings)
         self.active.index.seal()
         self._unwritten.append(self.active)
-        self._names_created += 1
         self._segments.append(segment)
         self.active = segment
 
     def sync(self, *, flushed_offset: int, end_offset: int) -> None:
-        """Make the batches in [flushed_offset, end_offset) durable, and the full indexes."""
-        names_created = self._names_created
+        """Make the batches in [flushed_offset, end_offset) durable, and the full indexes.
+
+        With those, the names of the segments that came after them.
+        """
         unwritten, segments = tuple(self._unwritten), tuple(self._segments)
         ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
         for segment, end in zip(segments, ends, strict=True):
@@ -79,16 +83,12 @@ class SegmentList:
                 segment.sync()
         for segment in unwritten:
             segment.write_indexes()
-        if names_created != self._names_synced or unwritten:
-            self._disk.fsync_dir(self._directory)
         del self._unwritten[: len(unwritten)]
-        self._names_synced = names_created
 
     def write_active_index(self) -> None:
         """For a clean close: so that the next start need not read the segment."""
         self.active.index.seal()
         self.active.write_indexes()
-        self._disk.fsync_dir(self._directory)
 
     def cut(self, offset: int) -> int:
         """Drop every batch that holds `offset` or more, durably; return the new end offset."""
@@ -102,7 +102,7 @@ class SegmentList:
         """Drop everything, durably; go on with an empty segment at `offset`."""
         while self._segments:
             self._delete(-1)
-        self.active = Segment.create(self._disk, self._directory, offset, self.settings)
+        self.active = Segment.create(self._disk, self._directory, offset, self._settings)
         self._segments.append(self.active)
         self._disk.fsync_dir(self._directory)
 

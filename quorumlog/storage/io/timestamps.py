@@ -1,10 +1,21 @@
-"""Lookups by time: the only place where storage decodes records. Source: KIP-79, KIP-734."""
+"""Lookups by time: the only place where storage decodes records. Source: KIP-79, KIP-734.
+
+What clients have put into a batch was never looked at, so its records may be garbage, or unfold
+from a few bytes to gigabytes. Such a batch counts as one piece: by its header alone.
+"""
 
 from collections.abc import Iterable
+from typing import Final
 
 from quorumlog.storage.io.segment import Segment
+from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset
-from quorumlog.wire.codec.records import decode_batch
+from quorumlog.wire.codec.records import BatchHeader, decode_batch, validate_batch
+
+# DEVIATION: Kafka looks into every batch, as long as it takes.
+# docs/decisions/0021-a-lookup-by-time-has-a-limit.md
+RECORDS_MAX: Final = 100_000  # in one batch: a tenth of a second
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def find_first_since(
@@ -13,8 +24,7 @@ def find_first_since(
     """Find the first record with a timestamp >= timestamp_ms: (offset, its timestamp); or None."""
     for segment in segments:
         if segment.index.max_timestamp >= timestamp_ms:
-            start = max(log_start_offset, segment.index.times.offset_before(timestamp_ms))
-            found = _find_in(segment, start, timestamp_ms, log_start_offset)
+            found = _find_in(segment, timestamp_ms, log_start_offset)
             if found is not None:
                 return found
     return None
@@ -24,23 +34,48 @@ def find_latest(segments: Iterable[Segment], log_start_offset: int) -> tuple[Off
     """Find the first record with the largest timestamp: (offset, its timestamp); or None."""
     best: tuple[int, Segment] | None = None
     for segment in segments:
-        if segment.size and (best is None or segment.index.max_timestamp > best[0]):
-            best = segment.index.max_timestamp, segment
+        latest = _latest_of(segment, log_start_offset)
+        if latest is not None and (best is None or latest > best[0]):
+            best = latest, segment
     if best is None:
         return None
     timestamp_ms, segment = best
-    start = max(log_start_offset, segment.index.offset_of_max_timestamp)
-    return _find_in(segment, start, timestamp_ms, log_start_offset)
+    return _find_in(segment, timestamp_ms, log_start_offset)
+
+
+def _latest_of(segment: Segment, log_start_offset: int) -> int | None:
+    if segment.base_offset >= log_start_offset:
+        return segment.index.max_timestamp if segment.size else None
+    headers = segment.headers(log_start_offset)  # the index counts what may not be read, too
+    return max((header.max_timestamp for _, header in headers), default=None)
 
 
 def _find_in(
-    segment: Segment, start: int, timestamp_ms: int, log_start_offset: int
+    segment: Segment, timestamp_ms: int, log_start_offset: int
 ) -> tuple[Offset, int] | None:
-    for position, header in segment.headers(start):
+    for position, header in segment.headers_since(timestamp_ms, log_start_offset):
         if header.max_timestamp < timestamp_ms:
             continue
         batch = segment.read_bytes(position, position + header.size_in_bytes)
-        for record in decode_batch(batch):
-            if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
-                return Offset(record.offset), record.timestamp_ms
+        found = _first_since(batch, header, timestamp_ms, log_start_offset)
+        if found is not None:
+            return found
+    return None
+
+
+def _first_since(
+    batch: bytes, header: BatchHeader, timestamp_ms: int, log_start_offset: int
+) -> tuple[Offset, int] | None:
+    """Find the record, or what stands for it if the records cannot be read: the first offset."""
+    validate_batch(batch, 0, header)
+    as_one = Offset(max(header.base_offset, log_start_offset)), header.max_timestamp
+    if header.record_count > RECORDS_MAX:
+        return as_one
+    try:
+        records = decode_batch(batch, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    except CorruptBatch:
+        return as_one
+    for record in records:
+        if record.timestamp_ms >= timestamp_ms and record.offset >= log_start_offset:
+            return Offset(record.offset), record.timestamp_ms
     return None

@@ -11,12 +11,15 @@ from enum import IntEnum
 from typing import Final, assert_never
 
 from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.message import Buffer
 
 GZIP_WINDOW_BITS: Final = 31  # zlib: 15, with gzip's header and trailer
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, compatible version
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 ZSTD_WINDOW_BYTES_MAX: Final = 2**27
+STEP_BYTES_MIN: Final = 64 * 1024
+STEP_RATIO: Final = 4
 _INT32: Final = struct.Struct(">i")
 
 
@@ -91,24 +94,40 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
     from lz4 import frame
 
     decompressor = frame.LZ4FrameDecompressor()
+    step, room = _step_bytes(data), size_max + 1
+    parts: list[bytes] = []
+    given: Buffer = data
     try:
-        result: bytes = decompressor.decompress(data, max_length=size_max + 1)
-    except (RuntimeError, EOFError, MemoryError) as error:
+        while room > 0 and not decompressor.eof and (given or not decompressor.needs_input):
+            parts.append(decompressor.decompress(given, max_length=min(step, room)))
+            room -= len(parts[-1])
+            given = b""
+    except (RuntimeError, EOFError) as error:
         raise CorruptBatch(f"lz4: {error}") from error
-    if not decompressor.eof and len(result) <= size_max:
+    if not decompressor.eof and room > 0:
         raise CorruptBatch("lz4: the frame has no end")
-    return result
+    return b"".join(parts)
 
 
 def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
     import zstandard
 
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
+    step, room = _step_bytes(data), size_max + 1
+    parts: list[bytes] = []
     try:
         with decompressor.stream_reader(data) as reader:
-            return reader.read(size_max + 1)
+            while room > 0 and (part := reader.read(min(step, room))):
+                parts.append(part)
+                room -= len(part)
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from error
+    return b"".join(parts)
+
+
+def _step_bytes(data: memoryview) -> int:
+    """Return how much to decompress at once: the libraries take that much memory beforehand."""
+    return max(STEP_BYTES_MIN, STEP_RATIO * len(data))
 
 
 def _compress_snappy(data: bytes) -> bytes:
@@ -122,7 +141,7 @@ def _compress_snappy(data: bytes) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
-    """Both framings: xerial's (Java, librdkafka) and one raw block (some other clients)."""
+    """Both framings: xerial's (Java, most clients) and one raw block (librdkafka)."""
     if data[: len(XERIAL_MAGIC)] != memoryview(XERIAL_MAGIC):
         return _decompress_snappy_block(data, size_max)
     parts, position = [], len(XERIAL_HEADER)

@@ -26,6 +26,8 @@ from quorumlog.wire.codec.varint import finish_uvarint, skip_tagged_fields
 
 MessageT = TypeVar("MessageT", bound=Message)
 Decode = Callable[[memoryview, int, int], tuple[Message, int]]
+STRING_BYTES_MAX: Final = 32_767
+"""What an int16 can say: as Kafka, we take no more where a varint could (KIP-482)."""
 DECODING_ERRORS = (IndexError, PackError, UnicodeDecodeError)
 """What a decoder meets at the end of a truncated frame, or in garbage; its caller makes it
 MalformedFrame.
@@ -195,8 +197,11 @@ class _DecoderSource:
         self._null(depth, field, target, size)
         self._emit(depth, "else:")
         self._emit(depth + 1, f"{stop} = p + {size}")
-        self._emit(depth + 1, f"if {stop} > end:")
-        self._emit(depth + 2, f'raise MalformedFrame("{field.name} is longer than the frame")')
+        is_compact_string = field.wire_type == "string" and self._flexible
+        or_too_long = f" or {size} > {STRING_BYTES_MAX}" if is_compact_string else ""
+        self._emit(depth + 1, f"if {stop} > end{or_too_long}:")
+        refusal = f'f"{field.name}: {{{size}}} bytes, {{end - p}} are left"'
+        self._emit(depth + 2, f"raise MalformedFrame({refusal})")
         value = {
             "string": 'str(b[p:{0}], "utf-8")',
             "bytes": "bytes(b[p:{0}])",

@@ -297,6 +297,8 @@ def _decode_checked(
     buffer: Buffer, position: int, header: BatchHeader, decompressed_bytes_max: int
 ) -> list[Record]:
     validate_batch(buffer, position, header)
+    if header.record_count == 0:  # compaction has left the header alone
+        return []
     body = memoryview(buffer)[position + HEADER_BYTES : position + header.size_in_bytes]
     data = decompress(header.compression, body, size_max=decompressed_bytes_max)
     try:

@@ -125,7 +125,7 @@ class KafkaConnection:
                 await connection._loop.create_connection(lambda: connection._protocol, host, port)
         except TimeoutError as error:
             raise RequestTimedOut(f"no connection to {host}:{port} in time") from error
-        except OSError as error:
+        except (OSError, ValueError, OverflowError) as error:  # a name or port that cannot be
             raise ConnectionLost(f"{host}:{port}: {error}") from error
         try:
             await connection._learn_versions()
@@ -188,22 +188,31 @@ class KafkaConnection:
         self._protocol.write(frame)
 
     async def drain(self) -> None:
-        """Wait until the broker has taken most of what was sent, or the connection is closed."""
-        await self._protocol.drain()
+        """Wait until the broker has taken most of what was sent, or the connection is closed.
+
+        Raises RequestTimedOut, and closes the connection, if the broker takes nothing for long.
+        """
+        try:
+            async with asyncio.timeout(self._request_timeout_ms / 1000):
+                await self._protocol.drain()
+        except TimeoutError as error:
+            timed_out = RequestTimedOut("the broker does not take what is sent")
+            self._protocol.abort(timed_out)
+            raise timed_out from error
 
     async def close(self) -> None:
         """Close, and wait until the connection is gone.
 
-        What was written is sent first, if the broker takes it soon. Who waits for an answer gets
-        ConnectionLost.
+        What was written is sent first, if the broker takes it soon and the caller is not cancelled.
+        Who waits for an answer gets ConnectionLost.
         """
         self._protocol.close()
         try:
-            async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
-                await asyncio.shield(self.closed)
-        except TimeoutError:
-            self._protocol.abort()
-            await asyncio.shield(self.closed)
+            await asyncio.wait([self.closed], timeout=CLOSE_TIMEOUT_MS / 1000)
+        finally:
+            if not self.closed.done():
+                self._protocol.abort()
+        await asyncio.shield(self.closed)
 
     async def _learn_versions(self) -> None:
         """Ask with the newest version we know; a broker that lacks it answers in version 0."""
@@ -214,7 +223,10 @@ class KafkaConnection:
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             self._take_versions(response)
             self._versions.setdefault(request.API_KEY, range(1))  # before KIP-511 it says nothing
-            response = await self.send(request)
+            try:
+                response = await self.send(request)
+            except UnsupportedVersion as error:
+                raise ConnectionLost("no version of ApiVersions is known to both sides") from error
         if response.error_code != ErrorCode.NONE:
             raise ConnectionLost(f"ApiVersions was refused with error {response.error_code}")
         self._take_versions(response)

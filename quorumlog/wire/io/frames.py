@@ -195,9 +195,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             self._replace_buffer(BUFFER_BYTES)
         elif self._end == capacity and received == capacity:
             self._replace_buffer(min(2 * capacity, max(frame_bytes, capacity + BUFFER_BYTES)))
-        elif received == 0 or self._start + frame_bytes > capacity:
-            if received:
-                self._buffer[:received] = self._buffer[self._start : self._end]
+        elif self._start and (received == 0 or self._start + frame_bytes > capacity):
+            self._buffer[:received] = self._buffer[self._start : self._end]
             self._start, self._end = 0, received
 
     def _replace_buffer(self, capacity: int) -> None:

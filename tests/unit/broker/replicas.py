@@ -1,11 +1,13 @@
 """Replicas without disks or sockets: partition cores over logs in memory, and their controller."""
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from quorumlog.broker.core import effects, events
 from quorumlog.broker.core.effects import AnswerFetch, Effect
 from quorumlog.broker.core.events import Event
 from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.core.producer_state import ProducerStates
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.storage.core.leader_epochs import LeaderEpochs
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -14,6 +16,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset
 BROKERS = tuple(map(BrokerId, (1, 2, 3)))
 LAG_TIME_MS = 100
 Record = tuple[int, int]  # leader epoch, value
+SEQUENCED = 1 << 20  # a value from here on is a sequence number of the idempotent producer
 
 
 def broker(broker_id: BrokerId, broker_epoch: int = 0, *, fenced: bool = False) -> BrokerImage:
@@ -45,6 +48,26 @@ def image(
         replicas=tuple(map(BrokerId, replicas)),
         isr=tuple(map(BrokerId, isr)),
     )
+
+
+class Sequenced(NamedTuple):
+    """A batch of one record of the idempotent producer: what producer states read of it."""
+
+    base_sequence: int
+    base_offset: int = 0
+    last_offset_delta: int = 0
+    max_timestamp: int = 0
+    producer_id: int = 7
+    producer_epoch: int = 0
+    is_control: bool = False
+
+
+def sequenced_in(records: list[Record], base_offset: int) -> list[Sequenced]:
+    return [
+        Sequenced(value - SEQUENCED, base_offset + index)
+        for index, (_, value) in enumerate(records)
+        if value >= SEQUENCED
+    ]
 
 
 class MemoryLog:
@@ -81,8 +104,11 @@ class Replica:
         partition_class: type[Partition] = Partition,
         log: MemoryLog | None = None,
         high_watermark: int = 0,
+        producers: ProducerStates | None = None,
     ) -> None:
         self.log = log or MemoryLog()
+        self.producers = ProducerStates() if producers is None else producers
+        self.producers.rebuild(sequenced_in(self.log.records, 0))
         self.fetching: effects.StartFetching | None = None
         self.proposals: list[effects.ProposeIsr] = []
         self.partition = partition_class(
@@ -102,6 +128,7 @@ class Replica:
                     self.log.epochs = self.log.epochs.assigned(epoch, start)
                 case effects.TruncateTo(offset=offset):
                     self.log.truncate_to(offset)
+                    self.producers.rebuild(sequenced_in(self.log.records, 0))
                     done += self.step(now_ms, events.LogTruncated(log_end_offset=offset))
                 case effects.StartFetching():
                     self.fetching = effect
@@ -118,6 +145,18 @@ class Replica:
         return self.step(
             now_ms, events.RecordsAppended(log_end_offset=Offset(len(self.log.records)))
         )
+
+    def append_sequenced(self, now_ms: int, sequence: int) -> int | None:
+        """Return the offset after it, wherever it is; None: it was refused."""
+        error_code, stored = self.producers.check(Sequenced(sequence))
+        if error_code is not ErrorCode.NONE:
+            return None
+        if stored is not None:
+            return stored.last_offset + 1
+        offset = len(self.log.records)
+        self.append(now_ms, [SEQUENCED + sequence])
+        self.producers.record(Sequenced(sequence), offset, now_ms)
+        return offset + 1
 
     def fetch_request(self, broker_epoch: int) -> events.FollowerFetched:
         return events.FollowerFetched(
@@ -156,6 +195,8 @@ class Replica:
                 end_offset=diverging.end_offset,
             )
             return self.step(now_ms, diverged)
+        for batch in sequenced_in(reply.records, offset):
+            self.producers.record(batch, batch.base_offset, now_ms)
         self.log.append(reply.records)
         answered = events.LeaderAnswered(
             leader_epoch=epoch,

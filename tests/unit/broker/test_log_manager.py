@@ -150,12 +150,18 @@ def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
     log.close(clean=False)
 
 
-def test_high_watermarks_are_written_as_they_were_when_they_were_noted(tmp_path: Path) -> None:
+def test_a_late_checkpoint_does_not_bring_back_what_was_said_of_a_deleted_log(
+    tmp_path: Path,
+) -> None:
+    """After a crash, the new log of that name would show what nobody has committed."""
     logs = started(tmp_path)
-    noted = logs.note_high_watermarks({AT: Offset(4)})
-    logs.note_high_watermarks({AT: Offset(5), OTHER: Offset(1)})  # while a thread is about to write
-    logs.write_high_watermarks(noted)
-    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\norders 3 4\n"
+    log, _ = logs.open(AT, OLD, {})
+    logs.note_high_watermarks({AT: Offset(4), OTHER: Offset(1)})
+    logs.delete(AT, log)
+    log, _ = logs.open(AT, NEW, {})
+    logs.write_high_watermarks()  # in a thread that was slow to begin
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nother 0 1\n"
+    log.close(clean=False)
 
 
 def test_topic_configs_override_the_brokers() -> None:

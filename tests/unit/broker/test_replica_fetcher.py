@@ -1,11 +1,62 @@
 import asyncio
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.io.fetch_answers import Followed
 from quorumlog.broker.io.replica_fetcher import ReplicaFetcher
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+from quorumlog.wire.codec.messages.fetch import (
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+
+
+class FakeDriver:
+    """What a fetcher reads of a replica."""
+
+    def __init__(self, index: int) -> None:
+        self.topic_partition, self.topic_id = TopicPartition("t", index), TopicId(b"t" * 16)
+        self.partition = SimpleNamespace(
+            log_end_offset=0, log_start_offset=0, accepts_answer=lambda *asked: False
+        )
+        self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
+
+
+def fetcher() -> ReplicaFetcher:
+    return ReplicaFetcher(
+        BrokerId(1),
+        ("localhost", 0),
+        BrokerSettings(),
+        broker_epoch=lambda: 0,
+        now_ms=lambda: 0,
+        failed=lambda error: None,
+        took=lambda now_ms, active: None,
+    )
+
+
+def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is full leaves out the last ones: not the same ones each time."""
+
+    async def story() -> None:
+        monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+        fetches = fetcher()
+        fetches.set_followed(Followed(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4))
+        request, asked = fetches._request()
+        assert [one.partition for one in request.topics[0].partitions] == [0, 1, 2, 3]
+        answers = [
+            PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
+            for index in range(4)
+        ]
+        topic = FetchableTopicResponse(topic="t", partitions=answers)
+        fetches._take(FetchResponse(responses=[topic]), asked)
+        request, _ = fetches._request()
+        assert [one.partition for one in request.topics[0].partitions] == [1, 3, 0, 2]
+
+    asyncio.run(story())
 
 
 def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,19 +68,11 @@ def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.MonkeyPa
 
     async def story() -> None:
         monkeypatch.setattr(ReplicaFetcher, "_run", note_run)
-        fetcher = ReplicaFetcher(
-            BrokerId(1),
-            ("localhost", 0),
-            BrokerSettings(),
-            broker_epoch=lambda: 0,
-            now_ms=lambda: 0,
-            failed=lambda error: None,
-            took=cast(Any, None),
-        )
-        fetcher.wake()
+        stopped = fetcher()
+        stopped.wake()
         await asyncio.sleep(0)
-        await fetcher.stop()
-        fetcher.set_followed([])
+        await stopped.stop()
+        stopped.set_followed([])
         await asyncio.sleep(0)
         assert len(runs) == 1
 

@@ -1,95 +1,24 @@
-"""One broker's data path with a real log: appends, long polls and metadata, without sockets."""
+"""One broker's data path: appends, long polls and metadata."""
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from quorumlog.broker.core.data_path import (
-    FetchedPartition,
-    FetchSpec,
-    PartitionFetch,
-    ProduceResult,
-    ReadEnd,
-)
-from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.core import events
+from quorumlog.broker.core.data_path import FetchedPartition, ProduceResult, ReadEnd
+from quorumlog.broker.io import appends
 from quorumlog.broker.io.replica_manager import ReplicaManager
-from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
-from quorumlog.storage.core.settings import LogSettings
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch, read_header
+from tests.unit.broker.one_broker import AT, BATCH, TOPIC_ID, append, fetch_of, publish, run, size
 from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, image
-
-AT = TopicPartition("orders", 0)
-TOPIC_ID = TopicId(b"i" * 16)
-BATCH = encode_batch([Record(0, 1, None, b"value")])
-Story = Callable[[ReplicaManager], Awaitable[None]]
-
-
-def run(directory: Path, story: Story, isr: tuple[int, ...] = (1,)) -> None:
-    async def whole() -> None:
-        replicas = ReplicaManager(
-            broker_id=BROKERS[0],
-            settings=BrokerSettings(),
-            log_settings=LogSettings(),
-            disk=RealDisk(),
-            log_directory=str(directory),
-            controller=cast(Any, None),
-        )
-        await replicas.start()
-        publish(replicas, image(1, 0, 0, isr, replicas=isr))
-        try:
-            await story(replicas)
-        finally:
-            await replicas.stop()
-
-    asyncio.run(whole())
-
-
-def publish(replicas: ReplicaManager, partition: PartitionImage, **configs: str) -> None:
-    named = {name.replace("_", "."): text for name, text in configs.items()}
-    topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(partition,), configs=named)
-    cluster = ClusterImage(
-        brokers=ALL_ALIVE, topics={AT.topic: topic}, topic_names={TOPIC_ID: AT.topic}
-    )
-    delta = ClusterDelta(partitions=frozenset({AT}), topic_configs=frozenset({AT.topic}))
-    replicas.publish(delta, cluster)
-
-
-def append(replicas: ReplicaManager, acks: int = 1, records: bytes = BATCH) -> ProduceResult:
-    future = replicas.append(AT, records, acks=acks, timeout_ms=1000)
-    assert future.done()
-    return future.result()
-
-
-def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: int) -> FetchSpec:
-    partition = PartitionFetch(
-        topic_partition=AT,
-        fetch_offset=Offset(offset),
-        max_bytes=limits.pop("partition_max_bytes", 1000),
-        leader_epoch=Epoch(leader_epoch),
-    )
-    spec = FetchSpec(
-        replica_id=BrokerId(replica_id),
-        max_wait_ms=1000,
-        min_bytes=1,
-        max_bytes=1000,
-        partitions=[partition],
-    )
-    return replace(spec, **limits)  # type: ignore[arg-type]  # the names are FetchSpec's
-
-
-def size(answers: object) -> int:
-    assert isinstance(answers, list)
-    return sum(map(len, cast(list[FetchedPartition], answers)[0].records))
 
 
 def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
@@ -199,6 +128,83 @@ def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
         waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0))
         assert first.result() == second.result() == ProduceResult(ErrorCode.NONE, 0, -1, 0)
         cast(asyncio.Future[Any], waits).cancel()
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def recreate(replicas: ReplicaManager, new_id: TopicId) -> None:
+    topic = TopicImage(
+        name=AT.topic, topic_id=new_id, partitions=(image(1, 0, 0, (1,), replicas=(1,)),)
+    )
+    cluster = ClusterImage(
+        brokers=ALL_ALIVE, topics={AT.topic: topic}, topic_names={new_id: AT.topic}
+    )
+    delta = ClusterDelta(partitions=frozenset({AT}), deleted_topics={AT.topic: TOPIC_ID})
+    replicas.publish(delta, cluster)
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+def test_who_waits_for_a_topic_gets_nothing_of_the_next_one_of_its_name(
+    tmp_path: Path, replica_id: int
+) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        spec = fetch_of(0, replica_id, leader_epoch=0)
+        spec.partitions[0].topic_id = TOPIC_ID
+        waiting = replicas.fetch(spec)
+        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        assert isinstance(waiting, asyncio.Future)
+        recreate(replicas, TopicId(b"n" * 16))
+        assert produced.result().error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert append(replicas, acks=-1).base_offset == 0
+        [answer] = await waiting
+        assert (answer.error_code, list(answer.records)) == (ErrorCode.UNKNOWN_TOPIC_ID, [])
+        [late] = cast(list[FetchedPartition], replicas.fetch(spec))
+        assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_only_so_many_produces_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appends, "WAITING_MAX", 2)
+
+    async def story(replicas: ReplicaManager) -> None:
+        waiting = [replicas.append(AT, BATCH, acks=-1, timeout_ms=2**31 - 1) for _ in range(2)]
+        refused = append(replicas, acks=-1)
+        assert refused.error_code is ErrorCode.REQUEST_TIMED_OUT
+        assert append(replicas, acks=1).base_offset == 2  # it was not appended
+        cast(asyncio.Future[Any], replicas.fetch(fetch_of(3, 2, leader_epoch=0))).cancel()
+        assert [one.result().base_offset for one in waiting] == [0, 1]
+        assert not replicas.append(AT, BATCH, acks=-1, timeout_ms=1000).done()
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_truncation_that_cuts_no_record_reads_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deposed leader that wrote nothing gives up its epoch, at each change of leaders."""
+
+    async def story(replicas: ReplicaManager) -> None:
+        append(replicas)
+        append(replicas)
+        publish(replicas, image(1, 5, 1, (1, 2), replicas=(1, 2)))
+        publish(replicas, image(2, 6, 2, (1, 2), replicas=(1, 2)))
+        driver, rebuilt = replicas.driver(AT), list[int]()
+        assert driver is not None
+        monkeypatch.setattr(
+            type(driver), "rebuild_producers", lambda self: rebuilt.append(self.log.log_end_offset)
+        )
+        for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):
+            diverged = events.LeaderDiverged(
+                leader_epoch=Epoch(6),
+                fetch_offset=Offset(2),
+                last_fetched_epoch=Epoch(last_epoch),
+                epoch=Epoch(epoch),
+                end_offset=Offset(end_offset),
+            )
+            driver.feed(0, diverged)
+            assert driver.log.epochs.latest_epoch == 0  # KAFKA-10706
+        assert rebuilt == [1]
 
     run(tmp_path, story, isr=(1, 2))
 

@@ -11,6 +11,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER
 from quorumlog.wire.codec.messages.create_topics import (
+    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -153,6 +154,7 @@ def test_topics_are_created_and_deleted_with_an_outcome_each(tmp_path: Path) -> 
                 CreatableTopic(
                     name="null", configs=[CreatableTopicConfig(name="retention.ms", value=None)]
                 ),
+                CreatableTopic(name="long", configs=[CreatableTopicConfig(name="x" * 32_767)]),
             ]
             for version in versions(19):
                 response = await connection.send(
@@ -166,6 +168,7 @@ def test_topics_are_created_and_deleted_with_an_outcome_each(tmp_path: Path) -> 
                     "twice": ErrorCode.INVALID_REQUEST,
                     "many": ErrorCode.INVALID_REPLICATION_FACTOR,
                     "null": ErrorCode.INVALID_CONFIG,
+                    "long": ErrorCode.INVALID_CONFIG,
                 }
             for version in versions(20):
                 topic_id = await create(connection, "t")
@@ -187,6 +190,55 @@ def test_topics_are_created_and_deleted_with_an_outcome_each(tmp_path: Path) -> 
     run(scenario())
 
 
+def test_what_to_delete_must_be_said_in_one_way_only(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            ids = {name: await create(connection, name) for name in ("a", "b", "c")}
+            request = DeleteTopicsRequest(
+                topics=[
+                    DeleteTopicState(name="a", topic_id=ids["b"]),
+                    DeleteTopicState(),
+                    DeleteTopicState(name="c"),
+                    DeleteTopicState(topic_id=ids["c"]),
+                ],
+                timeout_ms=1000,
+            )
+            deleted = await connection.send(request, version=6)
+            codes = {topic.error_code for topic in deleted.responses}
+            assert (codes, len(deleted.responses)) == ({ErrorCode.INVALID_REQUEST}, 4)
+            assert set(broker.controller.image.topics) == {"a", "b", "c"}
+
+    run(scenario())
+
+
+def test_internal_topics_are_made_as_they_must_be_whoever_asks_first(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            names = ("__consumer_offsets", "__transaction_state", "__consumer_offsets")
+            request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
+            offsets, transactions, _ = (await connection.send(request)).topics
+            assert (offsets.error_code, len(offsets.partitions)) == (ErrorCode.NONE, 3)
+            assert transactions.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            made = broker.controller.image.topics
+            assert made["__consumer_offsets"].configs["cleanup.policy"] == "compact"
+            assert [*made] == ["__consumer_offsets"]
+
+    run(scenario())
+
+
+def test_a_partition_is_assigned_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            twice = [CreatableReplicaAssignment(partition_index=0, broker_ids=[BROKER])] * 2
+            topic = CreatableTopic(
+                name="t", num_partitions=-1, replication_factor=-1, assignments=twice
+            )
+            [outcome] = (await connection.send(CreateTopicsRequest(topics=[topic]))).topics
+            assert outcome.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+    run(scenario())
+
+
 def test_describe_cluster_and_configs(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asking(tmp_path) as (broker, connection):
@@ -199,13 +251,21 @@ def test_describe_cluster_and_configs(tmp_path: Path) -> None:
             topic = CreatableTopic(
                 name="t", num_partitions=1, replication_factor=1, configs=[config]
             )
-            await connection.send(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+            create_request = CreateTopicsRequest(topics=[topic], timeout_ms=1000)
+            [created] = (await connection.send(create_request)).topics
+            settings = {
+                made.name: (made.value, made.config_source) for made in created.configs or []
+            }
+            assert settings["retention.ms"] == ("5", 1)
+            assert settings["cleanup.policy"] == ("delete", 5)
             resources = [
                 DescribeConfigsResource(
                     resource_type=2, resource_name="t", configuration_keys=None
                 ),
                 DescribeConfigsResource(
-                    resource_type=4, resource_name="1", configuration_keys=["num.partitions"]
+                    resource_type=4,
+                    resource_name="1",
+                    configuration_keys=["num.partitions", "advertised.listeners"],
                 ),
                 DescribeConfigsResource(resource_type=2, resource_name="nope"),
                 DescribeConfigsResource(resource_type=4, resource_name="77"),
@@ -219,10 +279,13 @@ def test_describe_cluster_and_configs(tmp_path: Path) -> None:
                 }
                 assert values["retention.ms"] == ("5", 1)
                 assert values["min.insync.replicas"] == ("1", 5)
-                assert [found.value for found in of_broker.configs] == ["1"]
+                assert {found.name: found.value for found in of_broker.configs} == {
+                    "num.partitions": "1",
+                    "advertised.listeners": f"PLAINTEXT://127.0.0.1:{broker.port}",
+                }
+                assert all(found.read_only for found in of_broker.configs)
                 assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 assert other.error_code == ErrorCode.INVALID_REQUEST
-            del broker
 
     run(scenario())
 

@@ -3,96 +3,36 @@
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quorumlog.broker.core.settings import BrokerSettings
-from quorumlog.broker.handlers.api import ApiHandler, Reply
+from quorumlog.broker.handlers.api import Disconnect, Reply
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.io.context import BrokerContext
-from quorumlog.broker.io.server import Server
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumlog.wire.codec.messages.fetch import FetchRequest, FetchResponse
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
 from quorumlog.wire.codec.messages.sync_group import SyncGroupResponse
-from quorumlog.wire.codec.schemas import RequestHeader, decode_response, encode_request
-from tests.unit.broker.groups.single_broker import SETTINGS, SingleBroker, single_broker
-
-Handle = Callable[[BrokerContext, RequestHeader, Any], Reply]
-HEARTBEAT, METADATA, SYNC, API_VERSIONS = 12, 3, 14, 18
-
-
-class Peer:
-    """A client that sees frames: what it asked in which order, what came back in which."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    def send(self, request: Any, correlation_id: int, version: int) -> None:
-        buffers = encode_request(
-            request, api_version=version, correlation_id=correlation_id, client_id="test"
-        )
-        self.writer.write(b"".join(buffers))
-
-    async def frame(self) -> bytes:
-        async with asyncio.timeout(5):
-            [size] = struct.unpack(">i", await self.reader.readexactly(4))
-            return await self.reader.readexactly(size)
-
-    async def answer(self, api_key: int, version: int) -> tuple[int, Response]:
-        return decode_response(api_key, version, await self.frame())
-
-    async def is_closed(self) -> bool:
-        async with asyncio.timeout(5):
-            return await self.reader.read() == b""
-
-
-@asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Peer]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        yield Peer(reader, writer)
-    finally:
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-@asynccontextmanager
-async def serving(
-    directory: Path, handle: Handle | None = None, settings: BrokerSettings = SETTINGS
-) -> AsyncIterator[tuple[SingleBroker, Server, int]]:
-    """Serve with `handle` in place of Heartbeat's handler."""
-    async with single_broker(directory) as broker:
-        handlers = dict(HANDLERS)
-        if handle is not None:
-            handlers[HEARTBEAT] = ApiHandler(
-                api_key=HEARTBEAT, min_version=0, max_version=4, handle=handle
-            )
-        context = replace(broker.context, handlers=handlers, settings=settings)
-        server = Server(context, on_fatal=broker.violations.append)
-        port = await server.start("127.0.0.1", 0)
-        try:
-            yield broker, server, port
-        finally:
-            await server.stop(grace_ms=50)
-            assert server.connection_count == 0
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
-
-
-def beat(throttle_time_ms: int) -> HeartbeatResponse:
-    return HeartbeatResponse(throttle_time_ms=throttle_time_ms)
+from quorumlog.wire.codec.schemas import RequestHeader, encode_request
+from tests.unit.broker.groups.single_broker import SETTINGS
+from tests.unit.broker.peer import (
+    API_VERSIONS,
+    FETCH,
+    HEARTBEAT,
+    METADATA,
+    SYNC,
+    beat,
+    connected,
+    run,
+    serving,
+)
 
 
 def test_api_versions_says_exactly_what_is_registered(tmp_path: Path) -> None:
@@ -301,6 +241,34 @@ def test_at_most_so_many_requests_are_under_way(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_fetch_is_answered_before_the_next_request_is_looked_at(tmp_path: Path) -> None:
+    """Many fetches that wait could be answered at once, each with 55 MiB."""
+
+    async def scenario() -> None:
+        fetches: list[asyncio.Future[Any]] = []
+
+        def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
+            fetches.append(asyncio.get_running_loop().create_future())
+            return fetches[-1]
+
+        serve = serving(tmp_path, handle, api_key=FETCH)
+        async with serve as (_, server, port), connected(port) as peer:
+            for correlation_id in range(9):
+                peer.send(FetchRequest(), correlation_id, 11)
+            peer.send(ApiVersionsRequest(), 9, 0)
+            for index in range(9):
+                while len(fetches) == index:
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)
+                assert len(fetches) == index + 1
+                fetches[-1].set_result(FetchResponse())
+                assert (await peer.answer(FETCH, 11))[0] == index
+            assert (await peer.answer(API_VERSIONS, 0))[0] == 9
+            assert server.stats.requests[FETCH] == 9
+
+    run(scenario())
+
+
 def test_a_handler_that_fails_ends_its_connection_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -326,6 +294,27 @@ def test_a_handler_that_fails_ends_its_connection_alone(
     run(scenario())
     assert len([record for record in caplog.records if "failed" in record.message]) == 3
     assert all(record.exc_info for record in caplog.records)
+
+
+def test_a_handler_may_have_the_connection_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        if header.correlation_id:
+            raise Disconnect("no answer could say it")
+        return beat(7)
+
+    async def scenario() -> None:
+        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+            for correlation_id in range(3):
+                peer.send(HeartbeatRequest(), correlation_id, 1)
+            assert (await peer.answer(HEARTBEAT, 1))[0] == 0
+            assert await peer.is_closed()
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    [line] = caplog.messages
+    assert line.endswith("closed: no answer could say it")
 
 
 def test_a_bug_of_ours_is_reported_to_the_node(tmp_path: Path) -> None:

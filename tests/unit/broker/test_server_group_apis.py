@@ -90,6 +90,8 @@ def test_a_group_from_the_first_join_to_its_deletion(tmp_path: Path) -> None:
             sync = SyncGroupRequest(
                 group_id="g", generation_id=1, member_id=join.member_id, assignments=[part]
             )
+            unsaid = await connection.send(sync, version=5)  # which protocol was it? (KIP-559)
+            assert unsaid.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
             assert (await connection.send(sync, version=3)).assignment == b"all"
             described = (await connection.send(DescribeGroupsRequest(groups=["g"]))).groups[0]
             assert (described.group_state, described.protocol_data) == ("Stable", "range")

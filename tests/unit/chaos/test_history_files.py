@@ -171,3 +171,21 @@ def test_jepsen_operations_are_read(tmp_path: Path) -> None:
     file.write_text(json.dumps([{"index": 0, "time": 0}]))
     with pytest.raises(HistoryError, match=r"jepsen\.json:1: not a Jepsen operation"):
         read_history(file)
+
+
+def test_files_of_two_runs_are_refused(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    lines = tmp_path / "history.jsonl"
+    said = lines.read_bytes()
+    lines.write_bytes(said.replace(b'"offset":4', b'"offset":5'))
+    with pytest.raises(HistoryError, match="not of one run"):
+        read_history(tmp_path)
+    lines.write_bytes(said)
+    assert read_history(tmp_path).num_rows == 5
+    table = read_history(tmp_path).slice(0, 4).replace_schema_metadata(None)
+    pq.write_table(table, tmp_path / "history.parquet")  # somebody else's, without a digest
+    with pytest.raises(HistoryError, match="not of one run"):
+        read_history(tmp_path)
+    (tmp_path / "history.parquet").write_bytes(b"torn")
+    with pytest.raises(HistoryError, match="not a history"):
+        read_history(tmp_path)

@@ -36,7 +36,14 @@ from quorumlog.wire.codec.schemas import decode_request, encode_response
 from quorumlog.wire.io.frames import FrameProtocol
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 2, 3, 18, 22
-SPOKEN = {PRODUCE: 9, FETCH: 12, LIST_OFFSETS: 7, METADATA: 9, API_VERSIONS: 3, INIT_PRODUCER_ID: 4}
+SPOKEN = {
+    PRODUCE: 10,
+    FETCH: 12,
+    LIST_OFFSETS: 7,
+    METADATA: 9,
+    API_VERSIONS: 3,
+    INIT_PRODUCER_ID: 4,
+}
 T = TopicPartition("t", 0)
 SILENCE, HANG_UP = "keep silent", "hang up"
 
@@ -66,6 +73,8 @@ class _Connection(FrameProtocol):
 
 
 class FakeCluster:
+    connection_class = _Connection
+
     def __init__(self) -> None:
         self.servers: dict[int, asyncio.Server] = {}
         self.addresses: dict[int, tuple[str, int]] = {}
@@ -76,6 +85,7 @@ class FakeCluster:
         self.numbers: dict[tuple[int, TopicPartition], list[tuple[int, int, int]]] = {}
         self.fault: Fault = lambda _broker, _api: None
         self.asked: list[tuple[int, int]] = []
+        self.producers = 0
 
     @property
     def bootstrap(self) -> str:
@@ -85,7 +95,7 @@ class FakeCluster:
         host, port = self.addresses.get(broker_id, ("127.0.0.1", 0))
         self.connections[broker_id] = set()
         server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self, broker_id), host, port
+            lambda: self.connection_class(self, broker_id), host, port
         )
         self.servers[broker_id] = server
         self.addresses[broker_id] = server.sockets[0].getsockname()[:2]
@@ -118,7 +128,8 @@ class FakeCluster:
             case 3:
                 return self.metadata(request)
             case 22:
-                return InitProducerIdResponse(producer_id=7)
+                self.producers += 1
+                return InitProducerIdResponse(producer_id=self.producers)
             case 0:
                 return self.produce(broker, request, fault)
             case 1:

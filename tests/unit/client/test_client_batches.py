@@ -136,6 +136,7 @@ def test_an_exhausted_epoch_needs_a_new_producer_id() -> None:
     assert producer.drain() == []
     assert producer.accumulator.wants_identity
     producer.accumulator.identify(ProducerIdentity(2, 0))
+    producer.now_ms += 1_000
     assert producer.drain() == [batch]
     assert batch.identity == ProducerIdentity(2, 0)
 
@@ -191,3 +192,66 @@ def test_linger_a_full_batch_and_a_flush() -> None:
     assert producer.accumulator.drain(9, producer).wake_at_ms < NEVER_MS  # the next expiry look
     assert producer.accumulator.expire(1e9) == []
     assert producer.accumulator.drain(1e9, producer).wake_at_ms == NEVER_MS
+
+
+def test_a_batch_that_may_stand_never_gets_new_numbers() -> None:
+    """The broker may know its last batch only, or meet the lost request after the retry."""
+    producer, (first, second) = started(2)
+    producer.lose(first)
+    producer.answer(second, E.NOT_ENOUGH_REPLICAS)
+    producer.now_ms += 1_000
+    assert producer.drain() == [first]
+    producer.answer(first, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    assert first.error is not None
+    assert not first.error.definite
+    producer.now_ms += 1_000
+    assert producer.drain() == [second]
+    assert numbers([second]) == [(0, 2)]  # its own: nothing was learned about it
+    producer.answer(second, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    producer.now_ms += 1_000
+    assert producer.drain() == [second]
+    assert numbers([second]) == [(1, 0)]
+
+
+def test_a_gap_that_stays_is_not_asked_about_without_pause() -> None:
+    producer, (batch,) = started(1)
+    for _ in range(3):
+        producer.answer(batch, E.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        assert producer.drain() == []
+        producer.now_ms += 1_000
+        assert producer.drain() == [batch]
+
+
+def test_partitions_take_turns_when_a_request_is_full() -> None:
+    settings = ProducerSettings(
+        bootstrap_servers="x:1", linger_ms=0, batch_size=100, max_request_size=100, acks=1
+    )
+    accumulator, route = Accumulator(settings), Producer()
+    for index in (0, 1, 2, 0, 1, 2):
+        queue = accumulator.queue(TopicPartition("t", index))
+        accumulator.append(0, queue, (0, None, b"v", ()), 90)
+    order = []
+    for _ in range(6):
+        (batches,) = accumulator.drain(0, route).by_broker.values()
+        order += [batch.topic_partition.partition for batch in batches]
+    assert order == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_batch_never_outgrows_a_request() -> None:
+    settings = ProducerSettings(bootstrap_servers="x:1", batch_size=1_000, max_request_size=200)
+    accumulator = Accumulator(settings)
+    first, _ = accumulator.append(0, accumulator.queue(P), (0, None, b"v", ()), 100)
+    second, _ = accumulator.append(0, accumulator.queue(P), (0, None, b"v", ()), 100)
+    assert first is not second
+
+
+def test_what_runs_out_of_time_says_what_was_tried() -> None:
+    producer, (first, second, _) = started(3)
+    (waiting,) = producer.send(1, to=Q)
+    producer.answer(first, E.UNKNOWN_TOPIC_OR_PARTITION)
+    producer.accumulator.expire(1e9)
+    told = [str(batch.error) for batch in (first, second, waiting)]
+    for message, news in zip(
+        told, ("ended with UNKNOWN_TOPIC_OR_PARTITION", "no answer came", "never sent"), strict=True
+    ):
+        assert news in message

@@ -166,7 +166,7 @@ def test_a_refused_record_is_definite_and_the_next_ones_are_written() -> None:
 
 def test_an_unknown_topic_and_a_huge_record_and_a_wrong_partition_are_never_sent() -> None:
     async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, max_block_ms=100) as producer:
+        async with Producer(cluster.bootstrap, max_block_ms=500) as producer:
             with pytest.raises(KafkaError, match="no metadata of topic 'nope'") as unknown:
                 await producer.send("nope", b"v")
             with pytest.raises(KafkaError, match="does not fit max_request_size") as huge:

@@ -7,6 +7,7 @@ from quorumlog.client.core.positions import (
     Positions,
     PositionState,
 )
+from quorumlog.client.errors import KafkaError
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings, IsolationLevel, OffsetReset
 from quorumlog.wire.codec.compression import Compression
@@ -39,6 +40,12 @@ def marker(offset: int, producer: int, kind: bytes) -> bytes:
         [record], base_offset=offset, producer_id=producer, producer_epoch=0,
         is_control=True, is_transactional=True,
     )  # fmt: skip
+
+
+def told(positions: Positions) -> KafkaError:
+    error = positions.take_error()
+    assert error is not None
+    return error
 
 
 def reading(
@@ -78,14 +85,12 @@ def test_records_come_once_in_order_and_in_pieces() -> None:
     fetched(positions, 3, PartitionData(records=batch(0, 5) + batch(6, 9, compression=3)))
     assert position.fetch_offset == 10
     fetched(positions, 10, PartitionData(records=batch(10, 11)))
-    assert positions.has_records
     assert offsets(positions.take(2)) == [3, 4]
     assert (position.offset, position.fetch_offset) == (5, 12)
     assert offsets(positions.take(5)) == [5, 6, 7, 8, 9]
     assert offsets(positions.take(500)) == [10, 11]
     assert offsets(positions.take(500)) == []
     assert position.buffered_bytes == 0
-    assert not positions.has_records
 
 
 def test_what_compaction_removed_is_passed_over() -> None:
@@ -145,7 +150,7 @@ def test_damage_is_told_once_and_fetched_again() -> None:
     damaged[-1] ^= 1
     fetched(positions, 0, PartitionData(records=batch(0, 2) + bytes(damaged)))
     assert offsets(positions.take(9)) == [0, 1, 2]
-    assert positions.errors.popleft().code == ErrorCode.CORRUPT_MESSAGE
+    assert told(positions).code == ErrorCode.CORRUPT_MESSAGE
     assert position.fetch_offset == 3
     fetched(positions, 3, PartitionData(records=batch(3, 5)))
     assert offsets(positions.take(9)) == [3, 4, 5]
@@ -166,7 +171,7 @@ def test_out_of_range_is_reset_by_policy(reset: OffsetReset, timestamp: int) -> 
 def test_without_a_policy_out_of_range_is_an_error_until_the_user_seeks() -> None:
     positions, position = reading("none", offset=50)
     fetched(positions, 50, PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
-    error = positions.errors.popleft()
+    error = told(positions)
     assert error.code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert positions.fetchable(1e12) == []
     positions.seek(T, 1)
@@ -190,7 +195,7 @@ def test_a_truncated_log_takes_the_reader_back() -> None:
     assert position.offset == 6
     positions, position = reading("none", offset=9)
     fetched(positions, 9, parted)
-    assert "truncated to 6" in str(positions.errors.popleft())
+    assert "truncated to 6" in str(told(positions))
 
 
 def test_a_truncation_of_what_was_only_prefetched_is_no_matter() -> None:
@@ -198,7 +203,7 @@ def test_a_truncation_of_what_was_only_prefetched_is_no_matter() -> None:
     fetched(positions, 0, PartitionData(records=batch(0, 5)))
     positions.take(2)
     fetched(positions, 6, PartitionData(diverging_epoch=EpochEndOffset(epoch=1, end_offset=4)))
-    assert not positions.errors
+    assert positions.take_error() is None
     assert (position.offset, position.fetch_offset) == (2, 2)
 
 
@@ -208,7 +213,7 @@ def test_errors_that_pass_are_retried_and_others_told() -> None:
     assert positions.fetchable(0) == []
     assert positions.fetchable(positions.wake_at_ms(0)) == [position]
     assert fetched(positions, 0, PartitionData(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-    assert positions.errors.popleft().code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert told(positions).code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def test_only_what_earlier_polls_returned_counts_as_consumed() -> None:
@@ -235,3 +240,45 @@ def test_a_committed_offset_is_where_reading_starts() -> None:
     assert not positions.is_current(position)
     positions.handle_committed(fresh, None)
     assert fresh.state is PositionState.RESETTING
+
+
+def test_bytes_that_are_no_batches_are_told_and_asked_for_again_after_a_pause() -> None:
+    nonsense = [
+        (b"\0" * 200, ErrorCode.CORRUPT_MESSAGE),
+        (batch(0, 5)[:70], ErrorCode.MESSAGE_TOO_LARGE),
+    ]
+    for records, code in nonsense:
+        positions, position = reading()
+        for _ in range(3):
+            fetched(positions, 0, PartitionData(records=records))
+            assert positions.fetchable(0) == []
+            assert positions.fetchable(positions.wake_at_ms(0)) == [position]
+        assert told(positions).code == code
+        assert positions.take_error() is None  # not once for each attempt
+        assert position.offset == 0
+
+
+def test_old_batches_are_not_asked_for_without_pause() -> None:
+    positions, position = reading(offset=9)
+    fetched(positions, 9, PartitionData(records=batch(0, 5)))
+    assert positions.fetchable(0) == []
+    assert positions.take_error() is None
+    assert position.fetch_offset == 9
+
+
+def test_one_at_a_time_counts_as_processed_when_the_next_is_asked_for() -> None:
+    positions, position = reading()
+    fetched(positions, 0, PartitionData(records=batch(0, 2, epoch=4)))
+    for offset in range(3):
+        record = positions.take_next()
+        assert record is not None
+        assert record.offset == offset
+        assert position.consumed == OffsetAndMetadata(offset, 4 if offset else -1)
+    assert positions.take_next() is None
+    assert position.consumed == OffsetAndMetadata(3, 4)
+
+
+def test_what_is_not_assigned_is_named() -> None:
+    positions, _ = reading()
+    with pytest.raises(KeyError, match="u-1 is not assigned to this consumer"):
+        positions.seek(TopicPartition("u", 1), 0)

@@ -55,6 +55,49 @@ def test_settings_that_contradict_each_other(options: dict[str, Any], complaint:
         Producer("x:1", **options)
 
 
+WRONG: list[tuple[type[Admin | Consumer | Producer], dict[str, Any], type[Exception], str]] = [
+    (Producer, {"linger_ms": "5"}, TypeError, "linger_ms must be of type float, not '5'"),
+    (Producer, {"retries": True}, TypeError, "retries must be of type int, not True"),
+    (Producer, {"retries": 2**31}, ValueError, "retries must be at most 2147483647"),
+    (Producer, {"request_timeout_ms": 0}, ValueError, "request_timeout_ms must be above 0"),
+    (Producer, {"max_block_ms": -1}, ValueError, "max_block_ms must not be negative"),
+    (Producer, {"compression_type": "zst"}, ValueError, "must be one of 'none', 'gzip', 'snappy'"),
+    (Producer, {"acks": True}, ValueError, "acks must be one of 'all', 0, 1, -1, not True"),
+    (Producer, {"enable_idempotence": 1}, TypeError, "must be of type bool or None, not 1"),
+    (Consumer, {"group_id": b"g"}, TypeError, "group_id must be of type str or None, not b'g'"),
+    (Consumer, {"auto_offset_reset": "first"}, ValueError, "one of 'earliest', 'latest', 'none'"),
+    (Consumer, {"partition_assignment_strategy": "range"}, TypeError, "a list, each one of"),
+    (Consumer, {"partition_assignment_strategy": ["rang"]}, TypeError, "a list, each one of"),
+    (Consumer, {"partition_assignment_strategy": []}, ValueError, "at least one assignor"),
+    (Admin, {"client_id": 7}, TypeError, "client_id must be of type str, not 7"),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "error", "complaint"), WRONG)
+def test_a_value_that_cannot_be_is_refused_by_name(
+    kind: type[Admin | Consumer | Producer],
+    options: dict[str, Any],
+    error: type[Exception],
+    complaint: str,
+) -> None:
+    with pytest.raises(error, match=complaint):
+        kind("x:1", **options)
+
+
+def test_the_defaults_are_those_of_kafka_4_3() -> None:
+    producer = ProducerSettings(bootstrap_servers="x:1")
+    assert (producer.acks, producer.idempotent, producer.max_in_flight) == ("all", True, 5)
+    assert (producer.linger_ms, producer.batch_size) == (5, 16_384)
+    assert (producer.buffer_memory, producer.max_request_size) == (32 * 2**20, 2**20)
+    assert (producer.delivery_timeout_ms, producer.request_timeout_ms) == (120_000, 30_000)
+    consumer = ConsumerSettings(bootstrap_servers="x:1")
+    assert consumer.partition_assignment_strategy == ("range", "cooperative-sticky")
+    assert (consumer.session_timeout_ms, consumer.heartbeat_interval_ms) == (45_000, 3_000)
+    assert (consumer.max_poll_interval_ms, consumer.max_poll_records) == (300_000, 500)
+    assert (consumer.fetch_max_bytes, consumer.max_partition_fetch_bytes) == (50 * 2**20, 2**20)
+    assert (consumer.auto_offset_reset, consumer.isolation_level) == ("latest", "read_uncommitted")
+
+
 def test_idempotence_is_on_unless_acks_forbids_it() -> None:
     assert ProducerSettings(bootstrap_servers="x:1").idempotent
     assert not ProducerSettings(bootstrap_servers="x:1", acks=1, max_in_flight=9).idempotent

@@ -2,7 +2,7 @@
 
 import random
 from dataclasses import dataclass, field
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from quorumlog.metadata_quorum.controller.facade import Controller
 from quorumlog.metadata_quorum.controller.requests import (
@@ -70,15 +70,44 @@ class Bench:
             self.log.append(record)
         return decision.response
 
-    def register(self, broker_id: int, incarnation: str = "a", port: int = 0) -> RegistrationReply:
-        request = BrokerRegistration(
+    def register(
+        self, broker_id: int, incarnation: str = "a", port: int = 0, **seen: Any
+    ) -> RegistrationReply:
+        request = self.registration(broker_id, incarnation, port, **seen)
+        return cast("RegistrationReply", self.ask(request))
+
+    def register_with_remark(self, broker_id: int, incarnation: str, **seen: Any) -> str | None:
+        """Return what the operator is told of it."""
+        decision = self.controller.decide(
+            self.registration(broker_id, incarnation, **seen),
+            now_ms=self.now_ms,
+            base_offset=Offset(len(self.log)),
+        )
+        self.carry_out(decision)
+        return decision.remark
+
+    def registration(
+        self,
+        broker_id: int,
+        incarnation: str,
+        port: int = 0,
+        *,
+        directory: str = "",
+        boot: str | None = None,
+        previous_broker_epoch: int = -1,
+        min_insync_replicas: int = 1,
+    ) -> BrokerRegistration:
+        return BrokerRegistration(
             broker_id=BrokerId(broker_id),
             incarnation_id=incarnation,
             host="localhost",
             port=9092,
             control_address=f"localhost:{port or 19000 + broker_id}",
+            directory_id=directory or f"d{broker_id}",
+            boot_id=boot,
+            previous_broker_epoch=previous_broker_epoch,
+            min_insync_replicas=min_insync_replicas,
         )
-        return cast("RegistrationReply", self.ask(request))
 
     def heartbeat(self, broker_id: int, **fields: int) -> HeartbeatReply:
         broker = self.controller.cluster.brokers.get(BrokerId(broker_id))

@@ -18,7 +18,12 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 REGISTRATION = BrokerRegistration(
-    broker_id=BrokerId(1), incarnation_id="a", host="h", port=1, control_address="h:2"
+    broker_id=BrokerId(1),
+    incarnation_id="a",
+    host="h",
+    port=1,
+    control_address="h:2",
+    directory_id="d",
 )
 
 

@@ -5,6 +5,8 @@ import pytest
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.controller.brokers import (
     TRANSITIONS,
+    BrokerState,
+    Sessions,
     next_state,
     state_of,
 )
@@ -82,6 +84,7 @@ def test_the_successor_on_the_same_address_need_not_wait() -> None:
     reply = bench.register(1, incarnation="b")
     assert reply.error_code is ErrorCode.NONE
     assert reply.broker_epoch > old_epoch
+    assert bench.heartbeat(1, broker_epoch=99).error_code is ErrorCode.STALE_BROKER_EPOCH
     stale = bench.heartbeat(1, broker_epoch=old_epoch)
     assert stale.error_code is ErrorCode.STALE_BROKER_EPOCH
 
@@ -90,6 +93,7 @@ def test_a_repeated_registration_keeps_its_epoch_and_writes_nothing() -> None:
     bench = Bench()
     first = bench.register(1)
     assert bench.register(1) == first
+    assert bench.register(1, port=19999) == first  # live, and the same process
     assert len(bench.log) == 1
 
 
@@ -97,7 +101,9 @@ def test_a_new_process_starts_outside_every_isr() -> None:
     bench = Bench()
     bench.start(1, 2, 3)
     bench.create(topic())
-    bench.register(1, incarnation="b")
+    reply = bench.register(1, incarnation="b")
+    assert reply.broker_epoch == len(bench.log) - 1  # behind the changes of partitions
+    assert bench.controller.cluster.brokers[BrokerId(1)].broker_epoch == reply.broker_epoch
     partition = bench.partition()
     assert (partition.leader_id, partition.isr) == (2, (2, 3))
 
@@ -111,6 +117,15 @@ def test_a_silent_broker_is_fenced_and_one_that_is_heard_is_not() -> None:
     bench.now_ms += 4000
     assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms)) == 1
     assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms)) is None
+
+
+def test_the_session_that_ends_first_is_looked_at_first() -> None:
+    bench = Bench()
+    bench.start(1, 2)
+    bench.now_ms += 5000
+    bench.heartbeat(1)
+    bench.now_ms += 4000
+    assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms)) == 2
 
 
 def test_two_sessions_that_end_together_are_decided_one_after_the_other() -> None:
@@ -170,6 +185,7 @@ def test_what_a_dead_process_had_said_before_counts_no_more() -> None:
     assert bench.heartbeat(1).error_code is ErrorCode.STALE_BROKER_EPOCH
     bench.controller.hear_all(bench.now_ms)
     assert bench.controller.cluster.brokers[BrokerId(1)].fenced
+    assert not bench.controller.sessions.is_live(BrokerId(1), bench.now_ms)
     # It lived after all: it registers again, under the same incarnation, and is let in.
     assert bench.register(1).error_code is ErrorCode.NONE
     bench.heartbeat(1)
@@ -187,6 +203,43 @@ def test_controlled_shutdown_moves_leaders_away_then_waits_for_the_others_to_kno
     bench.heartbeat(2)
     assert bench.heartbeat(1, want_shut_down=True).should_shut_down
     assert bench.controller.cluster.brokers[BrokerId(1)].fenced
+
+
+def test_a_broker_that_stops_is_given_nothing_more() -> None:
+    bench = Bench()
+    bench.start(1, 2)
+    bench.create(topic("t", 1, 2))
+    bench.heartbeat(1, want_shut_down=True)
+    bench.create(topic("u", 1, 2))
+    assert (bench.partition("u").leader_id, bench.partition("u").isr) == (2, (2,))
+    bench.die(2)
+    assert (bench.partition().leader_id, bench.partition().elr) == (NO_LEADER, (2,))
+
+
+def test_a_broker_that_still_leads_something_may_not_stop() -> None:
+    broker = BrokerImage(
+        broker_id=BrokerId(1),
+        broker_epoch=5,
+        incarnation_id="a",
+        host="h",
+        port=1,
+        control_address="h:2",
+        fenced=False,
+        in_controlled_shutdown=True,
+    )
+    heartbeat = BrokerHeartbeat(broker_id=BrokerId(1), broker_epoch=5, metadata_offset=5)
+    for leads in FLAGS:
+        after = next_state(
+            broker, heartbeat, has_leaderships=leads, others_have_replayed_shutdown=True
+        )
+        assert (after is BrokerState.SHUTDOWN_NOW) is not leads
+
+
+def test_a_heartbeat_that_was_overtaken_takes_nothing_back() -> None:
+    sessions = Sessions(session_timeout_ms=9000)
+    for offset in (7, 5):
+        sessions.hear(BrokerId(1), 0, offset)
+    assert sessions.least_offset(frozenset({BrokerId(1)})) == 7
 
 
 def test_who_leads_nothing_may_stop_at_once() -> None:

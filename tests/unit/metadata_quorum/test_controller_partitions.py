@@ -117,9 +117,32 @@ def test_a_rebooted_follower_does_not_come_in_on_an_old_fetch(bench: Bench) -> N
 
 
 def test_the_first_replica_in_order_that_is_in_sync_leads_next(bench: Bench) -> None:
-    alter(bench, proposal(bench, 1, 3))
+    alter(bench, proposal(bench, 1, 3, 2))
     bench.die(1)
+    assert (bench.partition().leader_id, bench.partition().isr) == (2, (3, 2))
+    alter(bench, proposal(bench, 2, 3), broker_id=2)
+    bench.die(2)
     assert (bench.partition().leader_id, bench.partition().isr) == (3, (3,))
+
+
+def test_who_is_about_to_stop_does_not_come_in(bench: Bench) -> None:
+    bench.create(topic("led-by-2", 2))
+    alter(bench, proposal(bench, 1, 3))
+    joining = proposal(bench, 1, 2, 3)
+    bench.heartbeat(2, want_shut_down=True)
+    assert bench.controller.cluster.brokers[BrokerId(2)].in_controlled_shutdown
+    (result,) = alter(bench, joining).results
+    assert result.error_code is ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_a_member_that_nobody_can_tell_from_its_former_process_does_not_come_in(
+    bench: Bench,
+) -> None:
+    """KIP-903: -1 comes from followers that do not say which process they are; ours all do."""
+    alter(bench, proposal(bench, 1, 2))
+    unknown = (*proposal(bench, 1, 2).new_isr, (BrokerId(3), -1))
+    (result,) = alter(bench, proposal(bench, 1, 2, new_isr=unknown)).results
+    assert result.error_code is ErrorCode.INELIGIBLE_REPLICA
 
 
 def test_below_min_isr_those_that_leave_stay_eligible() -> None:
@@ -138,3 +161,24 @@ def test_below_min_isr_those_that_leave_stay_eligible() -> None:
     bench.revive(2)
     assert (bench.partition().leader_id, bench.partition().isr) == (2, (2,))
     assert bench.partition().elr == (3,)
+
+
+def test_what_is_committed_is_for_the_leader_to_say() -> None:
+    """Two nodes are configured differently: the ELR goes by the one that leads (KIP-966)."""
+    bench = Bench()
+    for broker_id, least in ((1, 1), (2, 2), (3, 2)):
+        bench.register(broker_id, min_insync_replicas=least)
+        bench.heartbeat(broker_id)
+    bench.create(topic("t", 1, 2, 3))
+    bench.die(3)
+    bench.die(2)
+    assert (bench.partition().isr, bench.partition().elr) == ((1,), ())  # 1 commits alone
+    bench.die(1)
+    assert bench.partition().elr == (1,)
+    bench.revive(2)
+    assert bench.partition().leader_id == -1
+    bench.register(1, "configured anew", min_insync_replicas=2)
+    bench.heartbeat(1)
+    alter(bench, proposal(bench, 1, 2))
+    bench.die(2)
+    assert (bench.partition().isr, bench.partition().elr) == ((1,), (2,))  # and now it does not

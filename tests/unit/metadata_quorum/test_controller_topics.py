@@ -152,6 +152,47 @@ def test_a_change_of_min_isr_voids_what_was_computed_with_the_old_one(bench: Ben
     assert bench.partition().elr == ()
 
 
+def test_a_change_of_min_isr_leaves_those_alone_who_wait_for_one_of_them(bench: Bench) -> None:
+    bench.create(topic(min_insync_replicas="3"))
+    for broker_id in (1, 2, 3):
+        bench.die(broker_id)
+    bench.ask(AlterTopicConfigs(name="t", entries={"min.insync.replicas": "1"}))
+    assert (bench.partition().isr, bench.partition().elr) == ((), (1, 2, 3))
+
+
+def test_what_is_only_validated_or_is_so_already_writes_nothing(bench: Bench) -> None:
+    bench.create(topic(retention_ms="5"))
+    written = len(bench.log)
+    for request in (
+        AlterTopicConfigs(name="t", entries={"retention.ms": "6"}, validate_only=True),
+        AlterTopicConfigs(name="t", entries={"retention.ms": "5", "segment.ms": None}),
+        GrowTopic(name="t", partitions=3, validate_only=True),
+        CreateTopics(topics=(NewTopic(name="u"),), validate_only=True),
+    ):
+        response = bench.ask(request)
+        assert isinstance(response, TopicResults)
+        assert response.results[0].error_code is ErrorCode.NONE
+    assert len(bench.log) == written
+
+
+def test_a_topic_named_twice_is_not_deleted(bench: Bench) -> None:
+    bench.create(topic())
+    response = bench.ask(DeleteTopics(names=("t", "t")))
+    assert isinstance(response, TopicResults)
+    assert {result.error_code for result in response.results} == {ErrorCode.INVALID_REQUEST}
+    assert bench.controller.cluster.topic_id("t") is not None
+
+
+def test_a_topic_id_is_a_random_uuid_whose_text_starts_with_no_dash() -> None:
+    bench = Bench()
+    drawn = iter([bytes(4), b"\xf8" + bytes(15), bytes(16)])  # where to place; two ids
+    bench.draw = lambda n: next(drawn)[:n]
+    bench.controller = bench.take_over()
+    bench.start(1)
+    result = bench.create(NewTopic(name="t", replication_factor=1))
+    assert result.topic_id == bytes.fromhex("00000000000040008000000000000000")
+
+
 @pytest.mark.parametrize("start", [0, 1, 7, 2**32 - 1])
 def test_leaders_and_replicas_are_spread_evenly(start: int) -> None:
     placed = place_replicas(ids(1, 2, 3, 4), (), partitions=12, replication_factor=3, start=start)

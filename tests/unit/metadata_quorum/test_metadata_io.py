@@ -30,7 +30,7 @@ def test_an_election_is_kept_and_nothing_is_an_empty_one(tmp_path: Path) -> None
     ("content", "message"),
     [
         ("", "not whole"),
-        ("{}", "not whole"),
+        ("{}", "keep the log beside it"),
         ("[1]", "not whole"),
         ('{"data_version": 1, "leaderId": 1, "leaderEpoch": null, "votedId": 1}', "not whole"),
         ('{"data_version": 9}', "of version 9"),

@@ -1,8 +1,9 @@
 """Every pair of roles, within an epoch and to a newer one; written a second time, on purpose."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -14,12 +15,14 @@ from quorumlog.metadata_quorum.core.roles import (
     Candidate,
     Follower,
     Leader,
+    ParkedFetch,
     Prospective,
     Resigned,
     Role,
     Unattached,
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 VOTERS = tuple(map(BrokerId, (1, 2, 3)))
@@ -89,6 +92,64 @@ def test_an_observer_only_follows(source: type[Role], target: type[Role]) -> Non
 def test_an_epoch_never_falls() -> None:
     with pytest.raises(InvariantViolation, match="an epoch never falls"):
         quorum()._become(ROLES[Unattached], leader_epoch=Epoch(3))
+
+
+EARLIER = (4, 0, NOBODY, NOBODY)  # epoch, high watermark, leader and vote before the step
+RECORD = LeaderEpochs((EpochEntry(Epoch(4), Offset(0)),))
+
+
+@pytest.mark.parametrize(
+    ("number", "role", "state", "before"),
+    [
+        (1, Unattached, {}, (5, 0, NOBODY, NOBODY)),
+        (1, Unattached, {}, (4, 1, NOBODY, NOBODY)),
+        (2, Unattached, {"high_watermark": 1}, EARLIER),
+        (2, Unattached, {"flushed_offset": 1}, EARLIER),
+        (4, Unattached, {"leader_id": 2}, EARLIER),
+        (4, Prospective, {"leader_id": 1}, EARLIER),
+        (4, Candidate, {}, EARLIER),
+        (4, Candidate, {"voted_id": 1, "leader_id": 2}, EARLIER),
+        (4, Follower, {}, EARLIER),
+        (4, Follower, {"leader_id": 1}, EARLIER),
+        (4, Leader, {"leader_id": 2}, EARLIER),
+        (4, Resigned, {"leader_id": 2}, EARLIER),
+        (5, Follower, {"leader_id": 2}, (4, 0, 3, NOBODY)),
+        (5, Unattached, {"voted_id": 2}, (4, 0, NOBODY, 3)),
+        (6, Leader, {"leader_id": 1}, EARLIER),
+        (9, Unattached, {"leader_epoch": 3, "epochs": RECORD, "log_end_offset": 1,
+                         "flushed_offset": 1}, (3, 0, NOBODY, NOBODY)),
+        (10, Follower, {"leader_id": 2, "_fetch_id": 7, "log_end_offset": 1}, EARLIER),
+        (10, Prospective, {"log_end_offset": 1}, EARLIER),
+        (11, Unattached, {"voted_id": 9, "is_voter": False}, EARLIER),
+        (11, Prospective, {"is_voter": False}, EARLIER),
+    ],
+)  # fmt: skip
+def test_each_invariant_speaks(
+    number: int, role: type[Role], state: dict[str, Any], before: tuple[int, int, int, int]
+) -> None:
+    node = quorum()
+    node.role = ROLES[role]
+    for name, value in state.items():
+        setattr(node, name, value)
+    with pytest.raises(InvariantViolation, match=rf"^{number}: "):
+        node.check_invariants(before)
+
+
+@pytest.mark.parametrize(
+    ("number", "state"),
+    [
+        (7, {"high_watermark": Offset(1), "epoch_start_offset": Offset(1)}),
+        (8, {"parked": {1: ParkedFetch(replica_id=BrokerId(2), fetch_offset=Offset(3),
+                                       high_watermark=Offset(0), deadline_ms=1)}}),
+    ],
+)  # fmt: skip
+def test_each_invariant_of_a_leader_speaks(number: int, state: dict[str, Any]) -> None:
+    node = quorum()
+    node.leader_id, node.epochs = BrokerId(1), RECORD
+    node.log_end_offset = node.flushed_offset = Offset(2)
+    node.role = replace(ROLES[Leader], **state)
+    with pytest.raises(InvariantViolation, match=rf"^{number}: "):
+        node.check_invariants((4, 0, 1, NOBODY))
 
 
 def test_a_newer_epoch_forgets_leader_and_vote_and_the_same_one_keeps_them() -> None:

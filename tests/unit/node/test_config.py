@@ -57,6 +57,40 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
         ({"listeners": "127.0.0.1"}, "write it as host:port"),
         ({"control.listener": "127.0.0.1:99999"}, "write it as host:port"),
         ({"controller.quorum.voters": "127.0.0.1:1"}, "write it as id@host:port"),
+        ({"controller.quorum.voters": "1@a:1,1@b:1"}, "1 is there twice"),
+        (
+            {"controller.quorum.voters": "-1@a:1"},
+            "controller.quorum.voters=-1: it must be at least",
+        ),
+        ({"node.id": "-1"}, "node.id=-1: it must be at least 0"),
+        ({"node.id": "2147483648"}, "it must be at most 2147483647"),
+        ({"num.partitions": "0"}, "num.partitions=0: it must be at least 1"),
+        ({"num.partitions": "1_000"}, "num.partitions=1_000: a whole number is needed"),
+        ({"num.partitions": "1" * 5000}, "it must be at most 9223372036854775807"),
+        ({"min.insync.replicas": "0"}, "min.insync.replicas=0: it must be at least 1"),
+        ({"broker.session.timeout.ms": "10s"}, "a whole number is needed"),
+        ({"broker.session.timeout.ms": "-1"}, "it must be at least 1"),
+        ({"replica.fetch.wait.max.ms": "-1"}, "it must be at least 0"),
+        ({"controller.quorum.dead.process.stagger.ms": "1"}, "it must be at least 2"),
+        (
+            {"broker.heartbeat.interval.ms": "9000"},
+            "broker.heartbeat.interval.ms=9000 must be less than broker.session.timeout.ms=9000",
+        ),
+        ({"log.dirs": "/a,/b"}, "one directory is all that a node can have yet"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "one listener is all that"),
+        ({"listeners": "PLAINTEXT://a:\u00b2"}, "write it as host:port"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "set advertised.listeners"),
+        (
+            {
+                "control.listener": "0.0.0.0:19092",
+                "node.id": "3",
+                "process.roles": "broker",
+            },
+            "control.listener=0.0.0.0:19092: other nodes cannot connect to that",
+        ),
+        ({"cluster.id": "a b"}, "cluster.id='a b'"),
+        ({"cluster.id": "a\nb"}, "cluster.id='a\\nb'"),
+        ({"cluster.id": "a\\b"}, "without blanks or backslashes"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_name(changes: dict[str, str], message: str) -> None:
@@ -72,8 +106,28 @@ def test_a_properties_file_is_read_with_its_comments(tmp_path: Path) -> None:
     path.write_text("node.id=1\nnonsense\n")
     with pytest.raises(ConfigError, match="line 2: not name=value"):
         config.read_properties(path)
+    path.write_text("node.id=1\nlog.dirs=/a\nnode.id = 2\n")
+    with pytest.raises(ConfigError, match=r"line 3: node\.id is set twice"):
+        config.read_properties(path)
+    path.write_bytes(b"node.id=\xff\n")
+    with pytest.raises(ConfigError, match="not a text in UTF-8"):
+        config.read_properties(path)
+    path.write_bytes(b"log.dirs=/a\0b\n")
+    with pytest.raises(ConfigError, match="a zero byte"):
+        config.read_properties(path)
     with pytest.raises(ConfigError, match="No such file"):
         config.read_properties(tmp_path / "absent")
+
+
+def test_a_voter_that_listens_everywhere_is_found_where_the_voters_say() -> None:
+    values = {**COMPLETE, "control.listener": "0.0.0.0:19092"}
+    assert config.build(values).control_address == "127.0.0.1:19092"
+    assert config.build({**values, "control.listener": "h:1"}).control_address == "h:1"
+
+
+def test_what_may_be_nothing_may_be_zero() -> None:
+    built = config.build({**COMPLETE, "replica.fetch.wait.max.ms": "0", "max.connections": "0"})
+    assert (built.broker.replica_fetch_wait_max_ms, built.broker.max_connections) == (0, 0)
 
 
 def test_the_environment_is_a_source() -> None:

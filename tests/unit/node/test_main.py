@@ -1,11 +1,15 @@
 import asyncio
+import os
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import main as node_main
+from quorumlog.node.assemble import Node
 from quorumlog.storage.errors import StorageError
 
 
@@ -35,6 +39,40 @@ def test_the_last_line_says_why_it_ends(
     monkeypatch.setattr(node_main, "_serve", fails)
     status = node_main.main([str(properties)])
     assert (status, capsys.readouterr().err.splitlines()[-1]) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "the following arguments are required: properties"),
+        (["p", "--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
+        (["p", "--ready-fd", "x"], "argument --ready-fd: invalid int value: 'x'"),
+        (["p"], "p: No such file or directory"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_a_configuration_that_makes_none(
+    arguments: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert node_main.main(arguments) == 64
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"quorumlog: configuration: {reason}")
+
+
+def test_nobody_who_waits_for_readiness_is_no_reason_to_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Who started the node gave up or died: the pipe is broken when the node is ready."""
+
+    async def story() -> None:
+        read_fd, write_fd = os.pipe()
+        os.close(read_fd)
+        node = SimpleNamespace(ready=asyncio.Event(), config=SimpleNamespace(node_id=1))
+        node.ready.set()
+        await node_main._report_ready(cast("Node", node), write_fd)
+        os.close(write_fd)
+
+    asyncio.run(story())
+    assert "nobody reads that the node is ready" in caplog.text
 
 
 def test_a_broken_rule_in_a_callback_ends_the_node() -> None:

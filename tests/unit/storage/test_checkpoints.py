@@ -160,15 +160,18 @@ def test_uuids_are_written_as_kafka_writes_them() -> None:
             uuid_from_text(bad)
 
 
-def test_the_clean_shutdown_marker_is_there_only_between_shutdown_and_start(disk: SimDisk) -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_the_clean_shutdown_marker_is_there_only_between_shutdown_and_start(
+    seed: int, disk: SimDisk
+) -> None:
     marker = CleanShutdownMarker(disk, "/d")
     assert marker.take() is None
     marker.note_started()
     assert marker.leave(42)
     assert read_file(disk, "/d/.kafka_cleanshutdown") == b'{"version": 1, "brokerEpoch": 42}'
-    disk.crash(Random(0))
+    disk.crash(Random(seed))
     assert CleanShutdownMarker(disk, "/d").take() == 42
-    disk.crash(Random(0))
+    disk.crash(Random(seed))
     assert CleanShutdownMarker(disk, "/d").take() is None
 
 

@@ -286,6 +286,18 @@ def test_headers_are_listed_across_segments() -> None:
     assert [header.base_offset for header in log.headers(7)] == list(range(7, 20))
 
 
+def test_headers_go_on_when_reads_have_closed_their_segment(tmp_path: object) -> None:
+    log = open_log(RealDisk(), LogSettings(segment_bytes=20_000), directory=f"{tmp_path}/topic-0")
+    fill(log, [f"value-{index:03}" * 30 for index in range(500)])
+    log.flush()
+    headers = log.headers(0)
+    assert next(headers).base_offset == 0
+    for offset in log.segment_base_offsets[1:]:
+        log.read(offset, max_bytes=1, end_offset=500)
+    assert [header.base_offset for header in headers] == list(range(1, 500))
+    log.close()
+
+
 def test_few_full_segments_stay_open(tmp_path: object) -> None:
     log = open_log(RealDisk(), LogSettings(segment_bytes=1), directory=f"{tmp_path}/topic-0")
     fill(log, VALUES)
@@ -322,23 +334,6 @@ def test_flush_in_a_thread_claims_no_record_that_came_after_it_began() -> None:
     thread.join(10)
     assert (flushed, log.flushed_offset, log.log_end_offset) == ([2], 2, 20)
     assert log.flush() == 20
-
-
-def test_new_settings_count_from_the_next_append() -> None:
-    log = open_log(settings=LogSettings())
-    fill(log, VALUES[:10])
-    log.update_settings(LogSettings(segment_bytes=1))
-    fill(log, VALUES[10:])
-    assert log.segment_base_offsets == (0, *range(10, 20))
-
-
-def test_a_deleted_log_leaves_nothing() -> None:
-    disk = SimDisk()
-    log = open_log(disk)
-    fill(log, VALUES)
-    log.delete()
-    assert disk.listdir("/data") == []
-    assert open_log(disk).log_end_offset == 0
 
 
 def test_running_out_of_handles_fails_a_read_not_the_log() -> None:

@@ -3,7 +3,13 @@
 import pytest
 
 from quorumlog.storage.core.leader_epochs import LeaderEpochs
-from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry, OffsetIndex, TimeIndex
+from quorumlog.storage.core.log_index import (
+    CorruptIndex,
+    IndexEntry,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.epoch_checkpoint import decode_epochs, encode_epochs
@@ -60,9 +66,14 @@ def test_a_lookup_by_position_finds_the_batch_before_it(position: int, found: in
     assert (entry and entry.last_offset) == found
 
 
-@pytest.mark.parametrize(("timestamp", "offset"), [(0, 100), (999, 100), (1000, 104), (5000, 120)])
-def test_a_lookup_by_time_passes_no_record_with_that_time(timestamp: int, offset: int) -> None:
-    assert time_index().offset_before(timestamp) == offset
+@pytest.mark.parametrize(
+    ("timestamp", "found"),
+    [(0, None), (999, None), (1000, (1000, 104)), (5000, (2000, 120))],
+)
+def test_a_lookup_by_time_passes_no_record_with_that_time(
+    timestamp: int, found: TimeEntry | None
+) -> None:
+    assert time_index().reached_by(timestamp) == found
 
 
 def test_entries_at_or_behind_an_offset_are_forgotten() -> None:

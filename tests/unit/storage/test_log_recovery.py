@@ -1,6 +1,7 @@
 """Opening what a crash, a bad disk or another program has left."""
 
 import errno
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -63,21 +64,6 @@ def test_a_corrupt_index_is_rebuilt_even_after_a_clean_shutdown(
     fill(log, ["more"])
     log.close()
     assert read_all(open_log(disk, clean=True)) == stamped([*VALUES, "more"])
-
-
-def test_no_flipped_bit_in_an_offset_index_changes_an_answer() -> None:
-    disk, base_offsets = closed_log()
-    expected = every_answer(open_log(disk))
-    whole = {offset: read_file(disk, index_path(offset, ".index")) for offset in base_offsets}
-    for seed in range(60):
-        path = index_path(base_offsets[seed % len(base_offsets)], ".index")
-        if disk.size(path):
-            disk.flip_bit(path, Random(seed))
-        log = open_log(disk, clean=True)
-        assert every_answer(log) == expected
-        log.close(clean=False)
-        for offset, content in whole.items():
-            write_file_durably(disk, index_path(offset, ".index"), content)
 
 
 def test_a_log_that_was_not_closed_cleanly_after_all_is_recovered() -> None:
@@ -188,6 +174,89 @@ def test_remnants_of_an_older_epoch_do_not_follow_newer_batches() -> None:
     assert open_log(disk).log_end_offset == 1
 
 
+def test_a_hole_left_by_recovery_never_shows_where_gaps_are_allowed() -> None:
+    settings = LogSettings(segment_bytes=400, index_interval_bytes=0, cleanup_policy="compact")
+    number, is_over = 0, False
+    while not is_over:
+        number += 1
+        disk = SimDisk()
+        log = open_log(disk, settings)
+        fill(log, VALUES)
+        base_offsets = log.segment_base_offsets
+        log.close()
+        content = bytearray(read_file(disk, index_path(base_offsets[1], ".log")))
+        content[-1] ^= 1
+        write_file_durably(disk, index_path(base_offsets[1], ".log"), bytes(content))
+        left = number
+
+        def lose_power(operation: str, path: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+
+        disk.on_operation = lose_power
+        try:
+            open_log(disk, settings)
+            is_over = True
+        except KeyboardInterrupt:
+            disk.on_operation = None
+            disk.crash(Random(number))
+        disk.on_operation = None
+        disk.kill()
+        assert read_all(open_log(disk, settings)) == stamped(VALUES[: base_offsets[2] - 1])
+
+
+def test_what_was_cut_stays_cut_after_power_loss_where_gaps_are_allowed() -> None:
+    settings = LogSettings(segment_bytes=400, cleanup_policy="compact")
+    for seed in range(20):
+        disk = SimDisk()
+        log = open_log(disk, settings)
+        fill(log, VALUES)
+        log.flush()
+        end = log.segment_base_offsets[2] - 1
+        log.truncate_to(end)
+        disk.crash(Random(seed))
+        assert read_all(open_log(disk, settings)) == stamped(VALUES[:end])
+
+
+def test_a_log_that_started_anew_is_there_after_power_loss() -> None:
+    for seed in range(20):
+        disk = SimDisk()
+        log = open_log(disk)
+        fill(log, VALUES)
+        log.truncate_fully_and_start_at(1000)
+        fill(log, ["a"], leader_epoch=1)
+        log.flush()
+        disk.crash(Random(seed))
+        log = open_log(disk)
+        assert read_all(log) == batch("a", base_offset=1000, leader_epoch=1)
+        assert log.epochs.entries == ((1, 1000),)
+
+
+def test_what_recovery_has_found_is_durable() -> None:
+    for seed in range(20):
+        disk = SimDisk()
+        log = open_log(disk)
+        fill(log, VALUES)
+        disk.kill()
+        assert open_log(disk).flushed_offset == 20
+        disk.crash(Random(seed))
+        assert read_all(open_log(disk)) == stamped(VALUES)
+
+
+def test_an_offset_too_far_from_its_segment_ends_the_log() -> None:
+    settings = LogSettings(index_interval_bytes=0, cleanup_policy="compact")
+    good = batch("a", leader_epoch=0)
+    for base_offset in (2**31, 2**32, 2**62):
+        for clean in (True, False):
+            disk = SimDisk()
+            disk.mkdir(DIRECTORY)
+            far = batch("b", base_offset=base_offset, leader_epoch=0)
+            write_file_durably(disk, index_path(0, ".log"), good + far)
+            assert read_all(open_log(disk, settings, clean=clean)) == good
+
+
 def fail_on(operation: str, suffix: str, code: int) -> object:
     def on_operation(name: str, path: str) -> None:
         if name == operation and path.endswith(suffix):
@@ -227,6 +296,20 @@ def test_kafka_7866_an_append_that_cannot_be_undone_fails_the_log() -> None:
     assert open_log(disk).log_end_offset == 0
 
 
+def test_kafka_7866_an_append_that_met_an_io_error_fails_the_log() -> None:
+    disk = SimDisk()
+    log = open_log(disk)
+    fill(log, ["a"])
+    disk.on_operation = fail_on("append", ".log", errno.EIO)  # type: ignore[assignment]  # a fake
+    with pytest.raises(StorageError, match="append"):
+        fill(log, ["b"])
+    disk.on_operation = None
+    with pytest.raises(StorageError, match="append"):
+        fill(log, ["b"])
+    disk.kill()
+    assert read_all(open_log(disk)) == stamped(["a"])
+
+
 def test_a_segment_that_cannot_be_started_leaves_the_log_as_it_was() -> None:
     disk = SimDisk()
     log = open_log(disk, LogSettings(segment_bytes=1))
@@ -237,6 +320,59 @@ def test_a_segment_that_cannot_be_started_leaves_the_log_as_it_was() -> None:
     disk.on_operation = None
     fill(log, ["b"])
     assert read_all(log) == stamped(["a", "b"])
+
+
+def test_a_segment_that_was_started_in_part_fails_the_log() -> None:
+    disk = SimDisk()
+    log = open_log(disk, LogSettings(segment_bytes=200))
+    fill(log, ["a"])
+    disk.on_operation = fail_on("truncate", ".log", errno.EIO)  # type: ignore[assignment]  # a fake
+    with pytest.raises(StorageError, match="start a segment"):
+        fill(log, ["b" * 200])
+    disk.on_operation = None
+    with pytest.raises(StorageError, match="start a segment"):
+        fill(log, ["b"])  # it would go to the old segment, behind the empty one
+    disk.kill()
+    log = open_log(disk)
+    fill(log, ["b"])
+    assert read_all(log) == stamped(["a", "b"])
+
+
+@pytest.mark.parametrize("operation", ["open", "fsync", "rename", "fsync_dir"])
+def test_an_epoch_that_could_not_be_written_is_taken_back_before_the_next_append(
+    operation: str,
+) -> None:
+    disk = SimDisk()
+    log = open_log(disk, LogSettings())
+    fill(log, ["a"], leader_epoch=1)
+    disk.on_operation = fail_on(operation, "", errno.EIO)  # type: ignore[assignment]  # a fake
+    with pytest.raises(StorageError, match="leader-epoch-checkpoint"):
+        log.epochs.assign(5, 1)
+    disk.on_operation = None
+    assert log.epochs.entries == ((1, 0),)
+    fill(log, ["b"], leader_epoch=1)
+    disk.kill()
+    assert open_log(disk, LogSettings()).epochs.entries == ((1, 0),)
+
+
+@pytest.mark.parametrize("cut", [lambda log: log.truncate_to(1), lambda log: log.truncate_to(0)])
+def test_a_log_that_was_cut_without_its_epochs_is_of_no_more_use(
+    cut: Callable[[Log], None],
+) -> None:
+    disk = SimDisk()
+    log = open_log(disk, LogSettings())
+    for leader_epoch in range(3):
+        fill(log, ["a"], leader_epoch=leader_epoch)
+    disk.on_operation = fail_on("rename", ".tmp", errno.ENOSPC)  # type: ignore[assignment]  # a fake
+    with pytest.raises(StorageError, match="truncate"):
+        cut(log)
+    disk.on_operation = None
+    with pytest.raises(StorageError, match="truncate"):
+        fill(log, ["b"], leader_epoch=2)
+    disk.kill()
+    log = open_log(disk, LogSettings())
+    fill(log, ["b"], leader_epoch=2)
+    assert log.epochs.end_offset_for(1, 9).end_offset == log.log_end_offset - 1
 
 
 def test_settings_that_the_formats_cannot_hold_are_refused() -> None:

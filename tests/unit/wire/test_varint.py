@@ -49,3 +49,12 @@ def test_strings_around_the_end_of_the_table(size: int) -> None:
     message = MetadataResponse(cluster_id="x" * size)
     data = b"".join(encode_message(message, 12))
     assert decode_message(MetadataResponse, 12, data) == message
+
+
+def test_a_string_is_as_long_as_an_int16_says_even_where_a_varint_counts() -> None:
+    longest = MetadataResponse(cluster_id="x" * (2**15 - 1))
+    data = b"".join(encode_message(longest, 12))
+    assert decode_message(MetadataResponse, 12, data) == longest
+    longer = b"".join(encode_message(MetadataResponse(cluster_id="x" * 2**15), 12))
+    with pytest.raises(MalformedFrame, match="cluster_id: 32768 bytes"):
+        decode_message(MetadataResponse, 12, longer)

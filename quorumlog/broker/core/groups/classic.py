@@ -34,6 +34,10 @@ class ClassicProtocol:
         self._rebalance = Rebalance(settings, outbox)
         self._joining = Joining(settings, outbox, self._rebalance)
 
+    def maybe_shrink(self, group: Group, now_ms: int) -> None:
+        """Rebalance a loaded group that has more members than it may have now (KIP-389)."""
+        self._joining.maybe_shrink(group, now_ms)
+
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
         """Let a member in or back in; it is answered when the rebalance completes, or refused."""
         self._joining.handle_join(group, now_ms, request_id, join)

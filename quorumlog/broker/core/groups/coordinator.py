@@ -66,7 +66,8 @@ class GroupCoordinator:
     def loaded(self, now_ms: int) -> None:
         """Start to serve: every member has a whole session to find us."""
         for group_id, stored in self.committed.groups.items():
-            self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
+            group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
+            self._classic.maybe_shrink(group, now_ms)
             self._settle(group_id)
         self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
 
@@ -108,6 +109,9 @@ class GroupCoordinator:
         return sorted({*self.groups, *self.committed.offsets})
 
     def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
+        if not 0 < len(request.group_id.encode()) <= NAME_BYTES_MAX:
+            self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
+            return None
         group = self.groups.get(request.group_id)
         match request:
             case Join():
@@ -141,11 +145,14 @@ class GroupCoordinator:
     def _join_refusal(self, join: Join) -> ErrorCode:
         shortest_ms = self._settings.group_min_session_timeout_ms
         longest_ms = self._settings.group_max_session_timeout_ms
-        if not 0 < len(join.group_id.encode()) <= NAME_BYTES_MAX:
-            return ErrorCode.INVALID_GROUP_ID
         if not shortest_ms <= join.session_timeout_ms <= longest_ms:
             return ErrorCode.INVALID_SESSION_TIMEOUT
-        names = [join.group_instance_id or "", join.protocol_type, *dict(join.protocols)]
+        names = [
+            join.new_member_id,
+            join.group_instance_id or "",
+            join.protocol_type,
+            *dict(join.protocols),
+        ]
         if any(len(name.encode()) > NAME_BYTES_MAX for name in names):
             return ErrorCode.INVALID_REQUEST
         return ErrorCode.NONE if join.protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -189,8 +196,6 @@ class GroupCoordinator:
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
     ) -> ErrorCode:
-        if not 0 < len(request.group_id.encode()) <= NAME_BYTES_MAX:
-            return ErrorCode.INVALID_GROUP_ID
         if group is None:
             is_without = request.generation_id < 0
             return ErrorCode.NONE if is_without else ErrorCode.ILLEGAL_GENERATION

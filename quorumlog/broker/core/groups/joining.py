@@ -28,14 +28,16 @@ class Joining:
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
         """Let a member in or back in; it is answered when the rebalance completes, or refused."""
         names = [name for name, _ in join.protocols]
-        is_member = join.member_id in group.members
-        if not is_member and self._is_full(group):
+        if self._is_full(group, join.member_id):
             self._outbox.reply(request_id, join.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED))
+            if join.member_id in group.members:  # it came back to a rebalance, after others
+                group.remove(join.member_id)
+                self._rebalance.maybe_complete(group, now_ms)
         elif not join.protocol_type or not group.supports(join.protocol_type, names):
             self._outbox.reply(request_id, join.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         elif not join.member_id:
             self._join_new(group, now_ms, request_id, join)
-        elif join.member_id in group.pending:
+        elif join.member_id in group.pending and join.group_instance_id is None:
             self._add(group, now_ms, request_id, join, join.member_id)
         else:
             error_code = group.refusal(join.member_id, join.group_instance_id)
@@ -44,13 +46,22 @@ class Joining:
             else:
                 self._outbox.reply(request_id, join.refuse(error_code))
 
-    def _is_full(self, group: Group) -> bool:
-        """In a rebalance only those who are back count: the others may be gone (KAFKA-7728)."""
-        if group.state is GroupState.PREPARING_REBALANCE:
-            size = sum(member.awaiting_join is not None for member in group.members.values())
-        else:
-            size = len(group.members)
-        return size >= self._settings.group_max_size
+    def maybe_shrink(self, group: Group, now_ms: int) -> None:
+        """Rebalance a loaded group that has more members than it may have now (KIP-389)."""
+        if len(group.members) > self._settings.group_max_size:
+            self._rebalance.prepare(group, now_ms)
+
+    def _is_full(self, group: Group, member_id: str) -> bool:
+        """Whether there is no place for this member, new or not.
+
+        In a rebalance only those who are back have a place (KAFKA-7728, KAFKA-9844).
+        """
+        placed = [
+            member.member_id
+            for member in group.members.values()
+            if group.state is not GroupState.PREPARING_REBALANCE or member.awaiting_join is not None
+        ]
+        return member_id not in placed and len(placed) >= self._settings.group_max_size
 
     def _join_new(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
         if join.group_instance_id is not None and join.group_instance_id in group.static:

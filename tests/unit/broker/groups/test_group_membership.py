@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from quorumlog.broker.core.groups.requests import JoinResult, LeaveResult, SyncResult
+from quorumlog.broker.core.groups.requests import JoinResult, LeaveResult, Request, SyncResult
 from quorumlog.broker.core.groups.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.unit.broker.groups.coordination import (
@@ -155,6 +155,17 @@ def test_who_does_not_sync_in_time_is_left_behind() -> None:
     assert group.answer(beat("a", 1)) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
+def test_a_rebalance_waits_for_those_who_were_just_told_their_member_id() -> None:
+    """KIP-394: otherwise each newcomer would start a rebalance of its own."""
+    group = Coordination()
+    group.stable("a")
+    group.ask(join(new_member_id="b", requires_known_member_id=True))
+    leading = group.ask(join("a"))
+    assert leading not in group.replies
+    group.ask(join("b"))
+    assert [member.member_id for member in joined(group, leading).members] == ["a", "b"]
+
+
 def test_a_lost_join_answer_is_said_again() -> None:
     group = Coordination()
     group.ask(join(new_member_id="a"))
@@ -211,10 +222,15 @@ def test_a_member_that_leaves_while_it_joins_is_answered() -> None:
 def test_requests_that_make_no_sense_are_refused() -> None:
     group = Coordination(replace(SETTINGS, group_max_size=1, group_min_session_timeout_ms=500))
     refused = {
-        ErrorCode.INVALID_GROUP_ID: [join(group_id=""), join(group_id="x" * 40_000)],
+        ErrorCode.INVALID_GROUP_ID: [join(group_id=""), join(group_id="x" * 32_768)],
         ErrorCode.INVALID_SESSION_TIMEOUT: [join(session_timeout_ms=499)],
         ErrorCode.INCONSISTENT_GROUP_PROTOCOL: [join(protocols=()), join(protocol_type="")],
-        ErrorCode.INVALID_REQUEST: [join(group_instance_id="x" * 40_000)],
+        ErrorCode.INVALID_REQUEST: [
+            join(group_instance_id="x" * 32_768),
+            join(new_member_id="x" * 32_768),  # of a client with a very long id
+            join(protocol_type="x" * 32_768),
+            join(protocols=(("x" * 32_768, b""),)),
+        ],
         ErrorCode.UNKNOWN_MEMBER_ID: [join("stranger")],
     }
     for error_code, requests in refused.items():
@@ -223,9 +239,47 @@ def test_requests_that_make_no_sense_are_refused() -> None:
     assert group.coordinator.groups == {}
     assert group.answer(beat("stranger", 0)) is ErrorCode.UNKNOWN_MEMBER_ID
     assert group.answer(sync("stranger", 0)) == SyncResult(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-    group.stable("a")
-    full = group.ask(join(new_member_id="b"))
-    assert joined(group, full).error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    others: tuple[Request, ...] = (beat("a", 0), sync("a", 0), leave("a"), commit(1))
+    for other in others:
+        nameless = replace(other, group_id="")
+        assert group.answer(nameless) == nameless.refuse(ErrorCode.INVALID_GROUP_ID)
+
+
+def test_the_longest_names_fit_into_a_record() -> None:
+    longest = "x" * 32_767
+    group = Coordination()
+    protocols = ((longest, b""),)
+    ids = {"new_member_id": longest, "group_instance_id": longest, "group_id": longest}
+    group.ask(join(protocol_type=longest, protocols=protocols, **ids))
+    group.tick(200)
+    group.answer(replace(sync(longest, 1), group_id=longest))
+    assert group.reloaded().coordinator.groups[longest].state is GroupState.STABLE
+
+
+def test_a_group_never_has_more_members_than_it_may() -> None:
+    group = Coordination(replace(SETTINGS, group_max_size=2))
+    group.stable("a", "b")
+    refused = group.ask(join(new_member_id="c"))
+    assert joined(group, refused).error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    group.ask(join("a"))  # it leads: all must join again
+    fast = group.ask(join(new_member_id="c"))
+    slow = group.ask(join("b"))
+    assert joined(group, slow).error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert joined(group, fast).error_code is ErrorCode.NONE
+    assert [*group.coordinator.groups["g"].members] == ["a", "c"]
+
+
+def test_a_loaded_group_with_more_members_than_it_may_have_rebalances() -> None:
+    """KIP-389: the limit may have been lowered before the coordinator took over."""
+    group = Coordination()
+    group.stable("a", "b")
+    limited = Coordination(replace(SETTINGS, group_max_size=1), log=group.log)
+    assert limited.answer(beat("a", 1)) is ErrorCode.REBALANCE_IN_PROGRESS
+    first, second = limited.ask(join("b")), limited.ask(join("a"))
+    assert joined(limited, second).error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert joined(limited, first).error_code is ErrorCode.NONE
+    same_limit = Coordination(replace(SETTINGS, group_max_size=2), log=group.log)
+    assert same_limit.answer(beat("a", 1)) is ErrorCode.NONE
 
 
 def test_sync_is_for_this_generation_and_protocol() -> None:

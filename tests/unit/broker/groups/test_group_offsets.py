@@ -77,6 +77,17 @@ def test_without_a_group_a_generation_makes_no_sense() -> None:
     assert group.answer(nameless) == commit(1).refuse(ErrorCode.INVALID_GROUP_ID)
 
 
+def test_a_tool_commits_for_a_group_only_while_nobody_is_there() -> None:
+    group = Coordination()
+    group.stable("a")
+    refused = group.answer(commit(5))
+    assert refused == commit(5).refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+    group.answer(leave("a"))
+    accepted = group.answer(commit(5))
+    assert isinstance(accepted, CommitResult)
+    assert accepted.partitions == {T0: ErrorCode.NONE}
+
+
 def test_metadata_has_a_limit_for_each_partition() -> None:
     group = Coordination(replace(SETTINGS, offset_metadata_max_bytes=3))
     request = replace(
@@ -129,6 +140,49 @@ def test_offsets_expire_some_time_after_the_last_member_left() -> None:
     assert group.coordinator.groups == {}
     assert group.reloaded().coordinator.groups == {}
     assert group.log[-1].group_id == "g", "by a tombstone"
+
+
+def test_offsets_age_from_when_the_group_lost_its_last_member() -> None:
+    """KIP-211: not from a commit that may be older than that, while the group was at work."""
+    group = Coordination()
+    group.stable("a")
+    group.answer(commit(5, "a", 1))
+    for _ in range(60):
+        group.tick(900)
+        group.answer(beat("a", 1))
+    group.answer(leave("a"))
+    group.tick(50_000)
+    group.commit_writes()
+    assert offset(group) == 5, "committed more than a minute ago, but left 50 s ago"
+    group.tick(30_000)
+    group.commit_writes()
+    assert offset(group) is None
+
+
+def test_a_group_is_kept_as_long_as_one_of_its_offsets() -> None:
+    group = Coordination()
+    group.stable("a")
+    group.answer(commit(5, "a", 1))
+    group.answer(leave("a"))
+    group.tick(40_000)
+    group.answer(replace(commit(7), offsets={T1: CommittedOffset(offset=7)}))
+    group.tick(30_000)
+    group.commit_writes()
+    assert [*group.coordinator.fetch_offsets("g", None)] == [T1]
+    assert group.reloaded().coordinator.groups["g"].generation_id == 2
+
+
+def test_a_group_that_somebody_is_about_to_join_is_neither_deleted_nor_forgotten() -> None:
+    group = Coordination()
+    group.answer(commit(5))
+    group.ask(join(new_member_id="p", requires_known_member_id=True, session_timeout_ms=20_000))
+    assert group.answer(DeleteGroup(group_id="g")) is ErrorCode.NON_EMPTY_GROUP
+    assert offset(group) == 5
+    bare = Coordination()
+    bare.ask(join(new_member_id="p", requires_known_member_id=True, session_timeout_ms=20_000))
+    bare.ask(join(new_member_id="q", requires_known_member_id=True, session_timeout_ms=5_000))
+    bare.tick(15_000)
+    assert [*bare.coordinator.groups["g"].pending] == ["p"]
 
 
 def test_offsets_without_a_group_expire_by_their_own_age() -> None:

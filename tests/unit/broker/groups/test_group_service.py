@@ -1,136 +1,26 @@
 """Loading, leadership and failed writes: the shards over a log in memory."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 
-from quorumlog.broker.core.data_path import LocalRead, OffsetAnswer, ProduceResult, ReadEnd
+from quorumlog.broker.core.data_path import LocalRead, ReadEnd
 from quorumlog.broker.core.groups.coordinator import GroupCoordinator
 from quorumlog.broker.core.groups.events import Event
 from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
-from quorumlog.broker.core.groups.requests import CommitOffsets, CommitResult, CommittedOffset
-from quorumlog.broker.core.settings import BrokerSettings
-from quorumlog.broker.io.group_service import GroupService
+from quorumlog.broker.core.groups.requests import CommitOffsets, CommittedOffset
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.records import Record, encode_batch, iterate_headers, restamp
-from tests.unit.broker.groups.coordination import T0, beat, commit, join
-
-WHERE = TopicPartition(OFFSETS_TOPIC, 0)
-SETTINGS = BrokerSettings(
-    offsets_topic_num_partitions=1,
-    group_initial_rebalance_delay_ms=0,
-    group_min_session_timeout_ms=10,
+from quorumlog.metadata_quorum.image import (
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
 )
-
-
-class MemoryLog:
-    """One partition. What is above `high_watermark` waits; `refusal` is the fate of appends."""
-
-    def __init__(self) -> None:
-        self.batches: list[bytes] = []
-        self.start = self.end = self.high_watermark = 0
-        self.commits_at_once = True
-        self.refusal = ErrorCode.NONE
-        self.waiting: list[tuple[int, asyncio.Future[ProduceResult]]] = []
-
-    def append(
-        self,
-        topic_partition: TopicPartition,
-        records: bytes | bytearray | memoryview,
-        *,
-        acks: int,
-        timeout_ms: int,
-    ) -> asyncio.Future[ProduceResult]:
-        assert (topic_partition, acks) == (WHERE, -1)
-        outcome: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
-        if self.refusal is not ErrorCode.NONE:
-            outcome.set_result(ProduceResult(self.refusal))
-            return outcome
-        batch = bytearray(records)
-        restamp(batch, 0, base_offset=self.end, leader_epoch=0)
-        self.batches.append(bytes(batch))
-        self.end += next(iterate_headers(batch))[1].record_count
-        self.waiting.append((self.end, outcome))
-        if self.commits_at_once:
-            self.commit_all()
-        return outcome
-
-    def commit_all(self) -> None:
-        self.high_watermark = self.end
-        for _, outcome in self.waiting:
-            outcome.set_result(ProduceResult(ErrorCode.NONE))
-        self.waiting.clear()
-
-    def fail_all(self, error_code: ErrorCode) -> None:
-        for _, outcome in self.waiting:
-            outcome.set_result(ProduceResult(error_code))
-        self.waiting.clear()
-
-    def read_local(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        max_bytes: int,
-        end: ReadEnd = ReadEnd.HIGH_WATERMARK,
-    ) -> LocalRead:
-        if offset < self.start:
-            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE)
-        limit = self.end if end is ReadEnd.LOG_END else self.high_watermark
-        for batch in self.batches:
-            header = next(iterate_headers(batch))[1]
-            if offset <= header.base_offset and header.next_offset <= limit:
-                return LocalRead(ErrorCode.NONE, batch, Offset(header.next_offset))
-        return LocalRead(ErrorCode.NONE, b"", Offset(offset))
-
-    def list_offset(
-        self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch
-    ) -> OffsetAnswer:
-        assert timestamp_ms == -2
-        return OffsetAnswer(ErrorCode.NONE, self.start)
-
-
-class World:
-    def __init__(self, log: MemoryLog | None = None) -> None:
-        self.log = log or MemoryLog()
-        self.violations: list[InvariantViolation] = []
-        self.wall_clock_ms = 1_000_000
-        self.service = GroupService(
-            replicas=self.log,
-            settings=SETTINGS,
-            now_ms=lambda: self.wall_clock_ms,
-            on_fatal=self.violations.append,
-        )
-
-    async def lead(self, epoch: int = 0) -> None:
-        self.service.became_leader(WHERE, Epoch(epoch))
-        await self.loaded()
-
-    async def loaded(self) -> None:
-        async with asyncio.timeout(5):
-            while self.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                await asyncio.sleep(0)
-
-    async def commit(self, offset: int) -> ErrorCode:
-        return code(await self.service.ask(commit(offset)))
-
-    def offset(self) -> int | None:
-        coordinator = self.service.coordinator("g")
-        assert isinstance(coordinator, GroupCoordinator)
-        committed = coordinator.fetch_offsets("g", [T0])[T0]
-        return None if committed is None else committed.offset
-
-
-def code(result: CommitResult) -> ErrorCode:
-    return result.partitions.get(T0, result.error_code)
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
+from tests.unit.broker.groups.coordination import T0, beat, commit, join
+from tests.unit.broker.groups.memory_log import WHERE, MemoryLog, World, code, run
 
 
 def test_only_the_leader_of_the_partition_answers_and_only_once_it_has_loaded() -> None:
@@ -202,6 +92,58 @@ def test_a_log_that_does_not_start_at_0_is_loaded() -> None:
     run(scenario())
 
 
+def test_what_is_not_of_groups_is_passed_over() -> None:
+    """Markers of transactions, above all: their keys would be taken for offsets of version 0."""
+
+    async def scenario() -> None:
+        world = World()
+        marker = Record(0, 0, b"\0\0\0\1", bytes(6), ())
+        for batch in (
+            encode_batch([marker], producer_id=1, producer_epoch=0, is_control=True),
+            encode_batch([Record(0, 0, None, b"without a key", ())]),
+            encode_batch([Record(0, 0, b"\0\x63" + bytes(9), b"of another kind", ())]),
+        ):
+            world.log.append(WHERE, batch, acks=-1, timeout_ms=0)
+        await world.lead()
+        assert world.offset() is None
+        assert await world.commit(1) is ErrorCode.NONE
+        world.service.stop()
+
+    run(scenario())
+
+
+def test_a_long_log_is_loaded_with_breaks_for_others() -> None:
+    """Every commit is a batch: a node that replays thousands of them in one go seems dead."""
+
+    class Long(MemoryLog):
+        def read_local(
+            self,
+            topic_partition: TopicPartition,
+            offset: int,
+            max_bytes: int,
+            end: ReadEnd = ReadEnd.HIGH_WATERMARK,
+        ) -> LocalRead:
+            rest = b"".join(self.batches[offset:])  # one record each
+            return LocalRead(ErrorCode.NONE, rest, Offset(len(self.batches)))
+
+    async def scenario() -> None:
+        world = World(Long())
+        await world.lead()
+        for offset in range(1000):
+            await world.commit(offset)
+        world.service.resigned(WHERE, Epoch(1))
+        world.service.became_leader(WHERE, Epoch(2))
+        turns = 0
+        while world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 10
+        assert world.offset() == 999
+        world.service.stop()
+
+    run(scenario())
+
+
 def test_a_log_that_cannot_be_read_is_not_served(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         world = World()
@@ -235,8 +177,10 @@ def test_old_news_of_leadership_changes_nothing() -> None:
         await world.lead(5)
         world.service.resigned(WHERE, Epoch(4))
         assert await world.commit(1) is ErrorCode.NONE
+        world.service.became_leader(WHERE, Epoch(4))
+        world.service.resigned(WHERE, Epoch(4))
+        assert await world.commit(1) is ErrorCode.NONE
         world.service.resigned(WHERE, Epoch(6))
-        world.service.became_leader(WHERE, Epoch(5))
         assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
         world.service.became_leader(TopicPartition("other", 0), Epoch(9))
         world.service.resigned(TopicPartition("other", 0), Epoch(9))
@@ -335,12 +279,64 @@ def test_a_deleted_topics_offsets_go() -> None:
         world.service.publish(ClusterDelta(deleted_topics={"t": topic_id}), ClusterImage())
         await asyncio.sleep(0)
         assert world.offset() is None
-        gone = ClusterDelta(deleted_topics={OFFSETS_TOPIC: topic_id})
-        world.service.resigned(WHERE, Epoch(3))
-        world.service.publish(gone, ClusterImage())
-        await world.lead(0)
-        assert world.service.coordinator("g") is not ErrorCode.NOT_COORDINATOR
         world.service.stop()
+
+    run(scenario())
+
+
+def test_a_topic_that_is_deleted_while_we_load_is_forgotten_too() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.lead()
+        await world.commit(1)
+        world.service.resigned(WHERE, Epoch(1))
+        world.service.became_leader(WHERE, Epoch(2))
+        gone = ClusterDelta(deleted_topics={"t": TopicId(bytes(15) + b"\1")})
+        world.service.publish(gone, ClusterImage())
+        await world.loaded()
+        await asyncio.sleep(0)
+        assert world.offset() is None
+        world.service.stop()
+
+    run(scenario())
+
+
+def test_the_offsets_topic_may_be_deleted_and_made_again_within_one_image() -> None:
+    """Then the replicas announce the new leadership, at epoch 0, before the image is published."""
+
+    async def scenario() -> None:
+        world = World()
+        await world.lead(3)
+        await world.commit(1)
+        world.log = world.service._replicas = MemoryLog()
+        world.service.resigned(WHERE, Epoch(3))
+        world.service.became_leader(WHERE, Epoch(0))
+        gone = ClusterDelta(deleted_topics={OFFSETS_TOPIC: TopicId(bytes(15) + b"\1")})
+        world.service.publish(gone, ClusterImage())
+        await world.loaded()
+        assert world.offset() is None
+        assert await world.commit(2) is ErrorCode.NONE
+        world.service.stop()
+
+    run(scenario())
+
+
+def test_a_group_lives_where_the_topic_says_not_the_settings() -> None:
+    async def scenario() -> None:
+        world = World()
+        assert world.service.partition_of("g") == WHERE, "there is one partition, say the settings"
+        part = PartitionImage(
+            leader_id=BrokerId(1),
+            leader_epoch=Epoch(0),
+            partition_epoch=Epoch(0),
+            replicas=(BrokerId(1),),
+            isr=(BrokerId(1),),
+        )
+        topic = TopicImage(
+            name=OFFSETS_TOPIC, topic_id=TopicId(bytes(15) + b"\1"), partitions=(part,) * 50
+        )
+        world.service.publish(ClusterDelta(), ClusterImage(topics={OFFSETS_TOPIC: topic}))
+        assert world.service.partition_of("g").partition == ord("g") % 50
 
     run(scenario())
 

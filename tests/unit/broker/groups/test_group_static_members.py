@@ -134,6 +134,41 @@ def test_a_rebalance_keeps_static_members_that_are_away_until_their_session_ends
     assert {member.member_id for member in result(group, a).members} == {"a", "b", "c"}
 
 
+def test_a_leader_that_is_away_leads_no_longer() -> None:
+    """A static one stays a member, but nobody else could hand in the assignment."""
+    group = Coordination()
+    group.stable("a", "b", instances=True)
+    group.ask(join("b", group_instance_id="i-b", protocols=(("range", b"another"),)))
+    group.tick(900)
+    group.answer(beat("a", 1, "i-a"))
+    group.tick(900)
+    group.answer(beat("a", 1, "i-a"))
+    group.tick(200)
+    state = group.coordinator.groups["g"]
+    assert ([*state.members], state.leader) == (["a", "b"], "b")
+    assert group.answer(sync("b", 2, b=b"all")) != SyncResult(error_code=ErrorCode.NONE)
+    assert state.state is GroupState.STABLE
+
+
+def test_a_member_id_of_a_dynamic_member_is_of_no_use_to_a_static_one() -> None:
+    """Otherwise one instance id would have two members."""
+    group = Coordination()
+    group.stable("a", instances=True)
+    group.ask(join(new_member_id="p", requires_known_member_id=True))
+    replacing = group.ask(join("p", group_instance_id="i-a"))
+    assert result(group, replacing).error_code is ErrorCode.FENCED_INSTANCE_ID
+    new = group.ask(join("p", group_instance_id="i-p"))
+    assert result(group, new).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert [*group.coordinator.groups["g"].members] == ["a"]
+    for instance, error_code in (
+        ("i-a", ErrorCode.FENCED_INSTANCE_ID),
+        ("i-p", ErrorCode.UNKNOWN_MEMBER_ID),
+        (None, ErrorCode.NONE),
+    ):
+        left = group.answer(leave("p", instance=instance))
+        assert left == LeaveResult(error_code=ErrorCode.NONE, members=(error_code,))
+
+
 def test_an_administrator_removes_an_instance() -> None:
     group = Coordination()
     group.stable("a", "b", instances=True)

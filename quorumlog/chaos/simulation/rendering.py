@@ -1,0 +1,57 @@
+"""Effects, events and messages on one line each, in KRaft's words."""
+
+from dataclasses import fields
+from typing import Any
+
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import FetchRequest, Request, VoteRequest
+
+
+def render_effect(effect: effects.Effect) -> str:
+    """Return what a node orders."""
+    match effect:
+        case effects.SendRequest(destination=target, request=request):
+            return f"-> {target} {_render_request(request)}"
+        case effects.SendResponse(response=response):
+            return _render_value(response)
+        case effects.AnswerFetch(response=response, records_from=start, records_to=end):
+            return f"{_render_value(response)} records=[{start},{end})"
+        case _:
+            return _render_value(effect)
+
+
+def render_event(event: events.Event) -> str:
+    """Return what a node learned."""
+    match event:
+        case events.RequestReceived(request=request):
+            return f"asked {_render_request(request)}"
+        case events.ResponseReceived(source=source, response=response, records=records):
+            held = f" records=[{records.base_offset},{records.end_offset})" if records else ""
+            return f"<- {source} {_render_value(response)}{held}"
+        case _:
+            return _render_value(event)
+
+
+def _render_request(request: Request) -> str:
+    match request:
+        case VoteRequest(replica_epoch=epoch, last_offset=end, last_offset_epoch=last_epoch):
+            name = "PreVote" if request.pre_vote else "Vote"
+            return f"{name} epoch={epoch} log_ends={end}@{last_epoch}"
+        case FetchRequest(current_leader_epoch=epoch, fetch_offset=end, last_fetched_epoch=last):
+            return f"Fetch epoch={epoch} from={end}@{last} high_watermark={request.high_watermark}"
+        case _:
+            return _render_value(request)
+
+
+def _render_value(value: Any) -> str:
+    shown = [type(value).__name__]
+    for one in fields(value):
+        content = getattr(value, one.name)
+        if one.name == "request_id" or content is None:
+            continue
+        if isinstance(content, tuple):
+            content = ",".join(map(str, content))
+        elif hasattr(content, "end_offset"):
+            content = f"{content.epoch}@{content.end_offset}"
+        shown.append(f"{one.name}={getattr(content, 'name', content)}")
+    return " ".join(shown)

@@ -1,0 +1,5 @@
+"""Why a node cannot run."""
+
+
+class StartFailed(Exception):
+    """The node cannot run here, now; the message says what to do."""

@@ -1,0 +1,293 @@
+"""What is written down, and how a run ends: by a signal, a full disk, a dead node, a bug."""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.drivers import Message, SendFailed
+from quorumlog.chaos.history import HistoryWriter, read_history
+from quorumlog.chaos.interruption import Interruption
+from quorumlog.chaos.run import HistoryRecorder, RunSettings, make_way, run
+from quorumlog.chaos.workloads import AppendRead, AppendReadSettings
+from quorumlog.cli.verify import verify
+
+# --- signals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_ends_the_run_and_a_second_does_not_end_the_tidying(number: int) -> None:
+    tidied = []
+
+    def interrupted() -> None:
+        with Interruption():
+            try:
+                os.kill(os.getpid(), number)
+            finally:
+                os.kill(os.getpid(), number)
+                tidied.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert tidied
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_cancels_what_runs_on_the_loop() -> None:
+    async def work(interruption: Interruption) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        interruption.cancel = lambda: asyncio.get_running_loop().call_soon_threadsafe(task.cancel)
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "cancelled"
+        return "not cancelled"
+
+    with Interruption() as interruption:
+        assert asyncio.run(work(interruption)) == "cancelled"
+
+
+def test_what_was_ignored_stays_ignored_and_threads_change_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interruption():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+    def elsewhere() -> None:
+        with Interruption():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    seen: list[Any] = []
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert seen == [signal.SIG_DFL]
+
+
+# --- what an earlier run left --------------------------------------------------------------------
+
+
+def test_only_what_a_run_left_is_removed(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    make_way(out)
+    with HistoryWriter(out) as writer:
+        writer.append(0, "invoke", "poll")
+    (out / "notes.txt").write_text("precious")
+    with pytest.raises(ValueError, match=r"notes\.txt, which is not a run's"):
+        make_way(out)
+    assert (out / "history.jsonl").exists()
+    (out / "notes.txt").unlink()
+    make_way(out)
+    assert not out.exists()
+
+
+def test_a_mistyped_name_costs_nobody_an_earlier_run(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path) as writer:
+        writer.append(0, "invoke", "poll")
+    for changes in ({"driver": "x"}, {"workload": "x"}, {"faults": ("x",)}, {"duration_s": 0.1}):
+        with pytest.raises(ValueError, match=r"is called|no room for a fault"):
+            run(RunSettings(out=tmp_path, **changes), lambda *_: None)
+    assert (tmp_path / "history.jsonl").exists()
+
+
+# --- a full disk ---------------------------------------------------------------------------------
+
+
+def test_a_row_that_cannot_be_written_ends_the_history_there(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").symlink_to("/dev/full")
+    writer = HistoryWriter(tmp_path)
+    for _ in range(2):  # nothing is written after what may be half a row
+        with pytest.raises(OSError, match=r"No space|earlier row"):
+            writer.append(0, "invoke", "poll")
+    writer.close()
+    assert not (tmp_path / "history.parquet").exists()
+
+
+class HalfFull:
+    """A file that takes the first half of a row."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.closed = False
+
+    def write(self, line: bytes) -> int:
+        return int(self._file.write(line[: len(line) // 2]))
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
+
+
+def test_half_a_row_keeps_the_verdict_from_being_valid(tmp_path: Path) -> None:
+    writer = HistoryWriter(tmp_path)
+    writer.append(0, "invoke", "poll")
+    writer._file = HalfFull(writer._file)  # type: ignore[assignment]
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"part of a row|earlier row"):
+            writer.append(0, "ok", "poll")
+    writer.close()
+    verdict = check_history(read_history(tmp_path))
+    assert verdict.valid == "unknown"
+    assert "the last line of the history is cut off" in verdict.unknown_because
+
+
+# --- the exit status -----------------------------------------------------------------------------
+
+
+def test_our_own_bug_is_not_the_clusters_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    (tmp_path / "history.jsonl").write_text("")
+    monkeypatch.setattr("quorumlog.chaos.verify.verify_history", broken)
+    app = typer.Typer()
+    app.command()(verify)
+    result = CliRunner().invoke(app, [str(tmp_path), "--engine", "local"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_a_report_that_cannot_be_written_gives_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text("")
+    app = typer.Typer()
+    app.command()(verify)
+    options = ["--engine", "local", "--json", "--report", str(tmp_path / "absent" / "r.html")]
+    result = CliRunner().invoke(app, [str(tmp_path), *options])
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["valid"] == "unknown"
+
+
+# --- the workload --------------------------------------------------------------------------------
+
+
+class FakeLog:
+    """A driver of one partition in memory; `hidden` records appear when the end is asked for."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.hidden = [b"7"]
+        self.open = self.asked = 0
+        self.answer: Callable[[], int] | None = None
+
+    async def producer(self, bootstrap: str, client_id: str) -> "FakeClient":
+        assert bootstrap
+        assert client_id
+        return FakeClient(self)
+
+    consumer = producer
+
+    async def create_topic(self, *_: object, **__: object) -> None:
+        return
+
+
+class FakeClient:
+    def __init__(self, log: FakeLog) -> None:
+        self._log = log
+        self._position = 0
+        log.open += 1
+
+    async def send(self, topic: str, partition: int, value: bytes) -> int:
+        assert (topic, partition) == ("t", 0)
+        self._log.asked += 1
+        if self._log.answer is not None:
+            return self._log.answer()
+        await asyncio.Event().wait()
+        return int(value)
+
+    async def assign(self, topic: str, partitions: Sequence[int]) -> None:
+        assert (topic, [*partitions]) == ("t", [0])
+
+    async def poll(self, timeout_ms: int) -> list[Message]:
+        assert timeout_ms
+        await asyncio.sleep(0)
+        values = self._log.values[self._position :][:1]
+        rows = [Message("t", 0, self._position + n, value) for n, value in enumerate(values)]
+        self._position += len(rows)
+        return rows
+
+    async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        assert (topic, [*partitions]) == ("t", [0])
+        end = len(self._log.values)
+        self._log.values += self._log.hidden
+        self._log.hidden = []
+        return {0: end}
+
+    async def close(self) -> None:
+        self._log.open -= 1
+
+
+def workload(log: FakeLog, writer: HistoryWriter) -> AppendRead:
+    settings = AppendReadSettings(
+        topic="t", partitions=1, producers=2, consumers=1, final_readers=1
+    )
+    return AppendRead(log, "b", settings, HistoryRecorder(writer), seed=1)
+
+
+def test_the_end_is_asked_for_after_all_was_read(tmp_path: Path) -> None:
+    log = FakeLog()
+    log.values = [b"5", b"6"]
+    with HistoryWriter(tmp_path) as writer:
+        assert asyncio.run(workload(log, writer).final_reads(10.0))
+    rows = read_history(tmp_path).to_pylist()
+    ends = [row for row in rows if row["f"] == "final_end"]
+    # Asked first, and the end was further on; asked again, and one more had come; then all is read.
+    assert [row["type"] for row in ends] == ["invoke", "fail", "invoke", "fail", "invoke", "ok"]
+    assert [row["messages"][0]["offset"] for row in ends if row["messages"]] == [2, 3, 3]
+    assert [
+        message["value"] for row in rows if row["f"] == "final_poll" for message in row["messages"]
+    ] == [5, 6, 7]
+    assert log.open == 0
+
+
+def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_closed(
+    tmp_path: Path,
+) -> None:
+    log = FakeLog()
+
+    async def work(writer: HistoryWriter) -> None:
+        on = asyncio.Event()
+        on.set()
+        running = asyncio.create_task(workload(log, writer).run(producing=on, consuming=on))
+        while log.asked < 2:  # both producers wait for an answer that never comes
+            await asyncio.sleep(0.001)
+        running.cancel()
+        await asyncio.wait([running])
+
+    with HistoryWriter(tmp_path) as writer:
+        asyncio.run(work(writer))
+    sends = [row for row in read_history(tmp_path).to_pylist() if row["f"] == "send"]
+    assert [row["type"] for row in sends] == ["invoke", "invoke"]
+    assert log.open == 0
+
+
+@pytest.mark.parametrize(("definite", "outcome"), [(True, "fail"), (False, "info")])
+def test_only_a_definite_error_is_a_failure(tmp_path: Path, definite: bool, outcome: str) -> None:
+    log = FakeLog()
+    on = asyncio.Event()
+
+    def refuse() -> int:
+        on.clear()
+        raise SendFailed("no", definite=definite)
+
+    log.answer = refuse
+    on.set()
+    with HistoryWriter(tmp_path) as writer:
+        asyncio.run(workload(log, writer).run(producing=on, consuming=on))
+    ended = [row for row in read_history(tmp_path).to_pylist() if row["f"] == "send"][-1]
+    assert ended["type"] == outcome
+    assert log.open == 0

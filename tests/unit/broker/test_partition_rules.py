@@ -1,0 +1,374 @@
+"""The rules of one replica, each by itself: what no random schedule would miss for long enough."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from quorumlog.broker.core import effects, events
+from quorumlog.broker.core.effects import AnswerFetch, Effect
+from quorumlog.broker.core.isr import Progress, Verdict, is_eligible, verdict_on
+from quorumlog.broker.core.roles import Leader
+from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, LAG_TIME_MS, Replica, broker, image
+
+ONE, TWO, THREE = BROKERS
+
+
+def published(partition: PartitionImage, min_isr: int = 1) -> events.PartitionPublished:
+    return events.PartitionPublished(
+        image=partition, brokers=ALL_ALIVE, min_insync_replicas=min_isr
+    )
+
+
+def leader(isr: tuple[int, ...], min_isr: int = 1) -> Replica:
+    replica = Replica(ONE)
+    replica.step(0, published(image(1, 4, 9, isr), min_isr))
+    return replica
+
+
+def fetch(replica: Replica, now_ms: int, who: BrokerId, offset: int) -> AnswerFetch:
+    fetched = events.FollowerFetched(
+        broker_id=who, broker_epoch=0, leader_epoch=Epoch(4), fetch_offset=Offset(offset)
+    )
+    answer = replica.step(now_ms, fetched)[-1]
+    assert isinstance(answer, AnswerFetch)
+    return answer
+
+
+def proposed(effects_done: Sequence[Effect]) -> list[effects.ProposeIsr]:
+    return [effect for effect in effects_done if isinstance(effect, effects.ProposeIsr)]
+
+
+def role_of(replica: Replica) -> Leader:
+    assert isinstance(replica.partition.role, Leader)
+    return replica.partition.role
+
+
+def answer(replica: Replica, error_code: ErrorCode, **values: object) -> list[Effect]:
+    answered = events.IsrAnswered(asked_epoch=Epoch(9), error_code=error_code, **values)  # type: ignore[arg-type]  # the names are its
+    return replica.step(0, answered)
+
+
+def test_one_that_has_caught_up_counts_before_it_is_asked_for() -> None:
+    """It would never reach a high watermark that runs ahead of it."""
+    replica = leader((1,))
+    role_of(replica).pending = None
+    replica.append(0, [0])
+    fetch(replica, 10, TWO, 1)  # proposed: pending
+    answer(replica, ErrorCode.INELIGIBLE_REPLICA)
+    assert role_of(replica).maximal_isr == {ONE}
+    replica.append(20, [0])
+    assert replica.partition.high_watermark == 1
+    replica.step(20 + LAG_TIME_MS, events.Ticked())
+    assert replica.partition.high_watermark == 2  # it fell silent
+
+
+@pytest.mark.parametrize("is_fenced", [True, False])
+def test_one_that_may_not_join_holds_up_nobody(is_fenced: bool) -> None:
+    replica = leader((1,))
+    replica.append(0, [0])
+    dead = {**ALL_ALIVE, TWO: broker(TWO, 0 if is_fenced else 1, fenced=is_fenced)}
+    replica.step(0, events.BrokersPublished(brokers=ALL_ALIVE))
+    fetch(replica, 10, TWO, 1)
+    answer(replica, ErrorCode.INELIGIBLE_REPLICA)
+    replica.append(20, [0])
+    assert replica.partition.high_watermark == 1
+    replica.step(21, events.BrokersPublished(brokers=dead))
+    assert replica.partition.high_watermark == 2
+
+
+def test_one_that_has_never_fetched_holds_up_nobody() -> None:
+    replica = leader((1, 2))
+    replica.step(0, published(image(1, 4, 10, (1,))))  # it left before it ever fetched
+    replica.append(0, [0])
+    assert replica.partition.high_watermark == 1
+
+
+def test_a_produce_is_refused_by_the_isr_that_is_granted_and_ends_by_the_maximal_one() -> None:
+    replica = leader((1,), min_isr=2)
+    partition = replica.partition
+    assert partition.append_refusal(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert partition.append_refusal(1) is ErrorCode.NONE
+    assert partition.commit_outcome() is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    fetch(replica, 0, TWO, 0)
+    assert role_of(replica).maximal_isr == {ONE, TWO}
+    assert partition.append_refusal(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert partition.commit_outcome() is ErrorCode.NONE
+
+
+def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
+    replica = Replica(ONE)
+    replica.step(0, published(image(1, 4, 9, (1,), replicas=(1,)), 3))
+    replica.append(0, [0])
+    assert replica.partition.high_watermark == 1
+
+
+def test_a_replica_that_is_not_assigned_is_told_that_we_know_less() -> None:
+    replica = leader((1,))
+    assert fetch(replica, 0, BrokerId(9), 0).error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def test_a_fetch_out_of_range_counts_for_nothing() -> None:
+    replica = leader((1, 2))
+    replica.append(0, [0])
+    assert fetch(replica, 0, TWO, 7).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert replica.partition.high_watermark == 0
+
+
+def test_one_proposal_at_a_time() -> None:
+    replica = leader((1,))
+    fetch(replica, 0, TWO, 0)
+    fetch(replica, 0, THREE, 0)
+    assert len(replica.proposals) == 1
+    answer(replica, ErrorCode.REQUEST_TIMED_OUT)
+    answer(replica, ErrorCode.INELIGIBLE_REPLICA)  # to a request that is with nobody
+    assert role_of(replica).pending is not None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"leader_epoch": Epoch(5)},
+        {"partition_epoch": Epoch(8)},
+        {"isr": (TWO, THREE)},
+        {"isr": (ONE, TWO, BrokerId(9))},
+    ],
+)
+def test_a_granted_isr_that_does_not_fit_waits_for_the_metadata(wrong: dict[str, object]) -> None:
+    replica = leader((1,))
+    fetch(replica, 0, TWO, 0)
+    granted = {"leader_epoch": Epoch(4), "partition_epoch": Epoch(10), "isr": (ONE, TWO), **wrong}
+    assert answer(replica, ErrorCode.NONE, **granted) == []
+    pending = role_of(replica).pending
+    assert pending is not None
+    assert pending.awaits_metadata
+    assert role_of(replica).maximal_isr == {ONE, TWO}
+    assert proposed(replica.step(1, events.Ticked())) == []
+    replica.step(2, published(image(1, 4, 11, (1, 2))))
+    assert role_of(replica).isr == {ONE, TWO}
+    assert role_of(replica).pending is None
+
+
+def test_what_an_answer_of_the_controller_means() -> None:
+    refused = {ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA}
+    awaits = {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+    for error_code in ErrorCode:
+        expected = Verdict.ASK_AGAIN
+        if error_code is ErrorCode.NONE:
+            expected = Verdict.COMMITTED
+        elif error_code in refused | awaits:
+            expected = Verdict.REFUSED if error_code in refused else Verdict.AWAIT_METADATA
+        assert verdict_on(error_code) is expected, error_code
+
+
+def test_one_that_lags_by_a_fetch_has_caught_up_with_what_there_was_then() -> None:
+    progress = Progress()
+    progress.fetched(100, Offset(5), 0, Offset(10))
+    assert not progress.is_caught_up(100, Offset(10), 50)
+    progress.fetched(200, Offset(10), 0, Offset(15))  # all that there was at 100
+    assert progress.caught_up_ms == 100
+    assert progress.is_caught_up(150, Offset(20), 50)
+    assert not progress.is_caught_up(151, Offset(20), 50)
+    progress.fetched(300, Offset(14), 0, Offset(20))  # less than at 200
+    assert progress.caught_up_ms == 100
+
+
+@pytest.mark.parametrize(
+    ("fenced", "is_leaving", "broker_epoch", "expected"),
+    [
+        (False, False, 3, True),
+        (False, False, -1, True),
+        (False, False, 2, False),
+        (True, False, 3, False),
+        (False, True, 3, False),
+    ],
+)
+def test_who_may_join(fenced: bool, is_leaving: bool, broker_epoch: int, expected: bool) -> None:
+    known = replace(broker(TWO, 3, fenced=fenced), in_controlled_shutdown=is_leaving)
+    assert is_eligible({TWO: known}, TWO, broker_epoch) is expected
+    assert not is_eligible({}, TWO, broker_epoch)
+
+
+def test_one_from_before_this_epochs_start_does_not_join() -> None:
+    """It may lack what an earlier leader had committed (KAFKA-7128)."""
+    replica = Replica(ONE)
+    replica.log.append([(3, 0)] * 5)
+    replica.partition.log_end_offset = Offset(5)
+    replica.step(0, published(image(1, 4, 9, (1, 3))))
+    fetch(replica, 0, TWO, 4)
+    assert replica.proposals == []
+    fetch(replica, 0, TWO, 5)
+    assert len(replica.proposals) == 1
+
+
+def follower(log_end: int, log_start: int = 0) -> Replica:
+    replica = Replica(ONE)
+    replica.log.append([(3, 0)] * log_end)
+    replica.partition.log_end_offset = Offset(log_end)
+    replica.partition.log_start_offset = replica.partition.high_watermark = Offset(log_start)
+    replica.step(0, published(image(2, 4, 9, (1, 2))))
+    return replica
+
+
+@pytest.mark.parametrize(
+    ("log_end", "log_start", "theirs", "start_at"),
+    [
+        (5, 0, 9, 9),
+        (5, 0, 5, None),
+        (5, 0, 2, None),
+        (5, 0, -1, None),
+        (5, 5, -1, None),
+        (5, 5, 2, 2),
+    ],
+)
+def test_a_follower_starts_over_only_if_the_leader_begins_behind_its_end(
+    log_end: int, log_start: int, theirs: int, start_at: int | None
+) -> None:
+    replica = follower(log_end, log_start)
+    done = replica.step(
+        0,
+        events.FetchOutOfRange(
+            leader_epoch=Epoch(4),
+            fetch_offset=Offset(log_end),
+            last_fetched_epoch=Epoch(3),
+            log_start_offset=Offset(theirs),
+        ),
+    )
+    expected = [] if start_at is None else [effects.StartOverAt(offset=Offset(start_at))]
+    assert done == expected
+
+
+def test_a_follower_lets_go_of_what_its_leader_has_dropped_but_nothing_uncommitted() -> None:
+    replica = follower(5)
+
+    def answered(high_watermark: int, log_start: int) -> list[Effect]:
+        return replica.step(
+            0,
+            events.LeaderAnswered(
+                leader_epoch=Epoch(4),
+                log_end_offset=Offset(5),
+                high_watermark=Offset(high_watermark),
+                log_start_offset=Offset(log_start),
+            ),
+        )
+
+    assert answered(3, 4)[-1] == effects.AdvanceLogStart(offset=Offset(3))
+    replica.step(0, events.LogStartRose(log_start_offset=Offset(3)))
+    assert answered(1, 3) == []
+    assert replica.partition.high_watermark == 3
+
+
+@pytest.mark.parametrize(("checkpoint", "expected"), [(9, 5), (4, 4), (1, 2)])
+def test_a_checkpoint_says_no_more_than_the_log_holds(checkpoint: int, expected: int) -> None:
+    template = Replica(ONE)
+    partition = type(template.partition)(
+        ONE,
+        template.log,
+        replica_lag_time_max_ms=1,
+        log_start_offset=Offset(2),
+        log_end_offset=Offset(5),
+        high_watermark=Offset(checkpoint),
+    )
+    assert partition.high_watermark == expected
+
+
+def test_a_new_leader_gives_its_isr_one_lag_time_and_asks_once() -> None:
+    replica = leader((1, 2))
+    replica.append(0, [0])
+    assert role_of(replica).followers[THREE].caught_up_ms is None
+    assert proposed(replica.step(LAG_TIME_MS, events.Ticked())) == []
+    [asked] = proposed(replica.step(LAG_TIME_MS + 1, events.Ticked()))
+    assert asked.new_isr == ((ONE, -1),)
+    assert proposed(replica.step(LAG_TIME_MS + 2, events.Ticked())) == []  # it is on its way
+
+
+def test_a_refusal_commits_what_the_others_hold() -> None:
+    replica = leader((1,))
+    fetch(replica, 0, TWO, 0)
+    replica.append(0, [0])
+    dead = {**ALL_ALIVE, TWO: broker(TWO, fenced=True)}
+    replica.step(0, events.BrokersPublished(brokers=dead))
+    assert replica.partition.high_watermark == 0  # it may have been granted before it died
+    answer(replica, ErrorCode.INELIGIBLE_REPLICA)
+    assert replica.partition.high_watermark == 1
+
+
+def test_an_echo_of_a_former_process_is_known_before_the_metadata_tells() -> None:
+    replica = leader((1, 2))
+    for process, expected in ((1, ErrorCode.NONE), (0, ErrorCode.NOT_LEADER_OR_FOLLOWER)):
+        fetched = events.FollowerFetched(
+            broker_id=TWO, broker_epoch=process, leader_epoch=Epoch(4), fetch_offset=Offset(0)
+        )
+        done = replica.step(0, fetched)[-1]
+        assert isinstance(done, AnswerFetch)
+        assert done.error_code is expected
+
+
+def test_a_late_answer_that_the_offset_is_out_of_range_changes_nothing() -> None:
+    replica = follower(5)
+    for leader_epoch, offset, last_epoch in ((3, 5, 3), (4, 4, 3), (4, 5, 2)):
+        late = events.FetchOutOfRange(
+            leader_epoch=Epoch(leader_epoch),
+            fetch_offset=Offset(offset),
+            last_fetched_epoch=Epoch(last_epoch),
+            log_start_offset=Offset(9),
+        )
+        assert list(replica.step(0, late)) == []
+
+
+def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end() -> None:
+    replica = follower(5, log_start=3)
+    replica.partition.high_watermark = Offset(5)
+    diverged = events.LeaderDiverged(
+        leader_epoch=Epoch(4),
+        fetch_offset=Offset(5),
+        last_fetched_epoch=Epoch(3),
+        epoch=Epoch(2),
+        end_offset=Offset(1),
+    )
+    assert replica.step(0, diverged)[0] == effects.TruncateTo(offset=Offset(3))
+    assert (replica.partition.high_watermark, replica.partition.log_end_offset) == (3, 3)
+
+
+def test_a_smaller_min_insync_replicas_commits_at_once() -> None:
+    replica = leader((1,), min_isr=2)
+    replica.append(0, [0])
+    assert replica.partition.high_watermark == 0
+    replica.step(0, published(image(1, 4, 9, (1,)), 1))  # only the topic's configs changed
+    assert replica.partition.high_watermark == 1
+
+
+def test_followers_keep_what_is_known_of_them_until_the_leader_epoch_rises() -> None:
+    replica = leader((1, 2))
+    fetch(replica, 0, TWO, 0)
+    replica.step(1, published(image(1, 4, 10, (1, 2), replicas=(1, 2, 4))))
+    followers = role_of(replica).followers
+    assert {*followers} == {TWO, BrokerId(4)}
+    assert followers[TWO].log_end_offset == 0
+    replica.append(1, [0])
+    replica.step(2, published(image(1, 5, 11, (1, 2))))
+    assert role_of(replica).epoch_start == 1
+    assert role_of(replica).followers[TWO].log_end_offset == -1  # it may have to truncate
+
+
+def test_who_has_no_leader_or_is_removed_fetches_from_nobody() -> None:
+    replica = follower(5)
+    assert replica.fetching is not None
+    replica.step(0, published(image(-1, 5, 10, (1, 2))))
+    assert replica.fetching is None
+    replica.step(0, published(image(2, 6, 11, (1, 2))))
+    removed = events.ReplicaRemoved(error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    done = replica.step(0, removed)
+    assert replica.fetching is None
+    assert not any(isinstance(effect, effects.AnnounceResignation) for effect in done)
+    assert isinstance(leader((1,)).step(0, removed)[-1], effects.AnnounceResignation)

@@ -1,0 +1,106 @@
+"""Requests that are well-formed and make no sense: each gets an answer that can be read.
+
+Never a closed connection, never an error in the log: what a client may say, a handler can refuse.
+"""
+
+import asyncio
+import logging
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.wire.codec.message import Message, Struct
+from quorumlog.wire.codec.schemas import request_class
+from quorumlog.wire.io.connection import KafkaConnection
+from tests.unit.broker.groups.asking import coordinator_is_ready, create, run, versions
+from tests.unit.broker.groups.single_broker import SETTINGS, single_broker
+from tests.unit.broker.peer import connected
+from tests.unit.wire.oracle import random_message
+
+SAMPLES = 25
+LONGEST = "x" * 32_767  # what fits into a string of the old form
+STRINGS = (
+    "t",
+    "t",
+    "g",
+    "g",
+    "i",
+    "",
+    ".",
+    "a/b",
+    "__consumer_offsets",
+    "\N{PILE OF POO}",
+    LONGEST,
+)
+FEW = {
+    "timeout_ms": (-1, 0, 10),
+    "max_wait_ms": (-1, 0, 10),
+    "rebalance_timeout_ms": (-1, 0, 10),
+    "session_timeout_ms": (99, 100, 6000),
+    "num_partitions": (-1, 0, 1, 2),
+    "acks": (-1,),  # with 0 there would be no answer to wait for
+}
+
+
+def make_plausible(draw: random.Random, struct: Struct, learned: list[str]) -> None:
+    """Use names that exist, or that nobody should use; wait for nothing long; answer always."""
+    for name in struct.__slots__:
+        value = getattr(struct, name)
+        if isinstance(value, list):
+            value = [plausible(draw, name, element, learned) for element in value]
+        setattr(struct, name, plausible(draw, name, value, learned))
+
+
+def plausible(draw: random.Random, name: str, value: Any, learned: list[str]) -> Any:
+    match value:
+        case Struct():
+            make_plausible(draw, value, learned)
+        case str():
+            pool = learned if name == "member_id" and draw.random() < 0.7 else STRINGS
+            return draw.choice(pool)
+        case int() if name in FEW:
+            return draw.choice(FEW[name])
+        case int() if not isinstance(value, bool) and draw.random() < 0.7:
+            return draw.randint(-1, 2)
+    return value
+
+
+async def ask(port: int, request: Any, version: int) -> Message:
+    async with connected(port) as peer:
+        peer.send(request, 7, version)
+        correlation_id, response = await peer.answer(request.API_KEY, version)
+        assert correlation_id == 7
+        return response
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_request_is_answered(
+    seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        draw = random.Random(seed)
+        settings = replace(SETTINGS, auto_create_topics_enable=False, group_max_size=2)
+        async with single_broker(tmp_path, settings) as broker:
+            client = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+            await create(client, "t")
+            await coordinator_is_ready(client)
+            await client.close()
+            learned = [""]
+            asked = [key for key in sorted(HANDLERS) for _ in range(SAMPLES)]
+            draw.shuffle(asked)
+            for api_key in asked:
+                version = draw.choice(versions(api_key))
+                request = random_message(draw, request_class(api_key), version)
+                make_plausible(draw, request, learned)
+                response = await ask(broker.port, request, version)
+                learned.append(getattr(response, "member_id", ""))
+            await asyncio.sleep(0)
+            assert broker.violations == []
+
+    with caplog.at_level(logging.ERROR):
+        run(scenario())
+    assert caplog.messages == []

@@ -1,0 +1,268 @@
+"""A group's member over sockets: what `poll` returns and what is committed meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from quorumlog.client import Consumer, KafkaError, RebalanceListener, TopicPartition
+from quorumlog.client.settings import ConsumerOptions
+from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.unit.client.fake_cluster import T
+from tests.unit.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
+
+OPTIONS: ConsumerOptions = {
+    "group_id": "g",
+    "auto_offset_reset": "earliest",
+    "heartbeat_interval_ms": 10,
+    "fetch_max_wait_ms": 10,
+    "auto_commit_interval_ms": 60_000,
+}
+Scenario = Callable[[GroupCluster], Awaitable[None]]
+Partitions = frozenset[TopicPartition]
+
+
+def play(scenario: Scenario) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), group_cluster() as cluster:
+            await scenario(cluster)
+
+    asyncio.run(run())
+
+
+class Gate(RebalanceListener):
+    """A listener that lets the test see and hold up what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.entered, self.open = asyncio.Event(), asyncio.Event()
+        self.open.set()
+
+    async def pass_through(self, what: str) -> None:
+        self.told.append(what)
+        self.entered.set()
+        await self.open.wait()
+
+    async def on_partitions_assigned(self, partitions: Partitions) -> None:
+        await self.pass_through("assigned")
+
+    async def on_partitions_revoked(self, partitions: Partitions) -> None:
+        await self.pass_through("revoked")
+
+    async def on_partitions_lost(self, partitions: Partitions) -> None:
+        await self.pass_through("lost")
+
+
+async def values(consumer: Consumer, count: int) -> list[bytes | None]:
+    """Poll until there are `count` records, one poll after the other."""
+    found: list[bytes | None] = []
+    while len(found) < count:
+        for records in (await consumer.poll(1_000)).values():
+            found += [record.value for record in records]
+    return found
+
+
+async def in_poll(consumer: Consumer, event: asyncio.Event) -> None:
+    """Poll, without records, until `event`."""
+    while not event.is_set():
+        assert await consumer.poll(10) == {}
+
+
+def test_poll_returns_nothing_of_partitions_that_are_being_revoked() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        gate = Gate()
+        options: ConsumerOptions = {**OPTIONS, "max_poll_records": 3}
+        async with Consumer(cluster.bootstrap, **options) as consumer:
+            cluster.fill(9)
+            consumer.subscribe(["t"], gate)
+            assert await values(consumer, 3) == [b"0", b"1", b"2"]
+            gate.entered.clear()
+            gate.open.clear()
+            cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
+            before = cluster.asked.count((1, HEARTBEAT))
+            while cluster.asked.count((1, HEARTBEAT)) < before + 2:
+                await asyncio.sleep(0.001)
+            await in_poll(consumer, gate.entered)  # six records are at hand all the time
+            for _ in range(5):
+                assert await consumer.poll(5) == {}
+            assert cluster.committed == 3
+            gate.open.set()
+            assert await values(consumer, 3) == [b"3", b"4", b"5"]
+            assert gate.told == ["assigned", "revoked", "assigned"]
+
+    play(scenario)
+
+
+def test_heartbeats_go_on_while_a_listener_takes_its_time() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        gate = Gate()
+        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
+            cluster.fill(2)
+            gate.open.clear()
+            consumer.subscribe(["t"], gate)
+            await in_poll(consumer, gate.entered)  # in on_partitions_assigned
+            before = cluster.asked.count((1, HEARTBEAT))
+            while cluster.asked.count((1, HEARTBEAT)) < before + 3:
+                assert await consumer.poll(5) == {}
+            gate.entered.clear()
+            gate.open.set()
+            await values(consumer, 2)
+            gate.open.clear()
+            cluster.beat = ErrorCode.REBALANCE_IN_PROGRESS
+            await in_poll(consumer, gate.entered)  # in on_partitions_revoked
+            before = cluster.asked.count((1, HEARTBEAT))
+            while cluster.asked.count((1, HEARTBEAT)) < before + 3:
+                await asyncio.sleep(0.001)
+            gate.open.set()
+
+    play(scenario)
+
+
+def test_nothing_is_returned_before_the_listener_has_seen_its_partitions() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        class Seeks(RebalanceListener):
+            async def on_partitions_assigned(self, partitions: Partitions) -> None:
+                await asyncio.sleep(0.05)
+                consumer.seek(T, 5)
+
+        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
+            cluster.fill(9)
+            consumer.subscribe(["t"], Seeks())
+            assert await values(consumer, 4) == [b"5", b"6", b"7", b"8"]
+
+    play(scenario)
+
+
+def test_a_fenced_member_gives_up_its_partitions_and_every_poll_says_so() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        gate = Gate()
+        options: ConsumerOptions = {**OPTIONS, "group_instance_id": "i", "max_poll_records": 1}
+        async with Consumer(cluster.bootstrap, **options) as consumer:
+            cluster.fill(9)
+            consumer.subscribe(["t"], gate)
+            await values(consumer, 1)
+            cluster.beat = ErrorCode.FENCED_INSTANCE_ID
+            while "lost" not in gate.told:
+                await asyncio.sleep(0.001)
+            assert consumer.assignment() == frozenset()
+            for _ in range(2):
+                with pytest.raises(KafkaError, match="FENCED_INSTANCE_ID: group g") as fenced:
+                    await consumer.poll(1_000)
+                assert fenced.value.fatal
+            with pytest.raises(KafkaError, match="not a member of group g now"):
+                await consumer.commit({T: 1})
+        assert cluster.commits == []
+
+    play(scenario)
+
+
+def test_an_error_that_may_pass_is_told_and_the_next_poll_tries_again() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        options: ConsumerOptions = {**OPTIONS, "max_poll_records": 1}
+        async with Consumer(cluster.bootstrap, **options) as consumer:
+            cluster.fill(9)
+            consumer.subscribe(["t"])
+            await values(consumer, 1)
+            cluster.beat = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            with pytest.raises(KafkaError, match="GROUP_AUTHORIZATION_FAILED"):
+                await values(consumer, 9)
+            assert await values(consumer, 1)
+
+    play(scenario)
+
+
+def test_iteration_commits_what_was_yielded_and_goes_on_where_it_was() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        cluster.fill(9)
+        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
+            consumer.subscribe(["t"])
+            seen = []
+            for stop in (3, 5):
+                async for record in consumer:
+                    seen.append(record.offset)
+                    if record.offset == stop:
+                        break
+                await consumer.commit()
+                assert cluster.committed == stop + 1
+            assert seen == [0, 1, 2, 3, 4, 5]
+            async for record in consumer:
+                seen.append(record.offset)
+                if record.offset == 7:
+                    break
+        assert (seen[-2:], cluster.committed) == ([6, 7], 8)
+
+        async def fail() -> None:
+            async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
+                consumer.subscribe(["t"])
+                async for record in consumer:
+                    raise ZeroDivisionError(record)
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+        assert cluster.committed == 8
+
+    play(scenario)
+
+
+def test_the_listener_hears_of_the_end() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        cluster.fill(1)
+        for end in (Consumer.unsubscribe, Consumer.stop):
+            gate = Gate()
+            async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
+                consumer.subscribe(["t"], gate)
+                while not gate.told:
+                    await consumer.poll(10)
+                await end(consumer)
+                assert gate.told == ["assigned", "revoked"]
+
+    play(scenario)
+
+
+def test_an_older_commit_never_comes_after_a_newer_one() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        options: ConsumerOptions = {
+            **OPTIONS,
+            "auto_commit_interval_ms": 300,
+            "max_poll_records": 1,
+        }
+        async with Consumer(cluster.bootstrap, **options) as consumer:
+            cluster.fill(9)
+            consumer.subscribe(["t"])
+            await values(consumer, 1)
+            cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+            while cluster.refusals:  # one begins in the background, and would be tried again
+                await consumer.poll(10)
+            await consumer.commit({T: 7})
+            await asyncio.sleep(0.2)
+            assert cluster.commits == [7]
+
+    play(scenario)
+
+
+def test_a_consumer_of_a_dead_cluster_closes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumlog.client.group_reader.COMMIT_AT_REVOCATION_MS", 100)
+
+    async def scenario(cluster: GroupCluster) -> None:
+        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
+            cluster.fill(9)
+            consumer.subscribe(["t"])
+            await values(consumer, 9)
+            await cluster.kill(1)
+        with pytest.raises(RuntimeError, match="not running"):
+            await consumer.poll()
+
+    play(scenario)
+
+
+def test_one_task_polls_at_a_time() -> None:
+    async def scenario(cluster: GroupCluster) -> None:
+        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
+            consumer.assign([T])
+            waiting = asyncio.create_task(consumer.poll(60_000))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="another task is in poll"):
+                await consumer.poll(1)
+            waiting.cancel()
+
+    play(scenario)

@@ -1,0 +1,69 @@
+"""A member among others that misbehave; see also the property test."""
+
+import pytest
+
+from quorumlog.client.core import group_protocol
+from quorumlog.client.core import membership_events as facts
+from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.core.membership import Membership, State
+from quorumlog.client.core.membership_events import Effect
+from quorumlog.client.settings import ConsumerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import MalformedFrame
+
+OWN = group_protocol.encode_subscription(Subscription(topics=("t",)))
+
+
+def joining() -> Membership:
+    member = Membership(ConsumerSettings(bootstrap_servers="x:1", group_id="g"))
+    for event in (facts.Subscribed(topics=("t",)), facts.PollBegan(), facts.CoordinatorFound()):
+        member.step(0, event)
+    assert member.state is State.JOINING
+    return member
+
+
+def lead(member: Membership, foreign: bytes) -> list[Effect]:
+    listed = [("m", OWN), ("other", foreign)]
+    return member.step(
+        0,
+        facts.JoinAnswered(
+            error_code=0,
+            generation_id=1,
+            member_id="m",
+            leader_id="m",
+            protocol="range",
+            members=tuple(
+                facts.JoinedMember(member_id=name, instance_id=None, metadata=metadata)
+                for name, metadata in listed
+            ),
+        ),
+    )
+
+
+@pytest.mark.parametrize("nonsense", [b"", b"\0", b"\0\1\xff", b"\xff\xff\0\0", OWN[:-3]])
+def test_a_member_that_sends_nonsense_gets_nothing_and_the_others_go_on(nonsense: bytes) -> None:
+    member = joining()
+    assert lead(member, nonsense) == [facts.LookUpTopics(topics=("t",))]
+    (sync,) = member.step(0, facts.TopicsLookedUp(counts={"t": 1}))
+    assert isinstance(sync, facts.SendSync)
+    shares = {name: group_protocol.decode_assignment(share) for name, share in sync.assignments}
+    assert [len(shares[name]) for name in ("m", "other")] == [1, 0]
+
+
+def test_an_assignment_that_cannot_be_read_is_an_error_that_the_user_hears_of() -> None:
+    member = joining()
+    lead(member, OWN)
+    member.step(0, facts.TopicsLookedUp(counts={"t": 1}))
+    failed = member.step(0, facts.SyncAnswered(error_code=0, assignment=b"\0\0\xff"))
+    assert failed == [facts.Fail(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)]
+    with pytest.raises(MalformedFrame, match="version -2"):
+        group_protocol.decode_assignment(b"\xff\xfe")
+
+
+def test_a_coordinator_that_is_refused_is_looked_for_again_after_a_pause() -> None:
+    member = Membership(ConsumerSettings(bootstrap_servers="x:1", group_id="g"))
+    assert member.step(0, facts.Subscribed(topics=("t",))) == [facts.FindCoordinator()]
+    assert member.step(0, facts.CoordinatorRefused()) == []
+    again_ms = member.next_tick_ms(0)
+    assert again_ms > 0
+    assert member.step(again_ms, facts.Ticked()) == [facts.FindCoordinator()]

@@ -1,0 +1,159 @@
+"""The clients without an event loop: interrupted, shared by threads, called where they must not."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from quorumlog.client import RebalanceListener, TopicPartition
+from quorumlog.client.settings import ConsumerOptions
+from quorumlog.client.sync import SyncConsumer, SyncProducer
+from tests.unit.client.fake_cluster import FakeCluster, fake_cluster
+from tests.unit.client.fake_group import GroupCluster, group_cluster
+
+OPTIONS: ConsumerOptions = {
+    "group_id": "g",
+    "auto_offset_reset": "earliest",
+    "heartbeat_interval_ms": 10,
+    "max_poll_records": 3,
+}
+
+
+@contextmanager
+def in_a_thread(opened: Any) -> Iterator[Any]:
+    """Run a fake cluster on an event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        cluster = asyncio.run_coroutine_threadsafe(opened.__aenter__(), loop).result(30)
+        yield cluster
+        asyncio.run_coroutine_threadsafe(opened.__aexit__(None, None, None), loop).result(30)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@pytest.fixture
+def group() -> Iterator[GroupCluster]:
+    with in_a_thread(group_cluster()) as cluster:
+        cluster.fill(9)
+        yield cluster
+
+
+@pytest.fixture
+def brokers() -> Iterator[FakeCluster]:
+    with in_a_thread(fake_cluster()) as cluster:
+        yield cluster
+
+
+def threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "quorumlog-client"]
+
+
+def first_values(consumer: SyncConsumer) -> list[bytes | None]:
+    while True:
+        for records in consumer.poll(1_000).values():
+            return [record.value for record in records]
+
+
+def test_records_that_were_not_processed_are_not_committed(group: GroupCluster) -> None:
+    def fail() -> None:
+        with SyncConsumer(group.bootstrap, **OPTIONS) as consumer:
+            consumer.subscribe(["t"])
+            assert first_values(consumer) == [b"0", b"1", b"2"]
+            consumer.poll()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert group.committed == 3  # what the second poll returned is not
+    assert threads() == []
+
+
+def test_iteration_commits_what_was_yielded(group: GroupCluster) -> None:
+    with SyncConsumer(group.bootstrap, **OPTIONS) as consumer:
+        consumer.subscribe(["t"])
+        for record in consumer:
+            if record.offset == 4:
+                break
+    assert group.committed == 5
+
+
+def test_what_an_interrupted_poll_took_is_returned_by_the_next(
+    group: GroupCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SyncConsumer(group.bootstrap, **OPTIONS) as consumer:
+        consumer.subscribe(["t"])
+        assert first_values(consumer) == [b"0", b"1", b"2"]
+        run = consumer._loop.run
+
+        def interrupted(*arguments: Any) -> None:
+            run(*arguments)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(consumer._loop, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1_000)
+        monkeypatch.undo()
+        assert first_values(consumer) == [b"3", b"4", b"5"]
+        monkeypatch.setattr(consumer._loop, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(1_000)
+        monkeypatch.undo()
+    assert group.committed == 6  # nobody has seen 6, 7 and 8
+
+
+def test_a_blocking_call_in_a_listener_is_an_error_and_no_deadlock(group: GroupCluster) -> None:
+    errors: list[str] = []
+
+    class Blocks(RebalanceListener):
+        async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+            for call in (consumer.commit, consumer.close):
+                try:
+                    call()
+                except RuntimeError as error:
+                    errors.append(str(error))
+
+    with SyncConsumer(group.bootstrap, **OPTIONS) as consumer:
+        consumer.subscribe(["t"], Blocks())
+        assert first_values(consumer) == [b"0", b"1", b"2"]
+    assert len(errors) == 2
+    assert all("would wait for itself" in error for error in errors)
+    assert threads() == []
+
+
+def test_threads_share_a_producer_and_a_running_loop_does_no_harm(brokers: FakeCluster) -> None:
+    async def blocking() -> int:
+        with SyncProducer(brokers.bootstrap, linger_ms=0) as other:
+            return other.send("t", b"loop").result(10).offset
+
+    with SyncProducer(brokers.bootstrap) as producer:
+        offsets: list[int] = []
+
+        def send() -> None:
+            deliveries = [producer.send("t", b"v") for _ in range(20)]
+            offsets.extend(delivery.result(10).offset for delivery in deliveries)
+
+        senders = [threading.Thread(target=send) for _ in range(4)]
+        for sender in senders:
+            sender.start()
+        for sender in senders:
+            sender.join()
+        assert sorted(offsets) == list(range(80))
+        assert asyncio.run(blocking()) == 80
+    closers = [threading.Thread(target=producer.close) for _ in range(3)]
+    for closer in closers:
+        closer.start()
+        closer.join()
+    assert threads() == []
+
+
+def test_a_client_that_cannot_start_leaves_no_thread() -> None:
+    with pytest.raises(ValueError, match="is not host:port"):
+        SyncProducer("nowhere")
+    assert threads() == []

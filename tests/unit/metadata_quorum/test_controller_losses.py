@@ -1,0 +1,158 @@
+"""Who comes back with less than it had is no more eligible; who was only killed is."""
+
+from dataclasses import replace
+
+import pytest
+
+from quorumlog.metadata_quorum.controller.losses import Loss, loss_since, remark_on
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.metadata_quorum.image import BrokerImage
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+from tests.unit.metadata_quorum.controllers import Bench, topic
+
+BEFORE = BrokerImage(
+    broker_id=BrokerId(3),
+    broker_epoch=5,
+    incarnation_id="a",
+    host="h",
+    port=1,
+    control_address="h:2",
+    directory_id="d",
+    boot_id="b",
+)
+AFTER = BrokerRegistration(
+    broker_id=BrokerId(3),
+    incarnation_id="b",
+    host="h",
+    port=1,
+    control_address="h:2",
+    directory_id="d",
+    boot_id="b",
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "loss"),
+    [
+        ({}, {}, Loss.NOTHING),  # killed: the system has what the process had written
+        ({}, {"directory_id": "e"}, Loss.EVERYTHING),
+        ({}, {"directory_id": "e", "previous_broker_epoch": 5}, Loss.EVERYTHING),
+        ({"directory_id": None}, {}, Loss.NOTHING),
+        ({}, {"boot_id": "c"}, Loss.UNFLUSHED),
+        ({}, {"boot_id": "c", "previous_broker_epoch": 5}, Loss.NOTHING),
+        ({}, {"boot_id": "c", "previous_broker_epoch": 4}, Loss.UNFLUSHED),
+        ({}, {"boot_id": None}, Loss.NOTHING),
+        ({"boot_id": None}, {}, Loss.NOTHING),
+    ],
+)
+def test_a_registration_shows_what_may_have_been_lost(
+    before: dict[str, str], after: dict[str, str], loss: Loss
+) -> None:
+    assert loss_since(replace(BEFORE, **before), replace(AFTER, **after)) is loss  # type: ignore[arg-type]
+
+
+def test_who_was_never_registered_holds_nothing() -> None:
+    assert loss_since(None, AFTER) is Loss.EVERYTHING
+
+
+def eligible_2_and_3() -> Bench:
+    """The ISR is empty, its last members wait; 1 is alive and lacks records."""
+    bench = Bench()
+    for broker_id in (1, 2, 3):
+        bench.register(broker_id, boot="b")
+        bench.heartbeat(broker_id)
+    bench.create(topic("t", 1, 2, 3, min_insync_replicas="2"))
+    for broker_id in (1, 2, 3):
+        bench.die(broker_id)
+    assert (bench.partition().isr, bench.partition().elr) == ((), (2, 3))
+    return bench
+
+
+def come_back(bench: Bench, broker_id: int, **seen: str) -> str | None:
+    """Register another process, let it in, and return what the operator is told."""
+    remark = bench.register_with_remark(broker_id, f"after {len(bench.log)}", **seen)
+    bench.heartbeat(broker_id)
+    return remark
+
+
+def test_a_killed_broker_leads_again() -> None:
+    bench = eligible_2_and_3()
+    assert come_back(bench, 3, boot="b") is None
+    assert (bench.partition().leader_id, bench.partition().isr) == (3, (3,))
+
+
+def test_a_wiped_broker_leaves_the_elr_in_the_commit_of_its_registration() -> None:
+    bench = eligible_2_and_3()
+    written = len(bench.log)
+    remark = bench.register_with_remark(3, "b", boot="b", directory="new")
+    assert [type(record).__name__ for record in bench.log[written:]] == [
+        "PartitionChange",
+        "RegisterBroker",
+    ]
+    bench.heartbeat(3)
+    assert (bench.partition().leader_id, bench.partition().elr) == (NO_LEADER, (2,))
+    assert remark == (
+        "broker 3 may lack acknowledged records: its log directory is another one than before. "
+        "It is out of every ISR and ELR until it has caught up"
+    )
+    assert come_back(bench, 3, boot="b", directory="new") is None  # killed, with that directory
+    assert bench.partition().leader_id == NO_LEADER
+    come_back(bench, 2, boot="b")
+    assert (bench.partition().leader_id, bench.partition().isr) == (2, (2,))
+
+
+def test_a_wiped_broker_leaves_an_isr_that_is_too_small_for_good() -> None:
+    bench = eligible_2_and_3()
+    come_back(bench, 3, boot="b")
+    bench.die(3)
+    come_back(bench, 3, boot="b", directory="new")
+    assert (bench.partition().isr, bench.partition().elr) == ((), (2,))
+
+
+def test_an_empty_directory_does_not_push_out_a_broker_that_lives() -> None:
+    """A copy of its configuration, started elsewhere by mistake: even the address is the same."""
+    bench = eligible_2_and_3()
+    come_back(bench, 3, boot="b")
+    impostor = bench.register(3, "copy", directory="new")
+    assert impostor.error_code.name == "DUPLICATE_BROKER_REGISTRATION"
+    assert bench.partition().leader_id == 3
+    bench.now_ms += bench.settings.broker_session_timeout_ms
+    assert bench.register(3, "copy", directory="new").error_code.name == "NONE"
+    assert (bench.partition().isr, bench.partition().elr) == ((), (2,))
+
+
+def test_where_the_last_disk_was_wiped_nobody_leads_and_it_is_said() -> None:
+    bench = eligible_2_and_3()
+    come_back(bench, 2, boot="b", directory="new too")
+    epoch = bench.partition().partition_epoch
+    remark = come_back(bench, 3, boot="b", directory="new")
+    assert "Nobody else held all of t-0: THEY HAVE NO LEADER FROM NOW ON" in (remark or "")
+    partition = bench.partition()
+    assert (partition.leader_id, partition.isr, partition.elr) == (NO_LEADER, (), ())
+    assert partition.partition_epoch == epoch + 1
+    come_back(bench, 1, boot="b")
+    assert bench.partition().leader_id == NO_LEADER
+
+
+def test_a_restarted_machine_leads_only_where_nobody_is_known_to_have_more() -> None:
+    bench = eligible_2_and_3()
+    come_back(bench, 2, boot="c")
+    assert (bench.partition().leader_id, bench.partition().elr) == (NO_LEADER, (3,))
+    remark = come_back(bench, 3, boot="c")
+    assert "but for those that nobody else held all of, and which it may lead: t-0" in (
+        remark or ""
+    )
+    assert (bench.partition().leader_id, bench.partition().isr) == (3, (3,))
+
+
+def test_the_remark_on_very_many_partitions_is_short() -> None:
+    remark = remark_on(BEFORE, Loss.EVERYTHING, [f"t-{index}" for index in range(25)])
+    assert "t-8, t-9 and 15 more: THEY" in (remark or "")
+
+
+def test_a_directory_of_another_broker_is_refused() -> None:
+    bench = Bench()
+    bench.start(1)
+    refused = bench.register(2, directory="d1")
+    assert (refused.error_code.name, len(bench.log)) == ("INVALID_REQUEST", 2)
+    assert "broker 1" in (refused.error_message or "")

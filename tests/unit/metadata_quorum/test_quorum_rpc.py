@@ -1,0 +1,194 @@
+"""The control plane among strangers: garbage, floods, redirects and half requests."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import cbor2
+import pytest
+from aiohttp import ClientSession, web
+
+from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
+from quorumlog.metadata_quorum.io import rpc
+from quorumlog.metadata_quorum.io.rpc import Answer, RpcClient, RpcFailed, RpcServer
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+
+BEGIN = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(3))
+HEAD = b"POST /rpc/Vote HTTP/1.1\r\nHost: x\r\n"
+ENVELOPE = {"cluster_id": "c", "protocol_version": 1, "sender_id": 2, "body": {}}
+Stranger = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[int]:
+    """Serve on loopback; yield the port."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def asking(stranger: Stranger) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
+    """A client of ours, and somebody who is not one of our nodes."""
+    app = web.Application()
+    app.router.add_post("/{path:.*}", stranger)
+    client = RpcClient(cluster_id="c", node_id=BrokerId(2), shared_secret="s3cret")
+    async with serving(app) as port:
+        try:
+            yield lambda: client.call(f"127.0.0.1:{port}", BEGIN, timeout_ms=30_000)
+        finally:
+            await client.close()
+
+
+@asynccontextmanager
+async def node() -> AsyncIterator[int]:
+    async def handle(request: object) -> Answer:
+        raise AssertionError(request)
+
+    app = web.Application(client_max_size=10_000)
+    RpcServer(cluster_id="c", shared_secret=None, handle=handle).add_routes(app)
+    async with serving(app) as port:
+        yield port
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "RESPONSE_BYTES_MAX", 200_000)
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await response.write(bytes(50_000))
+        except ConnectionError:
+            return response
+
+    async def scenario() -> None:
+        async with asking(flood) as ask:
+            with pytest.raises(RpcFailed, match="more than 200000 bytes"):
+                await ask()
+
+    asyncio.run(scenario())
+
+
+def test_a_redirect_is_not_followed_with_the_secret() -> None:
+    paths: list[str] = []
+
+    async def redirect(request: web.Request) -> web.StreamResponse:
+        paths.append(request.path)
+        raise web.HTTPTemporaryRedirect("/elsewhere")
+
+    async def scenario() -> None:
+        async with asking(redirect) as ask:
+            with pytest.raises(RpcFailed, match="status 307"):
+                await ask()
+
+    asyncio.run(scenario())
+    assert paths == ["/rpc/BeginQuorumEpoch"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, b"\xff"), (200, cbor2.dumps({})), (200, cbor2.dumps([1])), (500, b"x" * 1_000_000)],
+)
+def test_who_answers_nonsense_is_named_once_and_in_short(
+    status: int, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def talk(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=body)
+
+    async def scenario() -> None:
+        async with asking(talk) as ask:
+            for _ in range(3):
+                with pytest.raises(RpcFailed):
+                    await ask()
+
+    asyncio.run(scenario())
+    (said,) = warnings(caplog)
+    assert len(said) < 500
+
+
+def test_an_address_that_no_host_can_have_is_a_failed_request() -> None:
+    async def scenario() -> None:
+        client = RpcClient(cluster_id="c", node_id=BrokerId(2), shared_secret=None)
+        try:
+            for address in ("a..b:1", f"{'x' * 300}:1", "127.0.0.1:99999"):
+                with pytest.raises(RpcFailed):
+                    await client.call(address, BEGIN, timeout_ms=30_000)
+        finally:
+            await client.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "reason"),
+    [
+        (b"\xff", 400, "not CBOR"),
+        (b"\x81" * 5_000, 400, "not CBOR"),
+        (cbor2.dumps([1]), 400, "expected a map"),
+        (cbor2.dumps({**ENVELOPE, "body": []}), 400, "expected a map"),
+        (cbor2.dumps({**ENVELOPE, "cluster_id": "d"}), 400, "VoteRequest.replica_id"),
+        (bytes(20_000), 413, "Maximum request body size"),
+    ],
+)
+def test_what_is_no_request_is_refused_and_said_once(
+    body: bytes, status: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with node() as port, ClientSession() as session:
+            for _ in range(3):
+                async with session.post(f"http://127.0.0.1:{port}/rpc/Vote", data=body) as answer:
+                    assert (answer.status, reason in await answer.text()) == (status, True)
+
+    asyncio.run(scenario())
+    assert len(warnings(caplog)) == (status == 400)
+
+
+def test_a_node_of_another_cluster_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    body = {"leader_id": 2, "leader_epoch": 3}
+    envelope = cbor2.dumps({**ENVELOPE, "cluster_id": "d", "sender_id": 7, "body": body})
+
+    async def scenario() -> None:
+        async with node() as port, ClientSession() as session:
+            url = f"http://127.0.0.1:{port}/rpc/BeginQuorumEpoch"
+            for _ in range(2):
+                async with session.post(url, data=envelope) as answer:
+                    assert cbor2.loads(await answer.read())["error_code"] == 104
+
+    asyncio.run(scenario())
+    (said,) = warnings(caplog)
+    assert "this is cluster c, not d; node 7 asked" in said
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        HEAD + b"Content-Length: 1000\r\n\r\nabc",
+        HEAD + b"Content-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc",
+        b"\x00\x00\x00\x10 a Kafka request?",
+    ],
+)
+def test_half_a_request_leaves_no_traceback(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with node() as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            writer.write_eof()
+            await writer.drain()
+            async with asyncio.timeout(30):
+                await reader.read()
+            writer.close()
+
+    asyncio.run(scenario())
+    assert not [record for record in caplog.records if record.exc_info]
