@@ -72,6 +72,8 @@ def simulate(
         document(summary)
     else:
         _print(summary)
+        if failed:
+            say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
     if failed:
         raise typer.Exit(EXIT_FAILED)
 
@@ -127,7 +129,10 @@ def _summary(
         "simulated_seconds": round(sum(result.simulated_ms for result in results) / 1000),
         "seconds": round(seconds, 2),
         "digest": results[0].digest if len(results) == 1 else None,
-        "violations": [{"seed": result.seed, "violation": result.violation} for result in failed],
+        "violations": [
+            {"seed": result.seed, "violation": result.violation, "trace": result.trace}
+            for result in failed
+        ],
     }
 
 

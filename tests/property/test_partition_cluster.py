@@ -179,10 +179,6 @@ class Cluster:
             return
         if isinstance(picked.message, effects.ProposeIsr):
             answer = self.controller.decide(picked.message, picked.who)
-            if answer.error_code is ErrorCode.INELIGIBLE_REPLICA:
-                # What is not so here: a copy that comes still later, when the member is eligible
-                # again, would be granted, and the leader has given it up. As in Kafka.
-                self.asked = [asked for asked in self.asked if asked.message != picked.message]
             if self.random.random() < 0.3:
                 unknown = ErrorCode.REQUEST_TIMED_OUT
                 asked_epoch = picked.message.partition_epoch

@@ -50,7 +50,7 @@ class IgnoresBrokerEpochs(Unchecked):
         return False
 
     def _broker_epoch(self, role: Leader, member: BrokerId) -> int:
-        return -1
+        return -1 if member == self.broker_id else self.brokers[member].broker_epoch
 
     def _may_join(self, role: Leader, replica: BrokerId) -> bool:
         floor = max(self.high_watermark, role.epoch_start)
@@ -151,7 +151,7 @@ MUTANTS = [
     TakesAnyRefusalForFinal,
 ]
 # Of those that one schedule in thousands finds.
-FIRST_SEEDS: dict[type[Partition], int] = {TakesLateAnswers: 4700}
+FIRST_SEEDS: dict[type[Partition], int] = {TakesLateAnswers: 4700, IgnoresBrokerEpochs: 11_800}
 PRODUCER_MUTANTS = [
     AppendsWhatItHas,
     KnowsOnlyTheLastBatch,

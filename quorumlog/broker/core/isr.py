@@ -96,4 +96,4 @@ def is_eligible(
     broker = brokers.get(replica)
     if broker is None or broker.fenced or broker.in_controlled_shutdown:
         return False
-    return broker_epoch in (-1, broker.broker_epoch)
+    return broker_epoch == broker.broker_epoch

@@ -180,8 +180,17 @@ class LeaderRules(PartitionState):
         )
 
     def _broker_epoch(self, role: Leader, member: BrokerId) -> int:
-        """Return the epoch of the process that we count on; -1 if it has not fetched, or is us."""
-        return -1 if member == self.broker_id else role.followers[member].broker_epoch
+        """Return the epoch of the process that we count on; -1 for our own.
+
+        That of its last fetch. One of the ISR that has not fetched from us yet is the registered
+        one: the controller takes a later process out of the ISR as it registers.
+        """
+        if member == self.broker_id:
+            return -1
+        epoch = role.followers[member].broker_epoch
+        if epoch == -1 and member in role.isr and member in self.brokers:
+            return self.brokers[member].broker_epoch
+        return epoch
 
     def _handle_isr_answered(self, now_ms: int, event: events.IsrAnswered) -> Sequence[Effect]:
         role = self.role

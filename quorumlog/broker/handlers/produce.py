@@ -7,6 +7,7 @@ from typing import Final
 from quorumlog.broker.core.data_path import ProduceResult
 from quorumlog.broker.handlers.api import ApiHandler, Disconnect, Reply
 from quorumlog.broker.handlers.leaders import leader_hints
+from quorumlog.broker.handlers.names import INTERNAL_TOPICS
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
@@ -23,6 +24,9 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINTS_SINCE: Final = 10  # KIP-951
+_INTERNAL: Final = ProduceResult(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="only brokers write to this topic"
+)
 
 
 class _Answer:
@@ -105,6 +109,8 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
                 done(refusal)
             elif name is None:
                 done(ProduceResult(ErrorCode.UNKNOWN_TOPIC_ID))
+            elif name in INTERNAL_TOPICS:  # what a coordinator cannot read would silence it
+                done(_INTERNAL)
             else:
                 context.replicas.append_then(
                     at, _records(data), acks=request.acks, timeout_ms=request.timeout_ms, done=done

@@ -329,7 +329,10 @@ class ReplicaManager:
 
     def _close_logs(self) -> None:
         logs = {at: driver.log for at, driver in self._drivers.items()}
-        self._logs.close(logs, self._high_watermarks(), self.broker_epoch)
+        epoch = self.broker_epoch
+        if epoch == -1 and self.clean_shutdown_epoch is not None:
+            epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
+        self._logs.close(logs, self._high_watermarks(), epoch)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -156,6 +156,7 @@ class Sender:
             version = min(version, NAMED_TOPICS_MAX)
         if self._acks == 0:
             connection.send_no_reply(request, version=version)
+            await connection.drain()  # no answer tells that the broker still reads
             self._answered([(batch, Answer()) for batch in batches])
             return
         response = await connection.send(request, version=version)

@@ -91,6 +91,8 @@ class PartitionDecisions:
             refusal = self._refusal(located.partition, request.broker_id, proposal)
             if refusal is not ErrorCode.NONE:
                 results.append(_refused(proposal, refusal))
+                if refusal is ErrorCode.INELIGIBLE_REPLICA:
+                    changes.append(_new_partition_epoch(located))
                 continue
             change, result = self._grant(located, proposal)
             results.append(result)
@@ -222,6 +224,18 @@ class PartitionDecisions:
 
 def _absence(is_repeated: bool) -> ErrorCode:
     return ErrorCode.INVALID_REQUEST if is_repeated else ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def _new_partition_epoch(located: Located) -> PartitionChange:
+    """Return the record that voids every copy of a proposal which the leader now takes back.
+
+    One may still be on its way, and would be granted once its member is eligible again: when the
+    leader has long committed without that member.
+
+    # DEVIATION: Kafka answers and changes nothing.
+    # docs/decisions/0016-a-refused-isr-proposal-is-void.md
+    """
+    return PartitionChange(topic_id=located.topic_id, partition_id=located.index)
 
 
 def _refused(proposal: IsrProposal, error_code: ErrorCode) -> IsrResult:

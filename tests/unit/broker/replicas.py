@@ -282,7 +282,9 @@ class Controller:
             return refuse(ErrorCode.INVALID_UPDATE_VERSION)
         for member, epoch in asked.new_isr:
             known = self.brokers[member]
-            if known.fenced or epoch not in (-1, known.broker_epoch):
+            is_known = member == leader_id or epoch == known.broker_epoch
+            if known.fenced or not is_known:
+                self._change(isr=now.isr)  # no copy of the proposal is granted later
                 return refuse(ErrorCode.INELIGIBLE_REPLICA)
         self._change(isr=tuple(member for member, _ in asked.new_isr))
         return events.IsrAnswered(

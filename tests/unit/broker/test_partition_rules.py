@@ -187,7 +187,7 @@ def test_one_that_lags_by_a_fetch_has_caught_up_with_what_there_was_then() -> No
     ("fenced", "is_leaving", "broker_epoch", "expected"),
     [
         (False, False, 3, True),
-        (False, False, -1, True),
+        (False, False, -1, False),
         (False, False, 2, False),
         (True, False, 3, False),
         (False, True, 3, False),
@@ -301,6 +301,18 @@ def test_a_refusal_commits_what_the_others_hold() -> None:
     assert replica.partition.high_watermark == 0  # it may have been granted before it died
     answer(replica, ErrorCode.INELIGIBLE_REPLICA)
     assert replica.partition.high_watermark == 1
+
+
+def test_a_member_that_has_not_fetched_from_this_leader_is_asked_for_as_registered() -> None:
+    """The controller refuses who cannot be told from an earlier process: nobody could join."""
+    replica = leader((1, 2))
+    brokers = {**ALL_ALIVE, TWO: broker(TWO, 7)}
+    replica.step(0, events.BrokersPublished(brokers=brokers))
+    replica.append(0, [0])
+    replica.proposals.clear()
+    fetch(replica, 10, THREE, 1)
+    [asked] = replica.proposals
+    assert asked.new_isr == ((ONE, -1), (TWO, 7), (THREE, 0))
 
 
 def test_an_echo_of_a_former_process_is_known_before_the_metadata_tells() -> None:

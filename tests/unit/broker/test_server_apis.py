@@ -29,6 +29,12 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataRequestTopic,
     MetadataResponse,
 )
+from quorumlog.wire.codec.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.unit.broker.groups.asking import asking, create, run, versions
@@ -46,6 +52,25 @@ def test_every_version_of_every_api_answers_even_an_empty_request(
                 if hasattr(request, "acks"):
                     request.acks = -1  # with 0 there would be no answer to wait for
                 await connection.send(request, version=version)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_clients_do_not_write_to_the_internal_topics(tmp_path: Path, acks: int) -> None:
+    """One record that the coordinator cannot read would keep it from loading the partition."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            finder = FindCoordinatorRequest(key="g", coordinator_keys=["g"])
+            await connection.send(finder)  # makes the topic
+            data = PartitionProduceData(index=0, records=encode_batch([Record(0, 0, b"k", b"v")]))
+            topic = TopicProduceData(name="__consumer_offsets", partition_data=[data])
+            request = ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
+            response = await connection.send(request, version=9)
+            [answer] = response.responses[0].partition_responses
+            assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+            assert answer.error_message == "only brokers write to this topic"
 
     run(scenario())
 

@@ -77,7 +77,9 @@ def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
     schedule = tmp_path / "smallest.json"
     broken = ["simulate", "--seed", "6", "--duration", "10s", "--mutant", "no_log_check_in_votes"]
     assert call(*broken, "--shrink", str(schedule), monkeypatch=monkeypatch) == EXIT_FAILED
-    assert "seed 6: leader-completeness" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "seed 6: leader-completeness" in shown.out
+    assert "how seed 6 came to it:\n     0.000 1: starts" in shown.err
     again = [*broken, "--schedule", str(schedule)]
     assert call(*again, monkeypatch=monkeypatch) == EXIT_FAILED
     without = ["simulate", "--seed", "6", "--duration", "10s", "--schedule", str(schedule)]

@@ -68,6 +68,32 @@ def test_a_cancelled_send_puts_nothing_in_line() -> None:
     play(scenario)
 
 
+def test_without_answers_a_broker_that_does_not_read_fills_no_more_than_the_buffer() -> None:
+    async def scenario(cluster: FakeCluster) -> None:
+        def stop_reading(broker: int, api: int) -> None:
+            if api == PRODUCE:
+                for connection in cluster.connections[broker]:
+                    connection.transport.pause_reading()
+
+        cluster.fault = stop_reading
+        options: ProducerOptions = {"buffer_memory": 1 << 20, "max_block_ms": 200, "acks": 0}
+        options["enable_idempotence"] = False
+        async with Producer(cluster.bootstrap, **options) as producer:
+
+            async def fill() -> None:
+                for _ in range(1000):  # the system's socket buffers take some of it
+                    await producer.send("t", bytes(1 << 17))
+
+            with pytest.raises(KafkaError, match="the buffer was full"):
+                await fill()
+            cluster.fault = lambda _broker, _api: None
+            for connections in cluster.connections.values():
+                for connection in connections:
+                    connection.transport.resume_reading()
+
+    play(scenario)
+
+
 def test_nothing_lingers_while_somebody_waits_for_room() -> None:
     async def scenario(cluster: FakeCluster) -> None:
         options: ProducerOptions = {"linger_ms": 60_000, "buffer_memory": 300, "batch_size": 200}

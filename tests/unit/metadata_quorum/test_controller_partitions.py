@@ -116,6 +116,22 @@ def test_a_rebooted_follower_does_not_come_in_on_an_old_fetch(bench: Bench) -> N
     assert result.error_code is ErrorCode.INELIGIBLE_REPLICA
 
 
+def test_a_late_copy_of_a_refused_proposal_is_not_granted(bench: Bench) -> None:
+    """The leader has given up on the member by then, and commits without it."""
+    alter(bench, proposal(bench, 1, 2))
+    joining = proposal(bench, 1, 2, 3)
+    bench.die(3)
+    (refused,) = alter(bench, joining).results
+    assert refused.error_code is ErrorCode.INELIGIBLE_REPLICA
+    bench.revive(3)  # the same process is let in again
+    assert not bench.controller.cluster.brokers[BrokerId(3)].fenced
+    (late,) = alter(bench, joining).results
+    assert late.error_code is ErrorCode.INVALID_UPDATE_VERSION
+    assert bench.partition().isr == (1, 2)
+    (again,) = alter(bench, proposal(bench, 1, 2, 3)).results
+    assert again.error_code is ErrorCode.NONE
+
+
 def test_the_first_replica_in_order_that_is_in_sync_leads_next(bench: Bench) -> None:
     alter(bench, proposal(bench, 1, 3, 2))
     bench.die(1)

@@ -209,12 +209,13 @@ def test_an_observer_hears_when_its_leader_is_silent() -> None:
 
 
 def test_a_voter_asks_its_leader_even_if_that_seems_gone_and_does_not_wait() -> None:
-    node, fetch_id = following()
-    node.step(100, events.PeerProcessDied(node_id=BrokerId(2)))
-    node.step(101, events.RequestFailed(request_id=fetch_id))
+    node = started()
+    (first,) = sent(node.step(0, asked(begin(3, 4))), FetchRequest)
+    node.step(100, events.PeerProcessDied(node_id=BrokerId(3)))
+    node.step(101, events.RequestFailed(request_id=first.request_id))
     node.role.notice_deadline_ms = None  # type: ignore[union-attr]
     (fetch,) = sent(node.step(121, events.Ticked()), FetchRequest)
-    assert fetch.destination == 2
+    assert fetch.destination == 3
     assert isinstance(fetch.request, FetchRequest)
     assert fetch.request.max_wait_ms == 0
     assert fetch.timeout_ms == 2000
