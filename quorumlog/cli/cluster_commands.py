@@ -2,7 +2,9 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, Final
 
 import typer
@@ -74,8 +76,7 @@ def up(
                 f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
                 "with --detach the missing ones are started beside it, `down` stops it"
             )
-        for number in _ENDING:  # like Ctrl-C: what was started here is stopped again
-            signal.signal(number, signal.default_int_handler)
+        _at_an_ending_signal(signal.default_int_handler)  # what was started here is stopped again
         ready_s = cluster.start()
     described = _describe(cluster, ready_s)
     if json:
@@ -143,10 +144,16 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
         )
 
 
+def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> None:
+    """Handle Ctrl-C and its like, but for those that are ignored already: by nohup, say."""
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 def _run_until_interrupted(cluster: LocalCluster) -> None:
     stop = threading.Event()
-    for number in _ENDING:
-        signal.signal(number, lambda *_: stop.set())
+    _at_an_ending_signal(lambda *_: stop.set())
     say("press Ctrl-C to stop the cluster")
     stop.wait()
     say("stopping ...")

@@ -48,6 +48,16 @@ def test_a_good_run_shows_its_plots(tmp_path: Path) -> None:
     assert page.count("<svg") == 3
 
 
+def test_a_reader_that_is_not_at_the_end_yet_is_not_drawn_as_a_failure(tmp_path: Path) -> None:
+    history = History().sent(1)
+    history.op(9, "final_end", [("x-0", 1, 0)], "fail").final((0, 1), end=1)
+    page = report_of(history.table(), tmp_path)
+    assert "<h1>Valid</h1>" in page
+    assert '<rect class="cell fail"' not in page
+    history.op(5, "send", [("x-0", -1, 7)], "fail")
+    assert '<rect class="cell fail"' in report_of(history.table(), tmp_path)
+
+
 def test_an_empty_history_has_a_report_too(tmp_path: Path) -> None:
     page = report_of(History().table(), tmp_path)
     assert "<h1>Unknown</h1>" in page

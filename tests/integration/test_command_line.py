@@ -100,6 +100,19 @@ def test_a_cluster_at_the_terminal_ends_with_it(shell: Shell, number: signal.Sig
     assert shell.json("down")["stopped"] == []
 
 
+def test_a_cluster_under_nohup_outlives_its_terminal(shell: Shell) -> None:
+    command = ["nohup", *shell.command("up", "--nodes", "1", "--port", "0")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        while b"press Ctrl-C" not in (line := process.stderr.readline()):
+            assert line  # else it ended; nohup has words of its own
+        process.send_signal(signal.SIGHUP)
+        assert shell.json("status")["nodes"][0]["answers"]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    assert shell.json("down")["stopped"] == []
+
+
 def test_an_interrupted_start_leaves_nothing_running(shell: Shell) -> None:
     # Two of three controllers are missing: this one waits for them.
     shell("up", "--detach", "--port", "0")

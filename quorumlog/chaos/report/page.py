@@ -44,7 +44,7 @@ _FIGURES: Final = (
     ("polled", "records polled"),
     ("finally_polled", "of them in the final reads"),
     ("keys", "topic-partitions"),
-    ("faults", "faults"),
+    ("faults", "kills and pauses"),
 )
 
 

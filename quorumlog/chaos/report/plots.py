@@ -122,7 +122,9 @@ def _lane(series: RunSeries, process: int, lane: int) -> str:
     # What a bin shows: the highest of other 1, poll 2, send 3, info 4, fail 5 that touches it.
     rank = np.where(series.is_f("send")[mine], 3, 1)
     rank = np.where(series.is_f("poll", "final_poll")[mine], 2, rank)
-    rank = np.where(series.outcome[mine] != OK, 3 + series.outcome[mine], rank)
+    # A reader that asks for the end before it has come to it "fails", and reads on.
+    is_news = (series.outcome[mine] != OK) & ~series.is_f("final_end")[mine]
+    rank = np.where(is_news, 3 + series.outcome[mine], rank)
     level = np.zeros(_LANE_BINS, np.int64)
     for n in np.argsort(rank, kind="stable").tolist():
         level[first[n] : last[n] + 1] = rank[n]

@@ -5,6 +5,7 @@ the way. Refused: a length that is negative or over the limit, which closes the 
 """
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from struct import Struct as Packer
 from typing import Final, cast
@@ -17,6 +18,11 @@ FRAME_MAX_BYTES: Final = 100 * 1024 * 1024  # Kafka's socket.request.max.bytes
 BUFFER_BYTES: Final = 64 * 1024
 KEEP_BYTES: Final = 4 * 1024 * 1024
 """A buffer that has grown beyond this is given back when it is empty."""
+WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
+    3,
+    13,
+) <= sys.version_info < (3, 13, 2)
+"""CVE-2024-12254: there, only asyncio's `write` looks at how much the peer has not taken."""
 _LENGTH: Final = Packer(">i")
 
 
@@ -86,8 +92,18 @@ class FrameProtocol(asyncio.BufferedProtocol):
         return self._drained is None and not self._is_closing
 
     def write(self, buffers: Sequence[Buffer]) -> None:
-        """Send buffers that follow each other. Never blocks; see `is_writable`."""
-        if not self._is_closing:
+        """Send buffers that follow each other. Never blocks; see `is_writable`.
+
+        They must not change from now on: some may be sent later.
+        """
+        if self._is_closing:
+            return
+        if WRITELINES_NEVER_PAUSES:
+            *buffers, last = buffers
+            if buffers:
+                self.transport.writelines(buffers)
+            self.transport.write(last)
+        else:
             self.transport.writelines(buffers)
 
     async def drain(self) -> None:

@@ -80,6 +80,9 @@ def run(
             finally:
                 await connection.close()
                 assert connection.in_flight == 0
+        except BaseException:
+            ours.writer.transport.abort()  # it may not be reading, and we would wait for ever
+            raise
         finally:
             server.close()
             while others := asyncio.all_tasks() - {asyncio.current_task()}:

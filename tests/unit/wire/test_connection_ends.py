@@ -9,6 +9,7 @@ from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from quorumlog.wire.codec.schemas import RequestHeader, encode_response
+from quorumlog.wire.io import frames
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
 from tests.unit.wire.test_connection import Broker, run
 
@@ -41,7 +42,14 @@ def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
     run(scenario)
 
 
-def test_waiting_for_a_broker_that_takes_nothing_has_an_end() -> None:
+@pytest.mark.parametrize("never_pauses", [True, False])
+def test_waiting_for_a_broker_that_takes_nothing_has_an_end(
+    monkeypatch: pytest.MonkeyPatch, never_pauses: bool
+) -> None:
+    """On the Pythons of CVE-2024-12254 too: what is done there works everywhere."""
+    if never_pauses:
+        monkeypatch.setattr(frames, "WRITELINES_NEVER_PAUSES", never_pauses)
+
     async def scenario(broker: Broker, connection: KafkaConnection) -> None:
         stop_reading(broker)
         send_more_than_a_socket_takes(connection)

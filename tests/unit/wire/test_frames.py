@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.io import frames
 from quorumlog.wire.io.frames import BUFFER_BYTES, KEEP_BYTES, FrameProtocol
 
 
@@ -24,6 +25,9 @@ class Transport:
 
     def writelines(self, buffers: list[bytes]) -> None:
         self.written += buffers
+
+    def write(self, buffer: bytes) -> None:
+        self.written.append(buffer)
 
     def close(self) -> None:
         self.closed = True
@@ -154,6 +158,20 @@ def test_nothing_is_delivered_after_close() -> None:
     assert protocol.frames == [b"one"]
     protocol.write([b"lost"])
     assert protocol.fake.written == []
+
+
+@pytest.mark.parametrize("never_pauses", [True, False])
+def test_buffers_are_written_whole_and_in_order(
+    monkeypatch: pytest.MonkeyPatch, never_pauses: bool
+) -> None:
+    monkeypatch.setattr(frames, "WRITELINES_NEVER_PAUSES", never_pauses)
+    protocol = Recorder()
+    protocol.write([b"one"])
+    protocol.write([b"two", b"three"])
+    assert protocol.fake.written == [b"one", b"two", b"three"]
+    protocol.close()
+    protocol.write([b"four"])
+    assert len(protocol.fake.written) == 3
 
 
 def test_drain_waits_for_the_peer() -> None:
