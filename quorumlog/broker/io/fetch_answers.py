@@ -69,13 +69,14 @@ def take_answer(
         )
         if driver.partition.log_end_offset != fetch_offset:
             return
-    logger.info(
-        "%s: the leader of epoch %d answered %d to a fetch from %d",
-        driver.topic_partition,
-        followed.leader_epoch,
-        answer.error_code,
-        fetch_offset,
-    )
+    if followed.backoff_ms == 0:  # said once, not at each try
+        logger.info(
+            "%s: the leader of epoch %d answered %d to a fetch from %d",
+            driver.topic_partition,
+            followed.leader_epoch,
+            answer.error_code,
+            fetch_offset,
+        )
     followed.back_off(now_ms, backoff_max_ms)
 
 

@@ -29,6 +29,7 @@ from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 STRAY_SUFFIX: Final = "-stray"
 DELETE_SUFFIX: Final = "-delete"
 METADATA_TOPIC: Final = "__cluster_metadata"
+REMOVED_AT_ONCE: Final = 8
 NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 logger = logging.getLogger(__name__)
@@ -55,8 +56,8 @@ def _marked(partition: str, mark: str) -> str:
 class LogManager:
     """Everything in `directory` but other people's files. All methods are synchronous.
 
-    One thread calls everything, but for `write_high_watermarks` and `close`, which another may.
-    Raises StorageError for what the disk refuses.
+    One thread calls everything, but for `write_high_watermarks`, `make_directory` and `close`:
+    others may. Raises StorageError for what the disk refuses.
     """
 
     def __init__(self, disk: Disk, directory: str, log_settings: LogSettings) -> None:
@@ -70,6 +71,7 @@ class LogManager:
         self._recovery_points: dict[TopicPartition, Offset] = {}
         self._deleted: set[TopicPartition] = set()  # the checkpoints on disk may still name them
         self._deletions = 0
+        self._doomed: list[str] = []  # directories that nobody uses any more, under their new names
         self.clean_shutdown_epoch: int | None = None
 
     @property
@@ -78,7 +80,7 @@ class LogManager:
         return self.clean_shutdown_epoch is not None
 
     def start(self) -> None:
-        """Read the checkpoints, finish deletions, and take away the clean shutdown marker.
+        """Read the checkpoints, find what is to be removed, take away the clean shutdown marker.
 
         `clean_shutdown_epoch` is then the broker epoch of a clean shutdown (-1: not known), or
         None.
@@ -88,7 +90,7 @@ class LogManager:
             self.clean_shutdown_epoch = self._marker.take()
             for name in self._disk.listdir(self._directory):
                 if name.endswith(DELETE_SUFFIX):
-                    self._remove_tree(name)
+                    self._doomed.append(name)
                 elif self._is_partition(name):
                     self._unopened.add(name)
             self._high_watermarks = read_offset_checkpoint(
@@ -100,6 +102,29 @@ class LogManager:
         except OSError as error:
             raise StorageError(f"cannot use {self._directory}: {error}") from error
 
+    def without_directory(
+        self, wanted: Iterable[tuple[TopicPartition, TopicId]]
+    ) -> list[tuple[TopicPartition, TopicId]]:
+        """Return those that `make_directory` may be called for; of older logs nothing is known."""
+        new = [
+            (at, topic_id) for at, topic_id in wanted if not self._disk.exists(self._path(str(at)))
+        ]
+        for topic_partition, _ in new:
+            self._forget_older(topic_partition)
+        return new
+
+    def make_directory(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
+        """Do the slow part of `open` ahead of it; nobody may open the log meanwhile."""
+        path = self._path(str(topic_partition))
+        try:
+            self._make(path, topic_id)
+        except OSError as error:
+            raise StorageError(f"cannot make {path}: {error}") from error
+
+    def _make(self, path: str, topic_id: TopicId) -> None:
+        self._disk.mkdir(path)
+        write_partition_metadata(self._disk, path, topic_id)
+
     def open(
         self, topic_partition: TopicPartition, topic_id: TopicId, configs: Mapping[str, str]
     ) -> tuple[Log, Offset]:
@@ -109,11 +134,11 @@ class LogManager:
         try:
             if self._disk.exists(path) and read_partition_metadata(self._disk, path) != topic_id:
                 self._set_aside(name)
+                self._disk.fsync_dir(self._directory)
             is_new = not self._disk.exists(path)
             if is_new:
                 self._forget_older(topic_partition)
-                self._disk.mkdir(path)
-                write_partition_metadata(self._disk, path, topic_id)
+                self._make(path, topic_id)
             log = Log.open(
                 self._disk,
                 path,
@@ -128,26 +153,71 @@ class LogManager:
         return log, self._high_watermarks.get(topic_partition, Offset(0))
 
     def delete(self, topic_partition: TopicPartition, log: Log) -> None:
-        """Close the log and remove its directory. A crash on the way is finished by `start`."""
+        """Close the log and give its directory another name; `remove_some` removes that."""
         log.close(clean=False)
+        self._discard(topic_partition)
+
+    def abandon(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
+        """Do as `delete` does with a log that was to be opened, if it has a directory."""
+        path = self._path(str(topic_partition))
+        try:
+            is_there = self._disk.exists(path)
+            if is_there and read_partition_metadata(self._disk, path) == topic_id:
+                self._discard(topic_partition)
+        except OSError as error:
+            raise StorageError(f"cannot delete {path}: {error}") from error
+
+    def _discard(self, topic_partition: TopicPartition) -> None:
         self._high_watermarks.pop(topic_partition, None)
         self._recovery_points.pop(topic_partition, None)
         self._deleted.add(topic_partition)
-        self._deletions += 1
-        doomed = _marked(str(topic_partition), f".{self._deletions}{DELETE_SUFFIX}")
+        name, path = str(topic_partition), self._path(str(topic_partition))
         try:
-            self._disk.rename(self._path(str(topic_partition)), self._path(doomed))
-            self._disk.fsync_dir(self._directory)
-            self._remove_tree(doomed)
+            doomed = self._name_for_deletion(topic_partition)
+            self._disk.rename(path, self._path(doomed))
         except OSError as error:
-            raise StorageError(f"cannot delete {log.directory}: {error}") from error
+            raise StorageError(f"cannot delete {path}: {error}") from error
+        self._unopened.discard(name)
+        self._doomed.append(doomed)
+
+    def _name_for_deletion(self, topic_partition: TopicPartition) -> str:
+        while True:
+            self._deletions += 1
+            name = _marked(str(topic_partition), f".{self._deletions}{DELETE_SUFFIX}")
+            if not self._disk.exists(self._path(name)):  # left by the process before this one
+                return name
+
+    @property
+    def is_removing(self) -> bool:
+        """Whether there is something for `remove_some`."""
+        return bool(self._doomed)
+
+    def remove_some(self) -> None:
+        """Remove the next few directories of deleted logs; of many, there are seconds of work.
+
+        `start` finds those that are left, by a crash or an error.
+        """
+        if not self._doomed:
+            return
+        few = self._doomed[:REMOVED_AT_ONCE]
+        del self._doomed[: len(few)]
+        try:
+            # Their new names first: a crash must not leave a part of a log under its own name.
+            self._disk.fsync_dir(self._directory)
+            for name in few:
+                self._remove_tree(name)
+        except OSError as error:
+            raise StorageError(f"cannot delete in {self._directory}: {error}") from error
 
     def set_aside_strays(self, assigned: Iterable[TopicPartition]) -> None:
         """Rename what the last process left and the metadata does not assign to us."""
         keep = {str(topic_partition) for topic_partition in assigned}
         try:
-            for name in sorted(self._unopened - keep):
+            strays = sorted(self._unopened - keep)
+            for name in strays:
                 self._set_aside(name)
+            if strays:
+                self._disk.fsync_dir(self._directory)
         except OSError as error:
             raise StorageError(f"cannot set aside in {self._directory}: {error}") from error
 
@@ -229,7 +299,6 @@ class LogManager:
         if self._disk.exists(self._path(stray)):
             self._remove_tree(stray)  # set aside once before, and made again since
         self._disk.rename(self._path(name), self._path(stray))
-        self._disk.fsync_dir(self._directory)
         self._unopened.discard(name)
 
     def _remove_tree(self, name: str) -> None:
@@ -237,4 +306,3 @@ class LogManager:
         for file_name in self._disk.listdir(path):
             self._disk.unlink(f"{path}/{file_name}")
         self._disk.rmdir(path)
-        self._disk.fsync_dir(self._directory)

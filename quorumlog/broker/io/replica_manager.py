@@ -7,7 +7,7 @@ disk or invariant ends in `failure`: who runs the node awaits it.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -88,6 +88,7 @@ class ReplicaManager:
         self._now_ms: Final = now_ms
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = False
+        self._has_more: Final = asyncio.Event()  # logs to open, directories to remove
         self._logs: Final = LogManager(disk, log_directory, log_settings)
         self._replicas: Final = ReplicaSet(
             broker_id, settings, self._logs, partition_class=partition_class, failed=self._fail
@@ -117,7 +118,8 @@ class ReplicaManager:
     async def start(self) -> None:
         """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
         self._logs.start()
-        for work in (self._proposals.run(), self._tick(), self._checkpoint()):
+        self._note_more()
+        for work in (self._proposals.run(), self._tick(), self._checkpoint(), self._go_on()):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
@@ -168,14 +170,41 @@ class ReplicaManager:
         return self._replicas.image
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Take over new metadata: lead, follow, create and delete replicas."""
-        if self._is_stopping:
-            return
-        concerned = self._replicas.publish(monotonic_ms(), delta, image, self._outbox)
-        self._fetchers.publish(image)
-        for topic_partition in concerned:
+        """Take over new metadata: lead, follow, create and delete replicas.
+
+        What is much work for the disk goes on when this returns: see `ReplicaSet`.
+        """
+        if not self._is_stopping:
+            self._follow_up(self._replicas.publish(monotonic_ms(), delta, image, self._outbox))
+
+    def _follow_up(self, changed: Iterable[TopicPartition]) -> None:
+        """Tell who waits for these, and do some of the work for the disk that is left."""
+        self._fetchers.publish(self.image)
+        for topic_partition in changed:
             self._fetches.tell(topic_partition, News.CHANGED)
-        self._maybe_set_aside_strays()
+        try:
+            self._maybe_set_aside_strays()
+            self._logs.remove_some()
+        except StorageError as error:
+            self._fail(error)
+        self._note_more()
+
+    def _note_more(self) -> None:
+        if self._replicas.is_opening or self._logs.is_removing:
+            self._has_more.set()
+
+    async def _go_on(self) -> None:
+        """Open and remove what `publish` left, a few at a time."""
+        while True:
+            await self._has_more.wait()
+            self._has_more.clear()
+            await asyncio.sleep(0)  # whatever else is due comes first
+            wanted = self._logs.without_directory(self._replicas.next_few())
+            # At the same time: the file system makes them durable together.
+            await asyncio.gather(
+                *(asyncio.to_thread(self._logs.make_directory, *one) for one in wanted)
+            )
+            self._follow_up(self._replicas.open_some(monotonic_ms(), self._outbox))
 
     def _maybe_set_aside_strays(self) -> None:
         """Once the image shows this very process at work, it has all that concerns us."""
@@ -184,10 +213,7 @@ class ReplicaManager:
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
-            try:
-                self._logs.set_aside_strays(self._replicas.assigned())
-            except StorageError as error:
-                self._fail(error)
+            self._logs.set_aside_strays(self._replicas.assigned())
 
     # --- The data path ---
 

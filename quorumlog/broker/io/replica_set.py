@@ -1,6 +1,12 @@
-"""Which replicas are on this broker: as the image says. Opens, removes, and tells each its news."""
+"""Which replicas are on this broker: as the image says. Opens, removes, and tells each its news.
+
+A new log takes milliseconds of disk work, and an image may bring thousands. Many are opened a few
+at a time, their directories made in other threads before (`next_few`): the node votes, fetches and
+sends heartbeats meanwhile.
+"""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from quorumlog.broker.core import events
@@ -20,7 +26,9 @@ from quorumlog.metadata_quorum.image import (
 )
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
+
+OPENED_AT_ONCE: Final = 8
 
 
 class ReplicaSet:
@@ -44,12 +52,17 @@ class ReplicaSet:
         self._partition_class: Final = partition_class
         self._failed: Final = failed
         self._unusable: Final[set[TopicPartition]] = set()  # their logs could not be opened
+        self._unopened: Final[dict[TopicPartition, TopicId]] = {}  # a queue, for `open_some`
+        self._is_preparing = False  # other threads work in the directories of the first of them
         self._limits: Final[dict[str, TopicLimits]] = {}
 
     def publish(
         self, now_ms: int, delta: ClusterDelta, image: ClusterImage, outbox: Outbox
     ) -> list[TopicPartition]:
-        """Take over an image; return the partitions here that it changed or removed."""
+        """Take over an image; return the partitions here that it changed or removed.
+
+        New replicas are open then if they are few: else go on with `next_few` and `open_some`.
+        """
         self.image = image
         for name in delta.topic_configs | delta.deleted_topics.keys():
             self._limits.pop(name, None)
@@ -59,12 +72,50 @@ class ReplicaSet:
             *delta.partitions,
         ]
         for at in sorted({*delta.partitions, *concerned}):
-            self._publish_partition(now_ms, at, outbox)
+            self._publish_partition(now_ms, at)
         if delta.brokers:
             published = events.BrokersPublished(brokers=image.brokers)
             for driver in self.drivers.values():
                 driver.feed(now_ms, published)
-        return concerned
+        # DEVIATION: in Kafka all are open before clients see the image.
+        # docs/decisions/0017-many-logs-are-opened-a-few-at-a-time.md
+        if self._is_preparing or len(self._unopened) > OPENED_AT_ONCE:
+            return concerned
+        return concerned + self.open_some(now_ms, outbox)
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether there are logs to open yet."""
+        return bool(self._unopened)
+
+    def next_few(self) -> list[tuple[TopicPartition, TopicId]]:
+        """Return the logs that `open_some` opens next, and open none before it is called."""
+        self._is_preparing = True
+        return list(islice(self._unopened.items(), OPENED_AT_ONCE))
+
+    def open_some(self, now_ms: int, outbox: Outbox) -> list[TopicPartition]:
+        """Open the next few logs, for what the newest image says of them; return which.
+
+        What was deleted or has moved away before its turn is removed.
+        """
+        self._is_preparing = False
+        few = list(islice(self._unopened.items(), OPENED_AT_ONCE))
+        for at, topic_id in few:
+            del self._unopened[at]
+            topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
+            if topic is None or partition is None or not self._is_ours(partition):
+                self._abandon(at, topic_id)
+                continue
+            driver = self._open(at, topic, outbox)
+            if driver is not None:
+                self._feed(now_ms, driver, self._published(topic, partition))
+        return [at for at, _ in few]
+
+    def _abandon(self, at: TopicPartition, topic_id: TopicId) -> None:
+        try:
+            self._logs.abandon(at, topic_id)
+        except StorageError as error:
+            self._failed(error)
 
     def _remove_deleted(self, now_ms: int, delta: ClusterDelta) -> list[TopicPartition]:
         removed = [
@@ -76,10 +127,10 @@ class ReplicaSet:
             self._remove(now_ms, at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return removed
 
-    def _publish_partition(self, now_ms: int, at: TopicPartition, outbox: Outbox) -> None:
+    def _publish_partition(self, now_ms: int, at: TopicPartition) -> None:
         topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
         driver = self.drivers.get(at)
-        is_ours = partition is not None and self._broker_id in partition.replicas
+        is_ours = partition is not None and self._is_ours(partition)
         if driver is not None and (
             topic is None or not is_ours or driver.topic_id != topic.topic_id
         ):
@@ -90,9 +141,12 @@ class ReplicaSet:
         if topic is None or partition is None or not is_ours:
             return
         if driver is None:
-            driver = self._open(at, topic, outbox)
-        if driver is not None:
+            self._unopened[at] = topic.topic_id
+        else:
             self._feed(now_ms, driver, self._published(topic, partition))
+
+    def _is_ours(self, partition: PartitionImage) -> bool:
+        return self._broker_id in partition.replicas
 
     def _feed(self, now_ms: int, driver: PartitionDriver, event: Event) -> None:
         """Tell one partition; a disk that refuses keeps no news from the others."""
@@ -148,8 +202,8 @@ class ReplicaSet:
             self._failed(error)
 
     def assigned(self) -> set[TopicPartition]:
-        """Return the partitions that are to be here, whether or not their logs could be opened."""
-        return {*self.drivers, *self._unusable}
+        """Return the partitions that are to be here, whether or not their logs are open."""
+        return {*self.drivers, *self._unusable, *self._unopened}
 
     def limits_of(self, topic: str) -> TopicLimits:
         """Return what the topic allows to be appended."""

@@ -138,6 +138,7 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"malformed request: {error}\n") from error
         except (ConnectionError, web.RequestPayloadError) as error:
             # It died in the middle of it, or its length or encoding is not what it said.
+            request.content.feed_eof()  # else aiohttp reads on, and logs what it meets
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is None:

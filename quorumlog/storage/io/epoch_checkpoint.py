@@ -1,6 +1,7 @@
 """The file `leader-epoch-checkpoint`: the leader epochs of one log, kept across restarts.
 
-Every change is durable before it is believed (KAFKA-16541: a torn file after power loss).
+Every change is durable before it is believed (KAFKA-16541: a torn file after power loss), but for
+the first epoch of an empty log: without a record it says nothing that must outlive the process.
 """
 
 from collections.abc import Iterable
@@ -39,9 +40,9 @@ def decode_epochs(content: bytes) -> LeaderEpochs:
 class LeaderEpochCache:
     """The epochs of one log, in memory and on disk.
 
-    Invariant: what is in memory is durable. A failed write raises StorageError and changes nothing
-    in memory; what it left on disk is replaced before the next change, and before the next append,
-    which calls `extend`.
+    Invariant: what is in memory is durable, once the log has a record. A failed write raises
+    StorageError and changes nothing in memory; what it left on disk is replaced before the next
+    change, and before the next append, which calls `extend`.
     """
 
     def __init__(self, disk: Disk, directory: str, epochs: LeaderEpochs) -> None:
@@ -88,8 +89,18 @@ class LeaderEpochCache:
         return self._epochs.end_offset_for(epoch, log_end_offset)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` starts at `start_offset`; drop what contradicts it. Durable."""
-        self._replace(self._epochs.assigned(epoch, start_offset))
+        """Note that `epoch` starts at `start_offset`, the log's end; drop what contradicts it.
+
+        Durable, but where nothing was known: then the first append, which calls `extend`, sees to
+        it. So a leader of many new partitions need not write a file for each.
+        """
+        epochs = self._epochs.assigned(epoch, start_offset)
+        if self._epochs.entries:
+            self._replace(epochs)
+        else:
+            # DEVIATION: Kafka writes the file here.
+            # docs/decisions/0017-many-logs-are-opened-a-few-at-a-time.md
+            self._epochs, self._is_written = epochs, False
 
     def extend(self, starts: Iterable[tuple[int, int]]) -> None:
         """Assign every (epoch, start_offset) of an epoch newer than all we know, in one write."""

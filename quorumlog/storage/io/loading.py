@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class LoadedLog(NamedTuple):
-    """What is in a directory; the last segment is loaded, and all of it is durable."""
+    """What is in a directory; the last segment is loaded, and every record is durable."""
 
     segments: list[Segment]
     epochs: LeaderEpochCache
@@ -44,9 +44,10 @@ def load_log(
     epoch_starts: list[tuple[int, int]] = []
     if not clean:
         epoch_starts = _recover(disk, directory, segments, settings, recovery_point)
-    if not segments:
+    if segments:
+        disk.fsync_dir(directory)
+    else:  # its name is durable with the first append, which writes the epoch beside it before
         segments.append(Segment.create(disk, directory, 0, settings))
-    disk.fsync_dir(directory)
     epochs = _open_epochs(disk, directory, segments)
     epochs.extend(epoch_starts)
     return LoadedLog(segments, epochs)

@@ -91,7 +91,7 @@ class Log:
         recovery_point: int = 0,
         log_start_offset: int | None = None,
     ) -> "Log":
-        """Open the log in `directory`, or make an empty one there. All of it is durable then.
+        """Open the log in `directory`, or make an empty one there. Its records are durable then.
 
         clean: it was closed with `close(clean=True)`, and this is known for certain (Kafka's
         `.kafka_cleanshutdown`). Otherwise every segment that reaches beyond recovery_point is

@@ -82,7 +82,7 @@ def test_what_is_not_assigned_any_more_is_set_aside_and_the_rest_left_alone(tmp_
 def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
     fill_and_stop(tmp_path)
     (tmp_path / "orders-3").rename(tmp_path / "orders-3.1-delete")
-    started(tmp_path)
+    started(tmp_path).remove_some()
     assert not list(tmp_path.glob("orders*"))
 
 
@@ -91,6 +91,7 @@ def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:
     logs = started(tmp_path)
     log, _ = logs.open(AT, OLD, {})
     logs.delete(AT, log)
+    logs.remove_some()
     assert not list(tmp_path.glob("orders*"))
     log, high_watermark = logs.open(AT, NEW, {})
     assert (log.log_end_offset, high_watermark) == (0, 0)
@@ -107,6 +108,7 @@ def test_a_topic_with_the_longest_name_can_be_deleted_and_set_aside(tmp_path: Pa
     assert len(list(tmp_path.glob("x*-stray"))) == 2
     log, _ = logs.open(longest[0], NEW, {})
     logs.delete(longest[0], log)
+    logs.remove_some()
     assert len(list(tmp_path.glob("x*"))) == 2
 
 
@@ -131,15 +133,18 @@ def test_a_recovery_point_does_not_outlive_a_crash_after_a_truncation(tmp_path: 
     log.close(clean=False)
 
 
-@pytest.mark.parametrize("is_set_aside", [False, True])
+@pytest.mark.parametrize("way", ["set aside", "deleted", "deleted, and the new one made ahead"])
 def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
-    tmp_path: Path, is_set_aside: bool
+    tmp_path: Path, way: str
 ) -> None:
     fill_and_stop(tmp_path)
     logs = started(tmp_path)
-    if not is_set_aside:
+    if "deleted" in way:
         log, _ = logs.open(AT, OLD, {})
         logs.delete(AT, log)
+    if "ahead" in way:
+        for new in logs.without_directory([(AT, NEW)]):
+            logs.make_directory(*new)
     log, _ = logs.open(AT, NEW, {})
     log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
     log.close(clean=False)
