@@ -205,7 +205,7 @@ def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
             for correlation_id in range(500):
                 peer.send(HeartbeatRequest(), correlation_id, 1)
             before = -1
-            while before != handled:
+            while before != handled or not handled:
                 before = handled
                 await asyncio.sleep(0.1)
             assert 0 < handled < 400, "what the sockets hold, and little more"
@@ -231,7 +231,10 @@ def test_at_most_so_many_requests_are_under_way(tmp_path: Path) -> None:
             for correlation_id in range(20):
                 peer.send(HeartbeatRequest(), correlation_id, 1)
             await peer.writer.drain()
-            await asyncio.sleep(0.05)
+            async with asyncio.timeout(30):
+                while len(later) < 4:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)  # more would come now
             assert len(later) == 4
             for index in range(20):
                 later[index].set_result(beat(0))

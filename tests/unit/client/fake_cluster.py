@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from quorumlog.client import Producer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -226,3 +227,10 @@ async def fake_cluster(brokers: int = 2) -> AsyncIterator[FakeCluster]:
     finally:
         for broker_id in list(cluster.servers):
             await cluster.kill(broker_id)
+
+
+async def until_noticed(producer: Producer) -> None:
+    """Wait until the client knows that both brokers were killed."""
+    cluster, _ = producer._running()
+    while any(cluster.connected(broker) is not None for broker in (1, 2)):
+        await asyncio.sleep(0.001)

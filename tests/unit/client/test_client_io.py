@@ -18,6 +18,7 @@ from tests.unit.client.fake_cluster import (
     FakeCluster,
     Fault,
     fake_cluster,
+    until_noticed,
 )
 
 QUICK: ProducerOptions = {
@@ -139,7 +140,7 @@ def test_an_answer_that_never_comes_is_indefinite_and_what_never_left_is_definit
             assert (lost.value.definite, cluster.values()) == (False, [b"0", b"1"])
             await cluster.kill(1)
             await cluster.kill(2)
-            await asyncio.sleep(0.01)  # until the client has noticed
+            await until_noticed(producer)
             unsent = await producer.send("t", b"2")
             with pytest.raises(KafkaError) as timed_out:
                 await unsent

@@ -15,7 +15,14 @@ from quorumlog.wire.codec.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.unit.client.fake_cluster import METADATA, PRODUCE, SILENCE, FakeCluster, fake_cluster
+from tests.unit.client.fake_cluster import (
+    METADATA,
+    PRODUCE,
+    SILENCE,
+    FakeCluster,
+    fake_cluster,
+    until_noticed,
+)
 
 OPTIONS: ProducerOptions = {"linger_ms": 0, "request_timeout_ms": 100, "delivery_timeout_ms": 300}
 SMALL: ProducerOptions = {**OPTIONS, "buffer_memory": 200, "batch_size": 100}
@@ -127,10 +134,11 @@ def test_a_dead_cluster_holds_nobody_beyond_the_delivery_timeout() -> None:
             await producer.send_and_wait("t", b"0")
             cluster.fault = silent
             sent = await producer.send("t", b"1")
-            await asyncio.sleep(0.01)
+            while len(cluster.values()) < 2:  # it is on its way
+                await asyncio.sleep(0.001)
             for broker in (1, 2):
                 await cluster.kill(broker)
-            await asyncio.sleep(0.01)  # until the client has noticed
+            await until_noticed(producer)
             unsent = await producer.send("t", b"2")
             await producer.flush()
             with pytest.raises(KafkaError, match="attempts ended with NETWORK_EXCEPTION") as maybe:
