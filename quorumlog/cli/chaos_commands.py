@@ -127,7 +127,7 @@ def _honest_status(out: Path) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            say("quorumlog: interrupted; every node is stopped")
+            say("quorumlog: interrupted; what was started here is stopped")
             if (out / JSON_LINES).exists():
                 say(f"what was seen until then: quorumlog verify {out}")
             raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -10,7 +10,7 @@ _LINE_MAX_BYTES: Final = 1 << 23  # far beyond what a broker takes as one record
 
 
 async def read_lines(fd: int) -> AsyncIterator[list[bytes]]:
-    """Yield the lines that have come, without their ends, whenever some have; [] is never one.
+    """Yield the whole lines that have come, at least one, without their ends; wait for more.
 
     A last line needs no end. Raises ValueError for a line of more than 8 MiB. A thread that reads
     would keep a Ctrl-C waiting for the next line.
