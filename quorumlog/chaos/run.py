@@ -12,15 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from quorumlog.chaos.drivers import Driver, load_driver
 from quorumlog.chaos.faults import Schedule, draw
 from quorumlog.chaos.faults.nemesis import Nemesis
-from quorumlog.chaos.history import NEMESIS, HistoryWriter, Message
+from quorumlog.chaos.faults.schedule import check_names
+from quorumlog.chaos.history import NEMESIS, HistoryWriter, Message, write_meta
 from quorumlog.chaos.history.files import JSON_LINES, META, PARQUET
 from quorumlog.chaos.interruption import Interruption
+from quorumlog.chaos.run_meta import meta_at_end, meta_at_start, topic_settings
 from quorumlog.chaos.workloads import WORKLOADS, AppendRead, AppendReadSettings
 from quorumlog.cluster import ClusterError, LocalCluster
 
@@ -66,6 +69,18 @@ class RunSettings:
     partitions: int = 3
     replication_factor: int = 3
     rate_per_s: float = 600.0
+    command: tuple[str, ...] = ()  # as it was typed; kept beside the history
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for what no run can have: before anything is started or removed."""
+        if self.workload not in WORKLOADS:
+            known = ", ".join(WORKLOADS)
+            raise ValueError(f"no workload is called {self.workload!r}; there are {known}")
+        if not 0 < self.rate_per_s < inf:
+            raise ValueError(f"--rate {self.rate_per_s:g}: it must be above 0")
+        if not 0 < self.duration_s < inf:
+            raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
+        check_names(self.faults)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +95,7 @@ class RunSummary:
     not_met: tuple[str, ...]  # faults that were asked for, and never had their turn
     reads_complete: bool
     seconds: float
+    topic_settings: Mapping[str, str]  # in force, as the cluster says
 
 
 class HistoryRecorder:
@@ -116,9 +132,6 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     DriverUnavailable or ValueError, each with one line to act on; KeyboardInterrupt if a signal
     ended it, and then the history is what was seen until then, and no process is left.
     """
-    if settings.workload not in WORKLOADS:
-        known = ", ".join(WORKLOADS)
-        raise ValueError(f"no workload is called {settings.workload!r}; there are {known}")
     driver = load_driver(settings.driver)
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
@@ -133,7 +146,8 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
             progress("start", 0.0, f"{settings.nodes} nodes")
             cluster = stack.enter_context(_cluster(settings))
             progress("start", 1.0, cluster.bootstrap)
-        writer = stack.enter_context(HistoryWriter(settings.out, meta=_meta(settings)))
+        meta = meta_at_start(settings)
+        writer = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         drive = _Drive(
             settings,
             driver=driver,
@@ -143,7 +157,9 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
             progress=progress,
         )
         try:
-            return asyncio.run(drive.run(interruption))
+            summary = asyncio.run(drive.run(interruption))
+            write_meta(settings.out, meta_at_end(meta, summary))
+            return summary
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None
         except BaseExceptionGroup as group:  # of the lanes: the first one ended the others
@@ -203,23 +219,6 @@ def _cluster(settings: RunSettings) -> LocalCluster:
     )
 
 
-def _meta(settings: RunSettings) -> dict[str, Any]:
-    return {
-        "workload": settings.workload,
-        "faults": list(settings.faults),
-        "duration_s": settings.duration_s,
-        "seed": settings.seed,
-        "driver": settings.driver,
-        "nodes": settings.nodes if settings.bootstrap is None else None,
-        "bootstrap": settings.bootstrap,
-        "topic": settings.topic,
-        "partitions": settings.partitions,
-        "replication_factor": settings.replication_factor,
-        "config": dict(settings.config),
-        "node_module": settings.node_module,
-    }
-
-
 class _Drive:
     """The phases of one run, on one event loop."""
 
@@ -263,6 +262,7 @@ class _Drive:
 
     async def _phases(self, started_s: float) -> RunSummary:
         await self._create_topic()
+        settings_in_force = await topic_settings(self._bootstrap, self._settings.topic)
         self._producing.set()
         self._consuming.set()
         async with asyncio.TaskGroup() as tasks:
@@ -293,6 +293,7 @@ class _Drive:
             not_met=tuple(name for name in self._settings.faults if name not in faults),
             reads_complete=complete,
             seconds=time.monotonic() - started_s,
+            topic_settings=settings_in_force,
         )
 
     async def _create_topic(self) -> None:

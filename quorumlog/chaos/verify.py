@@ -3,27 +3,28 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.engines import EngineChoice, choose_engine, machine_memory
 from quorumlog.chaos.history import read_history
-
-Engine = Literal["spark", "local"]
 
 
 def verify_history(
     path: str | Path,
     *,
-    engine: Engine = "spark",
+    engine: EngineChoice = "auto",
     master: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Check the history at `path`: a run's directory or a file.
 
-    Both engines give the same verdict; `local` needs no Java and starts at once. `master` is a
-    Spark master. Raises history.HistoryError, and spark.session.SparkUnavailable.
+    Both engines give the same verdict. "auto" takes this process for a history that fits into its
+    memory, and Spark for a larger one or if a Spark `master` is named. Raises
+    history.HistoryError, and spark.session.SparkUnavailable.
     """
     started = time.perf_counter()
+    if engine == "auto":
+        engine = choose_engine(path, master=master, memory_bytes=machine_memory())
     if engine == "spark":
         from quorumlog.chaos.spark.engine import check_on_spark
 

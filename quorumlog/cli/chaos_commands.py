@@ -1,5 +1,6 @@
 """`quorumlog chaos run | list`: break a cluster, save what was seen, judge it, report."""
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,15 +15,18 @@ from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults import FAULTS, ROLES, Schedule
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
+from quorumlog.chaos.mutants import MUTANTS, mutant_module
 from quorumlog.chaos.run import REPORT_FILE, RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.spark.session import SparkUnavailable
 from quorumlog.chaos.workloads import WORKLOADS
+from quorumlog.cli import chaos_options as options
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
     EXIT_USAGE,
     data,
     document,
+    fail,
     one_line_errors,
     parse_settings,
     say,
@@ -30,7 +34,10 @@ from quorumlog.cli.output import (
 from quorumlog.cli.simulate_command import parse_duration_ms
 from quorumlog.cli.verify import (
     EXIT_STATUS,
+    Engine,
+    Master,
     bugs_are_no_verdict,
+    check_engine,
     judge,
     print_verdict,
     require_checkers,
@@ -42,46 +49,43 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Break a cluster on purpose and prove what survived.", no_args_is_help=True)
 
-NO_FAULTS: Final = "none"
 _NO_VERDICT: Final = (ClusterError, RunError, HistoryError, SparkUnavailable, OSError)
 
 
 @app.command(name="run")
 def run_command(
-    workload: Annotated[str, typer.Option(help=f"One of: {', '.join(WORKLOADS)}.")] = "append_read",
-    fault: Annotated[
-        str, typer.Option(help=f"Comma-separated, of: {', '.join(FAULTS)}; or {NO_FAULTS}.")
-    ] = "kill",
-    duration: Annotated[str, typer.Option(help="Of the fault phase: 60s, 2m.")] = "60s",
-    seed: Annotated[int, typer.Option(help="Decides the schedule and the workload.")] = 0,
-    nodes: Annotated[int, typer.Option(help="Of the cluster that is started.", min=1)] = 3,
-    driver: Annotated[str, typer.Option(help=f"Client library: {', '.join(DRIVERS)}.")] = "client",
-    bootstrap: Annotated[
-        str | None, typer.Option(help="Run against this cluster instead of starting one.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Directory for history, verdict and report.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="Who checks: spark or local.")] = "spark",
-    master: Annotated[str | None, typer.Option(help="A Spark master (local cores).")] = None,
-    rate: Annotated[float, typer.Option(help="Sends a second, of all producers.")] = 600.0,
-    partitions: Annotated[int, typer.Option(help="Of the topic.", min=1)] = 3,
-    replication: Annotated[int, typer.Option(help="Replicas of each partition.", min=1)] = 3,
-    schedule: Annotated[
-        Path | None, typer.Option(help="Take the faults from this file, not from the seed.")
-    ] = None,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", help="name=value for the nodes; repeat.")
-    ] = None,
-    node_module: Annotated[
-        str, typer.Option(help="Python module to run as a node: one with a planted bug, say.")
-    ] = "quorumlog.node",
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    workload: options.Workload = "append_read",
+    fault: options.Fault = "kill",
+    duration: options.Duration = "60s",
+    seed: options.Seed = 0,
+    nodes: options.Nodes = 3,
+    driver: options.DriverName = "client",
+    bootstrap: options.Bootstrap = None,
+    out: options.Out = None,
+    engine: Engine = "auto",
+    master: Master = None,
+    rate: options.Rate = 600.0,
+    partitions: options.Partitions = 3,
+    replication: options.Replication = 3,
+    schedule: options.ScheduleFile = None,
+    config: options.Config = None,
+    mutant: options.MutantName = None,
+    node_module: options.NodeModule = None,
+    json: options.Json = False,
 ) -> None:
-    """Run a workload under faults, save its history, check it and write a report.
+    """Break a cluster under load and judge what clients saw.
 
-    Exit status 0: every acknowledged record survived, in order, once. 1: not so. 2: not known.
+    The history is saved before it is checked. Exit status 0: every acknowledged record survived,
+    in order, once. 1: not so. 2: not known.
+
+    \b
+    Examples:
+      quorumlog chaos run --fault kill,pause --duration 60s --out run
+      quorumlog chaos run --mutant high-watermark --fault pause-kill --duration 10s
+      quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
+    require_checkers()
+    check_engine(engine, master)
     out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with _honest_status(out):
         settings = RunSettings(
@@ -95,22 +99,30 @@ def run_command(
             bootstrap=bootstrap,
             schedule=None if schedule is None else Schedule.load(schedule),
             config=parse_settings(config or []),
-            node_module=node_module,
+            node_module=_node_module(mutant, node_module),
             partitions=partitions,
             replication_factor=replication,
             rate_per_s=rate,
+            command=("quorumlog", *sys.argv[1:]),
         )
         summary = _run_with_progress(settings)
-        verdict, report = judge(settings.out, engine=engine, master=master, report=True)
+        verdict, report = judge(settings.out, engine=engine, master=master)
     if json:
-        document({**verdict.as_json(), "out": str(settings.out), "report": str(report)})
+        places = {"out": str(out.resolve()), "report": str(report.resolve())}
+        document({**verdict.as_json(), **places})
     else:
         _print(summary, verdict, settings.out)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
+def _node_module(mutant: str | None, module: str | None) -> str:
+    if mutant is not None and module is not None:
+        fail("--mutant and --node-module both say what a node runs: give one", EXIT_USAGE)
+    return mutant_module(mutant) if mutant is not None else module or "quorumlog.node"
+
+
 def _fault_names(text: str) -> tuple[str, ...]:
-    return () if text == NO_FAULTS else tuple(name.strip() for name in text.split(","))
+    return () if text == options.NO_FAULTS else tuple(name.strip() for name in text.split(","))
 
 
 @contextmanager
@@ -148,7 +160,6 @@ class _Bars:
 
 
 def _run_with_progress(settings: RunSettings) -> RunSummary:
-    require_checkers()
     columns = (
         TextColumn("{task.description:12}"),
         BarColumn(),
@@ -163,7 +174,8 @@ def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
     data(
         f"{summary.sends_ok} sends acknowledged, {summary.sends_info} unknown, "
         f"{summary.sends_fail} failed; {summary.records_read} records read; "
-        f"{summary.faults} faults in {summary.seconds:.0f} s"
+        f"{summary.faults} faults ({verdict.figures.get('faults', 0)} kills and pauses of nodes) "
+        f"in {summary.seconds:.0f} s"
     )
     if summary.not_met:
         data(f"not met, for lack of time: {', '.join(summary.not_met)}")
@@ -175,24 +187,25 @@ def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
 def list_command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """List workloads, faults, the roles they hit, and the drivers that this machine has."""
+    """List workloads, faults, roles, drivers and mutants."""
     described: dict[str, Any] = {
         "workloads": dict(WORKLOADS),
         "faults": dict(FAULTS),
         "roles": list(ROLES),
         "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
         "back_ends": {"signals": "SIGKILL, SIGSTOP, SIGCONT to nodes of this machine"},
+        "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},
     }
     if json:
         document(described)
         return
-    for group in ("workloads", "faults", "back_ends"):
+    for group in ("workloads", "faults", "back_ends", "mutants"):
         data(group.replace("_", " "))
         for name, text in described[group].items():
-            data(f"  {name:12} {text}")
+            data(f"  {name:16} {text}")
     data("drivers")
     for name, driver in described["drivers"].items():
-        data(f"  {name:12} {driver['what']}{'' if driver['here'] else '  (not installed)'}")
+        data(f"  {name:16} {driver['what']}{'' if driver['here'] else '  (not installed)'}")
     data(f"roles\n  {', '.join(ROLES)}")
 
 

@@ -1,10 +1,13 @@
 """`quorumlog simulate`: seeds through the simulator, in as many processes as there are cores."""
 
 import json
+import multiprocessing
 import os
+import signal
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -17,57 +20,63 @@ from quorumlog.chaos.simulation import simulate as run_seed
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
 
 _SHOWN_VIOLATIONS: Final = 20
+_SEEDS_PER_JOB_MAX: Final = 8
+_ESTIMATE_AFTER_S: Final = 2.0
+_WORTH_TELLING_S: Final = 20.0
 
 
 def simulate(
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0 on.", min=1)] = 200,
-    seed: Annotated[int | None, typer.Option(help="Run this one seed only.")] = None,
-    duration: Annotated[str, typer.Option(help="Simulated time of each seed: 60s, 2m.")] = "60s",
-    nodes: Annotated[int, typer.Option(help="Voters.", min=1, max=9)] = 3,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", help="How many seeds, from 0 on.", min=1)
+    ] = 200,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Run this one seed only.")] = None,
+    duration: Annotated[
+        str, typer.Option(metavar="TIME", help="Simulated time of each seed: 60s, 2m.")
+    ] = "60s",
+    nodes: Annotated[int, typer.Option(metavar="N", help="Voters.", min=1, max=9)] = 3,
     faults: Annotated[
-        str | None, typer.Option(help=f"Comma-separated, of: {', '.join(FAULTS)} (all).")
+        str | None,
+        typer.Option(metavar="FAULT[,FAULT]", help=f"Only these of: {', '.join(FAULTS)}."),
     ] = None,
     mutant: Annotated[
-        str | None, typer.Option(help=f"Break one rule: {', '.join(MUTANTS)}.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"Break one rule, to see it found: {', '.join(MUTANTS)}.",
+            autocompletion=lambda: list(MUTANTS),
+        ),
     ] = None,
     schedule: Annotated[
-        Path | None, typer.Option(help="Replay the faults of this file (needs --seed).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Replay the faults of this file (needs --seed)."),
     ] = None,
     shrink_to: Annotated[
-        Path | None, typer.Option("--shrink", help="Write the smallest failing schedule here.")
+        Path | None,
+        typer.Option("--shrink", metavar="FILE", help="Write the smallest failing schedule here."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Run the quorum's own code through crashes, lost messages and lost disk writes.
+    """Run the Raft core through thousands of crashes and losses.
 
     Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
-    invariant broke, 1 if one did.
+    invariant broke, 1 if one did. A core runs two to five seeds of 60 s in a second.
+
+    \b
+    Examples:
+      quorumlog simulate --seeds 100
+      quorumlog simulate --seed 1434 --duration 17s
+      quorumlog simulate --mutant second_vote --shrink smallest.json
     """
-    if mutant is not None and mutant not in MUTANTS:
-        fail(f"--mutant {mutant}: there are {', '.join(MUTANTS)}", EXIT_USAGE)
-    chosen = None if faults is None else [name.strip() for name in faults.split(",")]
-    for name in chosen or []:
-        if name not in FAULTS:
-            fail(f"--faults {name}: there are {', '.join(FAULTS)}", EXIT_USAGE)
+    arguments = _arguments(nodes, duration, faults, mutant, schedule)
     if schedule is not None and seed is None:
         fail("--schedule needs the --seed that it was made with", EXIT_USAGE)
-    arguments: dict[str, Any] = {
-        "nodes": nodes,
-        "duration_ms": parse_duration_ms(duration),
-        "faults": chosen,
-        "mutant": mutant,
-        "schedule": None if schedule is None else _read_schedule(schedule),
-    }
     started_s = time.monotonic()
     wanted = range(seeds) if seed is None else range(seed, seed + 1)
     results = list(_run(wanted, arguments))
     failed = [result for result in results if not result.valid]
     summary = _summary(results, failed, time.monotonic() - started_s)
     if shrink_to is not None and failed:
-        smallest = shrink(failed[0])
-        shrink_to.write_text(json.dumps(smallest, indent=2) + "\n")
-        again = f"--seed {failed[0].seed} --schedule {shrink_to}"
-        say(f"wrote {shrink_to}; replay: {again}{'' if mutant is None else f' --mutant {mutant}'}")
+        _shrink(failed[0], shrink_to, mutant)
     if json_output:
         document(summary)
     else:
@@ -76,6 +85,31 @@ def simulate(
             say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
     if failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _shrink(result: SimulationResult, path: Path, mutant: str | None) -> None:
+    path.write_text(json.dumps(shrink(result), indent=2) + "\n")
+    again = f"--seed {result.seed} --schedule {path}"
+    say(f"wrote {path}; replay: {again}{'' if mutant is None else f' --mutant {mutant}'}")
+
+
+def _arguments(
+    nodes: int, duration: str, faults: str | None, mutant: str | None, schedule: Path | None
+) -> dict[str, Any]:
+    """Return what every seed is run with; end with a usage error if it makes no sense."""
+    if mutant is not None and mutant not in MUTANTS:
+        fail(f"--mutant {mutant}: there are {', '.join(MUTANTS)}", EXIT_USAGE)
+    chosen = None if faults is None else [name.strip() for name in faults.split(",")]
+    for name in chosen or []:
+        if name not in FAULTS:
+            fail(f"--faults {name}: there are {', '.join(FAULTS)}", EXIT_USAGE)
+    return {
+        "nodes": nodes,
+        "duration_ms": parse_duration_ms(duration),
+        "faults": chosen,
+        "mutant": mutant,
+        "schedule": None if schedule is None else _read_schedule(schedule),
+    }
 
 
 def parse_duration_ms(text: str) -> int:
@@ -99,22 +133,64 @@ def _read_schedule(path: Path) -> Any:
         fail(f"{path} is not a schedule: {error}", EXIT_USAGE)
 
 
-def _run_one(job: tuple[int, dict[str, Any]]) -> SimulationResult:
-    seed, arguments = job
-    return run_seed(seed, **arguments)
+def _run_some(seeds: Sequence[int], arguments: dict[str, Any]) -> list[SimulationResult]:
+    return [run_seed(seed, **arguments) for seed in seeds]
 
 
-def _run(seeds: Iterable[int], arguments: dict[str, Any]) -> Iterator[SimulationResult]:
-    jobs = [(seed, arguments) for seed in seeds]
-    if len(jobs) == 1:
-        yield _run_one(jobs[0])
+def _run(seeds: Sequence[int], arguments: dict[str, Any]) -> Iterator[SimulationResult]:
+    """Yield the results in the order of the seeds."""
+    if len(seeds) == 1:
+        yield from _run_some(seeds, arguments)
         return
-    workers = min(len(jobs), os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers) as pool:
-        results = pool.map(_run_one, jobs, chunksize=max(1, min(16, len(jobs) // workers)))
+    workers = min(len(seeds), os.cpu_count() or 1)
+    some = max(1, min(_SEEDS_PER_JOB_MAX, len(seeds) // workers))
+    with ProcessPoolExecutor(workers, initializer=_end_at_ctrl_c) as pool, _ended_with_us():
+        jobs = [
+            pool.submit(_run_some, seeds[place : place + some], arguments)
+            for place in range(0, len(seeds), some)
+        ]
         yield from track(
-            results, "simulating", total=len(jobs), console=Console(stderr=True), transient=True
+            _results(jobs, len(seeds)),
+            "simulating",
+            total=len(seeds),
+            console=Console(stderr=True),
+            transient=True,
         )
+
+
+@contextmanager
+def _ended_with_us() -> Iterator[None]:
+    """End the worker processes if the block is left early: by Ctrl-C, or by our own bug.
+
+    Their jobs are not cancelled: the executor itself ends those that have lost their processes.
+    """
+    try:
+        yield
+    except BaseException:
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+
+
+def _end_at_ctrl_c() -> None:
+    """Let Ctrl-C end a worker without a word: the command itself says what happened."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _results(
+    jobs: "Sequence[Future[list[SimulationResult]]]", total: int
+) -> Iterator[SimulationResult]:
+    """Yield every job's results, in order; say once how long it will take, if that is long."""
+    started_s, told = time.monotonic(), False
+    for job in jobs:
+        yield from job.result()
+        passed_s = time.monotonic() - started_s
+        if not told and passed_s > _ESTIMATE_AFTER_S:
+            told = True
+            done = sum(other.done() for other in jobs) / len(jobs)
+            left_s = passed_s / done - passed_s
+            if left_s > _WORTH_TELLING_S:
+                say(f"{total} seeds: about {left_s / 60:.1f} min to go; Ctrl-C ends it")
 
 
 def _summary(

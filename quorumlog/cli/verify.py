@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 from rich.console import Console
@@ -20,35 +20,60 @@ from quorumlog.cli.output import (
     data,
     document,
     fail,
+    one_line_errors,
 )
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Valid, Verdict
+    from quorumlog.chaos.engines import EngineChoice
 
 EXIT_STATUS: Final[Mapping["Valid", int]] = {
     True: EXIT_VALID,
     False: EXIT_FAILED,
     "unknown": EXIT_UNKNOWN,
 }
-_ENGINES: Final = ("spark", "local")
 _WORDS: Final[Mapping["Valid", str]] = {True: "VALID", False: "INVALID", "unknown": "UNKNOWN"}
 
 
+Engine = Annotated[
+    Literal["auto", "spark", "local"],
+    typer.Option(
+        help="local: in this process. spark: on Spark. auto: local while the history fits into "
+        "memory and no --master is named.",
+    ),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="A Spark master, as spark://host:port; else local cores."),
+]
+
+
 def verify(
-    history: Annotated[Path, typer.Argument(help="A run's directory, or a history file.")],
-    engine: Annotated[str, typer.Option(help="Who checks: spark or local.")] = "spark",
-    master: Annotated[str | None, typer.Option(help="A Spark master (local cores).")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write the report to this file.")] = None,
+    history: Annotated[
+        Path, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
+    ],
+    engine: Engine = "auto",
+    master: Master = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report to this file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check a history for loss, duplicates, order and linearizability.
+    """Check a history for loss, duplicates and wrong order.
 
     Exit status 0: valid. 1: invalid. 2: unknown, which is never printed as valid.
+
+    \b
+    Examples:
+      quorumlog verify run
+      quorumlog verify run/history.jsonl --json
+      quorumlog verify run --engine spark --master spark://host:7077
     """
     from quorumlog.chaos.history import HistoryError
     from quorumlog.chaos.spark.session import SparkUnavailable
 
     require_checkers()
+    check_engine(engine, master)
     if not history.exists():
         fail(f"{history}: no such file or directory", EXIT_USAGE)
     with bugs_are_no_verdict():
@@ -67,21 +92,17 @@ def verify(
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
-def judge(
-    directory: Path, *, engine: str, master: str | None, report: bool
-) -> "tuple[Verdict, Path | None]":
-    """Check a run, and leave the verdict (and the report, if asked for) beside its history.
+def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tuple[Verdict, Path]":
+    """Check a run, and leave the verdict and a report beside its history.
 
-    Returns the verdict and where the report is. Ends the command if there is no such engine. Raises
-    HistoryError and SparkUnavailable: the history stays, and can be checked again.
+    Returns the verdict and where the report is. Raises HistoryError and SparkUnavailable: the
+    history stays, and can be checked again.
     """
     from quorumlog.chaos.run import REPORT_FILE, VERDICT_FILE
 
     verdict = _judge(directory, engine=engine, master=master)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
     (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
-    if not report:
-        return verdict, None
     path = directory / REPORT_FILE
     _write_report(directory, verdict, path)
     return verdict, path
@@ -120,23 +141,40 @@ def print_verdict(verdict: "Verdict") -> None:
 
 def require_checkers() -> None:
     """End the command, before it costs time, if histories cannot be checked here."""
+    from quorumlog.chaos.extras import install_command
+
     for name in ("numpy", "pyarrow"):
         if find_spec(name) is None:
-            fail(f"histories and checks need {name}: pip install 'quorumlog[spark]'", EXIT_UNKNOWN)
+            fail(f"histories and checks need {name}: {install_command('chaos')}", EXIT_UNKNOWN)
 
 
-def _judge(history: Path, *, engine: str, master: str | None) -> "Verdict":
+def check_engine(engine: "EngineChoice", master: str | None) -> None:
+    """End the command, before it costs time, if the check could not be made as it is asked for."""
+    from quorumlog.chaos.spark.java import JavaNotFound, find_java
+    from quorumlog.chaos.spark.masters import MasterUnreachable, check_master
+
+    if engine == "local" and master is not None:
+        fail("--master is Spark's: leave it out, or --engine local", EXIT_USAGE)
+    if engine == "local" or (engine == "auto" and master is None):
+        return
+    if find_spec("pyspark") is None:
+        from quorumlog.chaos.extras import install_command
+
+        fail(f"--engine spark needs PySpark: {install_command('spark')}", EXIT_UNKNOWN)
+    with (
+        one_line_errors(JavaNotFound, MasterUnreachable, status=EXIT_UNKNOWN),
+        one_line_errors(ValueError, status=EXIT_USAGE),
+    ):
+        find_java()
+        if master is not None:
+            check_master(master)
+
+
+def _judge(history: Path, *, engine: "EngineChoice", master: str | None) -> "Verdict":
     from quorumlog.chaos.verify import verify_history
 
-    if engine not in _ENGINES:
-        fail(f"--engine {engine}: there are {' and '.join(_ENGINES)}", EXIT_USAGE)
     with _progress() as status:
-        return verify_history(
-            history,
-            engine="spark" if engine == "spark" else "local",
-            master=master,
-            progress=status,
-        )
+        return verify_history(history, engine=engine, master=master, progress=status)
 
 
 def _write_report(history: Path, verdict: "Verdict", path: Path) -> None:

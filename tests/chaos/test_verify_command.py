@@ -45,9 +45,14 @@ def test_a_person_sees_the_first_witness(tmp_path: Path) -> None:
     assert "lost send: send ok value 1 offset 0 by process 0" in text
 
 
-@pytest.mark.parametrize("options", [["absent"], [".", "--engine", "abacus"]])
+@pytest.mark.parametrize("options", [["absent"], [".", "--engine", "local", "--master", "yarn"]])
 def test_what_cannot_be_asked_is_a_usage_error(options: list[str]) -> None:
     assert CliRunner().invoke(app, options).exit_code == 64
+
+
+def test_a_small_history_is_checked_in_process_unless_spark_is_asked_for(tmp_path: Path) -> None:
+    _, text = run(VALID, tmp_path, "--engine", "auto", "--json")
+    assert json.loads(text)["engine"] == "local"
 
 
 @pytest.mark.parametrize("text", ["", "{}\n", "nonsense\n", "[]"])
@@ -62,7 +67,7 @@ def test_what_cannot_be_read_is_unknown_and_never_valid(text: str, tmp_path: Pat
 
 def test_a_run_keeps_its_verdict_and_its_report(tmp_path: Path) -> None:
     pq.write_table(INVALID.table(), tmp_path / "history.parquet")
-    verdict, report = judge(tmp_path, engine="local", master=None, report=True)
+    verdict, report = judge(tmp_path, engine="local", master=None)
     assert report == tmp_path / "report.html"
     assert "Invalid" in report.read_text()
     assert json.loads((tmp_path / "verdict.json").read_text()) == verdict.as_json()

@@ -1,1 +1,1 @@
-"""Nodes with one broken rule: a verdict that stays valid on them would prove nothing."""
+"""Nodes that differ in one part, for tests."""

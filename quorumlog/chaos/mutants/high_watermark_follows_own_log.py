@@ -1,6 +1,6 @@
 """A node whose high watermark follows the leader's own log end: it acknowledges what it alone has.
 
-`quorumlog chaos run --node-module tests.mutants.high_watermark_follows_own_log` must end invalid.
+`quorumlog chaos run --mutant high-watermark --fault pause-kill` must end invalid.
 """
 
 import sys
@@ -15,11 +15,15 @@ from quorumlog.node.main import main
 
 
 class Mutant(Partition):
+    """A partition whose leader counts no follower."""
+
     def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+        del role, now_ms
         return []
 
     def check_invariants(self, before: Marks, *, truncates: bool = False) -> None:
-        """The core would notice at once and end the node: here the history has to tell."""
+        """Check nothing: else the node would end, and here the history has to tell."""
+        del before, truncates
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A node with the same broken rule, whose core is let to notice it: the process ends, status 70."""
+"""A node whose high watermark follows its own log, and whose core notices it: exit status 70."""
 
 import sys
 from collections.abc import Iterable
@@ -11,7 +11,10 @@ from quorumlog.node.main import main
 
 
 class Mutant(Partition):
+    """A partition whose leader counts no follower, and checks its own invariants."""
+
     def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+        del role, now_ms
         return []
 
 

@@ -1,0 +1,76 @@
+"""Which engine checks a history: this process while the history fits into memory, Spark beyond.
+
+Both call the same functions, so the choice changes the time and never the verdict. Spark costs a
+JVM and seconds before it begins; it needs no more memory as the history grows
+(docs/decisions/0024-the-engine-is-chosen-by-size.md).
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from quorumlog.chaos.history.files import locate_history
+from quorumlog.chaos.history.model import HistoryError
+
+Engine = Literal["spark", "local"]
+EngineChoice = Literal["auto", "spark", "local"]
+ENGINE_CHOICES: Final[tuple[EngineChoice, ...]] = get_args(EngineChoice)
+
+# What the check held at its peak, rounded up: 290 to 340 bytes a message of a Parquet file, 5 bytes
+# a byte of JSON lines.
+BYTES_PER_MESSAGE: Final = 400
+BYTES_PER_BYTE_OF_JSON: Final = 6
+MEMORY_SHARE: Final = 0.5  # of the machine; the rest belongs to others
+CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
+
+
+def choose_engine(path: str | Path, *, master: str | None, memory_bytes: int) -> Engine:
+    """Return the engine for the history at `path` on a machine with `memory_bytes`.
+
+    A Spark master that is named, or a Spark session that is active already, asks for Spark.
+    Raises HistoryError if there is no history, or its Parquet file cannot be read.
+    """
+    if master is not None or _in_a_spark_session():
+        return "spark"
+    needed_bytes = memory_needed(locate_history(path))
+    return "local" if needed_bytes <= memory_bytes * MEMORY_SHARE else "spark"
+
+
+def memory_needed(file: Path) -> int:
+    """Estimate how many bytes the check of this file holds at once in this process."""
+    if file.suffix != ".parquet":
+        return file.stat().st_size * BYTES_PER_BYTE_OF_JSON
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        footer = pq.read_metadata(file)
+    except (pa.ArrowException, OSError) as error:
+        raise HistoryError(f"{file}: not a history: {error}") from error
+    groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
+    columns = [group.column(place) for group in groups for place in range(group.num_columns)]
+    messages: int = sum(
+        column.num_values for column in columns if column.path_in_schema.endswith(".offset")
+    )
+    return messages * BYTES_PER_MESSAGE
+
+
+def machine_memory(cgroup_limit: Path = CGROUP_LIMIT) -> int:
+    """Return the bytes of memory of this machine, or of the container that we run in."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory_bytes, int(cgroup_limit.read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no cgroup, or "max": no limit
+        return memory_bytes
+
+
+def _in_a_spark_session() -> bool:
+    """Tell whether spark-submit or a notebook has a Spark for us. Starts and imports nothing."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process
+        return True
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None

@@ -1,0 +1,35 @@
+"""Nodes with one broken rule each: a lab that finds nothing wrong with them proves nothing.
+
+Each is a module that runs as a node's program. It replaces one method of one part of the node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A node's program with a planted bug, and what a run must find."""
+
+    module: str
+    breaks: str
+
+
+MUTANTS: Final[Mapping[str, Mutant]] = {
+    "high-watermark": Mutant(
+        module="quorumlog.chaos.mutants.high_watermark_follows_own_log",
+        breaks="a leader acknowledges what it alone holds; pause-kill shows the loss",
+    ),
+    "broken-invariant": Mutant(
+        module="quorumlog.chaos.mutants.breaks_its_own_invariant",
+        breaks="the same, and the node notices it: its process ends by itself",
+    ),
+}
+
+
+def mutant_module(name: str) -> str:
+    """Return the module to run as a node. Raises ValueError with the names there are."""
+    if name not in MUTANTS:
+        raise ValueError(f"no mutant is called {name!r}; there are {', '.join(MUTANTS)}")
+    return MUTANTS[name].module

@@ -1,0 +1,68 @@
+"""`meta.json`: what explains a run later to somebody who was not there."""
+
+import platform
+import shlex
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from quorumlog import __version__
+from quorumlog.client import Admin, KafkaError
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.run import RunSettings, RunSummary
+
+# What decides how much a cluster may lose and still keep its promises.
+_TELLING: Final = (
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+)
+
+
+def meta_at_start(settings: "RunSettings", now: datetime | None = None) -> dict[str, Any]:
+    """Return what is known before the run: written at once, so that a run cut short has it."""
+    return {
+        "started_at": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "quorumlog": __version__,
+        "python": platform.python_version(),
+        "platform": f"{sys.platform} {platform.machine()}",
+        "command": shlex.join(settings.command) or None,
+        "workload": settings.workload,
+        "faults": list(settings.faults),
+        "duration_s": settings.duration_s,
+        "seed": settings.seed,
+        "driver": settings.driver,
+        "nodes": settings.nodes if settings.bootstrap is None else None,
+        "bootstrap": settings.bootstrap,
+        "topic": settings.topic,
+        "partitions": settings.partitions,
+        "replication_factor": settings.replication_factor,
+        "rate_per_s": settings.rate_per_s,
+        "config": dict(settings.config),
+        "node_module": settings.node_module,
+    }
+
+
+def meta_at_end(started: Mapping[str, Any], summary: "RunSummary") -> dict[str, Any]:
+    """Return all of it: what was planned, and what became of it."""
+    return {
+        **started,
+        "topic_settings": dict(summary.topic_settings),
+        "seconds": round(summary.seconds, 1),
+        "faults_carried_out": summary.faults,
+        "faults_not_met": list(summary.not_met),
+    }
+
+
+async def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
+    """Ask the cluster which settings of the topic are in force. A refusal is told as the value."""
+    try:
+        async with Admin(bootstrap) as admin:
+            configs = await admin.describe_configs("topic", topic)
+    except (KafkaError, ConnectionError) as error:
+        return dict.fromkeys(_TELLING[:1], f"not known: {error}")
+    return {name: configs[name].value or "" for name in _TELLING if name in configs}

@@ -1,0 +1,39 @@
+"""Spark masters: which texts name one, and whether one answers, before a check costs time."""
+
+import re
+import socket
+from typing import Final
+
+CONNECT_TIMEOUT_S: Final = 5.0
+_STANDALONE: Final = "spark://"
+_OTHERS: Final = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[[\d,]+\]|yarn|k8s://.+")
+
+
+class MasterUnreachable(Exception):
+    """No Spark master listens at any of the addresses; the message names them."""
+
+
+def check_master(master: str) -> None:
+    """Make sure that `master` names a Spark master, and that a standalone one listens.
+
+    Raises ValueError with the forms there are, and MasterUnreachable. Spark itself tries for a
+    minute and a half before it says so.
+    """
+    if _OTHERS.fullmatch(master):
+        return
+    if not master.startswith(_STANDALONE):
+        raise ValueError(
+            f"--master {master}: write local[*], local[2], spark://host:port, yarn or k8s://..."
+        )
+    reasons = []
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+            raise ValueError(f"--master {master}: write it as spark://host:port[,host:port]")
+        try:
+            socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            reasons.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise MasterUnreachable(f"no Spark master listens: {'; '.join(reasons)}")

@@ -1,0 +1,91 @@
+"""The options of `quorumlog chaos run`: their help, their values, and what is refused at once."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from quorumlog.chaos.drivers import DRIVERS
+from quorumlog.chaos.faults import FAULTS
+from quorumlog.chaos.mutants import MUTANTS
+from quorumlog.chaos.workloads import WORKLOADS
+
+NO_FAULTS: Final = "none"
+
+
+def _one_of(names: Iterable[str], what: str) -> Callable[[str | None], str | None]:
+    """Return a callback that refuses, as a usage error, a value that is none of `names`."""
+    known = tuple(names)
+
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in known:
+            raise typer.BadParameter(f"no {what} is called {value!r}; there are {', '.join(known)}")
+        return value
+
+    return check
+
+
+Workload = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"What clients do: {', '.join(WORKLOADS)}.",
+        callback=_one_of(WORKLOADS, "workload"),
+        autocompletion=lambda: list(WORKLOADS),
+    ),
+]
+Fault = Annotated[
+    str,
+    typer.Option(
+        metavar="FAULT[,FAULT]",
+        help=f"What breaks: {', '.join(FAULTS)}; or {NO_FAULTS}.",
+        autocompletion=lambda: [*FAULTS, NO_FAULTS],
+    ),
+]
+Duration = Annotated[str, typer.Option(metavar="TIME", help="How long faults go on: 60s, 2m.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Decides schedule and workload.")]
+Nodes = Annotated[
+    int, typer.Option(metavar="N", help="Nodes of the cluster that is started.", min=1)
+]
+DriverName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help=f"Client library: {', '.join(DRIVERS)}.",
+        callback=_one_of(DRIVERS, "driver"),
+        autocompletion=lambda: list(DRIVERS),
+    ),
+]
+Bootstrap = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Run against this cluster instead of starting one."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="For history, verdict and report; else runs/<time>."),
+]
+Rate = Annotated[float, typer.Option(metavar="N", help="Sends a second, of all producers.")]
+Partitions = Annotated[int, typer.Option(metavar="N", help="Partitions of the topic.", min=1)]
+Replication = Annotated[int, typer.Option(metavar="N", help="Replicas of a partition.", min=1)]
+ScheduleFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Take the faults from this file, not from the seed."),
+]
+Config = Annotated[
+    list[str] | None,
+    typer.Option("--config", metavar="NAME=VALUE", help="A setting of the nodes; repeat."),
+]
+MutantName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"Plant a bug, to see it found: {', '.join(MUTANTS)}.",
+        callback=_one_of(MUTANTS, "mutant"),
+        autocompletion=lambda: list(MUTANTS),
+    ),
+]
+NodeModule = Annotated[
+    str | None, typer.Option(metavar="MODULE", help="A Python module of yours, run as each node.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

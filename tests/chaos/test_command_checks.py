@@ -1,0 +1,79 @@
+"""What cannot work is refused before a run costs time, or anything is started or removed."""
+
+import importlib.util
+import json
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from quorumlog.chaos.mutants import MUTANTS
+from quorumlog.chaos.run import RunSettings
+from quorumlog.chaos.run_meta import meta_at_start
+from quorumlog.cli.chaos_commands import app
+from quorumlog.cli.verify import check_engine
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--rate", "0"], "--rate 0: it must be above 0"),
+        (["--rate", "nan"], "--rate nan"),
+        (["--engine", "flink"], "'flink' is not one of"),
+        (["--engine", "local", "--master", "local[2]"], "--master is Spark's"),
+        (["--master", "flink://host"], "--master flink://host"),
+        (["--driver", "java"], "no driver is called 'java'"),
+        (["--workload", "bank"], "no workload is called 'bank'"),
+        (["--fault", "kil"], "no fault is called 'kil'"),
+        (["--mutant", "none"], "no mutant is called 'none'"),
+        (["--mutant", "high-watermark", "--node-module", "mine"], "give one"),
+        (["--duration", "0s"], "it must be positive"),
+        (["--duration", "2s"], "no room for a fault"),
+        (["--nodes", "0"], "--nodes"),
+        (["--partitions", "0"], "--partitions"),
+    ],
+)
+def test_a_usage_error_is_told_at_once(options: list[str], said: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["run", "--out", str(tmp_path / "run"), *options])
+    # The framework itself ends with 2 here; `main` makes it 64.
+    assert result.exit_code in {2, 64}
+    assert said in result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_spark_that_is_not_there_is_told_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def find_spec(name: str) -> ModuleSpec | None:
+        return None if name == "pyspark" else importlib.util.find_spec(name)
+
+    monkeypatch.setattr("quorumlog.cli.verify.find_spec", find_spec)
+    with pytest.raises(typer.Exit) as ended:
+        check_engine("spark", None)
+    assert ended.value.exit_code == 2
+    assert "--engine spark needs PySpark: pip install '" in capsys.readouterr().err
+    check_engine("auto", None)
+    check_engine("local", None)
+
+
+@pytest.mark.parametrize("changes", [{"rate_per_s": -1.0}, {"duration_s": 0.0}, {"faults": ("x",)}])
+def test_settings_that_no_run_can_have_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"above 0|no fault"):
+        RunSettings(out=Path("run"), **changes)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_every_mutant_is_a_module_that_the_wheel_has() -> None:
+    result = CliRunner().invoke(app, ["list", "--json"])
+    assert set(json.loads(result.stdout)["mutants"]) == set(MUTANTS)
+    for mutant in MUTANTS.values():
+        assert importlib.util.find_spec(mutant.module) is not None
+        assert mutant.module.startswith("quorumlog.")
+
+
+def test_what_explains_a_run_is_written_before_it() -> None:
+    settings = RunSettings(out=Path("run"), command=("quorumlog", "chaos", "run", "--out", "a b"))
+    meta = meta_at_start(settings)
+    assert meta["command"] == "quorumlog chaos run --out 'a b'"
+    assert {"started_at", "quorumlog", "python", "seed", "config"} <= set(meta)

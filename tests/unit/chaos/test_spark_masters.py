@@ -1,0 +1,39 @@
+"""A Spark master is looked at before a check costs time."""
+
+import socket
+
+import pytest
+
+from quorumlog.chaos.spark.masters import MasterUnreachable, check_master
+from quorumlog.chaos.spark.session import in_short
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[2]", "local[*]", "local[2,4]", "yarn", "k8s://https://host:443"]
+)
+def test_these_name_a_master(master: str) -> None:
+    check_master(master)
+
+
+@pytest.mark.parametrize(
+    "master", ["", "nobody", "local[x]", "spark://", "spark://host", "spark://host:0", "http://h:1"]
+)
+def test_these_name_none(master: str) -> None:
+    with pytest.raises(ValueError, match="--master"):
+        check_master(master)
+
+
+def test_one_standalone_master_of_several_must_listen() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))  # it does not listen
+        absent, present = bound.getsockname()[1], listener.getsockname()[1]
+        check_master(f"spark://127.0.0.1:{absent},127.0.0.1:{present}")
+        with pytest.raises(MasterUnreachable, match=f"127.0.0.1:{absent}: Connection refused"):
+            check_master(f"spark://127.0.0.1:{absent}")
+
+
+def test_an_error_of_the_jvm_is_told_without_its_stack() -> None:
+    text = "\nA: first\n\tat a\nCaused by: B: second\n\tat b\nCaused by: e: third\n\t.."
+    assert in_short(text) == "A: first Caused by: e: third"
+    assert in_short("") == ""
+    assert len(in_short("x" * 10_000)) <= 500
