@@ -67,9 +67,9 @@ def simulate(
       quorumlog simulate --seed 1434 --duration 17s
       quorumlog simulate --mutant second_vote --shrink smallest.json
     """
-    arguments = _arguments(nodes, duration, faults, mutant, schedule)
     if schedule is not None and seed is None:
         fail("--schedule needs the --seed that it was made with", EXIT_USAGE)
+    arguments = _arguments(nodes, duration, faults, mutant, schedule)
     started_s = time.monotonic()
     wanted = range(seeds) if seed is None else range(seed, seed + 1)
     results = list(_run(wanted, arguments))
