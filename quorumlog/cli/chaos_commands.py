@@ -171,11 +171,11 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
 
 
 def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
+    faults = f"{summary.faults} {'fault' if summary.faults == 1 else 'faults'}"
     data(
         f"{summary.sends_ok} sends acknowledged, {summary.sends_info} unknown, "
-        f"{summary.sends_fail} failed; {summary.records_read} records read; "
-        f"{summary.faults} faults ({verdict.figures.get('faults', 0)} kills and pauses of nodes) "
-        f"in {summary.seconds:.0f} s"
+        f"{summary.sends_fail} failed; {summary.records_read} records read; {faults} "
+        f"({verdict.figures.get('faults', 0)} kills and pauses) in {summary.seconds:.0f} s"
     )
     if summary.not_met:
         data(f"not met, for lack of time: {', '.join(summary.not_met)}")
