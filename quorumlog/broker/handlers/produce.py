@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.core.admission import ZSTD_SINCE, is_zstd_too_early
 from quorumlog.broker.core.data_path import ProduceResult
 from quorumlog.broker.handlers.api import ApiHandler, Disconnect, Reply
 from quorumlog.broker.handlers.leaders import leader_hints
@@ -12,6 +13,7 @@ from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -26,6 +28,10 @@ TOPIC_IDS_SINCE: Final = 13
 LEADER_HINTS_SINCE: Final = 10  # KIP-951
 _INTERNAL: Final = ProduceResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="only brokers write to this topic"
+)
+_ZSTD_TOO_EARLY: Final = ProduceResult(
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    error_message=f"zstd is for version {ZSTD_SINCE} of Produce and later",
 )
 
 
@@ -51,6 +57,11 @@ class _Answer:
         slot.log_append_time_ms = result.log_append_time_ms
         slot.log_start_offset = result.log_start_offset
         slot.error_message = result.error_message
+        if result.record_errors:
+            slot.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in result.record_errors
+            ]
         if result.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             self._hint(at, slot)
         self.waiting -= 1
@@ -111,9 +122,11 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
                 done(ProduceResult(ErrorCode.UNKNOWN_TOPIC_ID))
             elif name in INTERNAL_TOPICS:  # what a coordinator cannot read would silence it
                 done(_INTERNAL)
+            elif is_zstd_too_early(records := _records(data), header.api_version):
+                done(_ZSTD_TOO_EARLY)
             else:
                 context.replicas.append_then(
-                    at, _records(data), acks=request.acks, timeout_ms=request.timeout_ms, done=done
+                    at, records, acks=request.acks, timeout_ms=request.timeout_ms, done=done
                 )
     if request.acks == 0:
         _disconnect_if_refused(answer.response)
