@@ -35,7 +35,7 @@ from quorumlog.wire.codec.records import (
 
 # DEVIATION: Kafka takes as many records as there are, and lists every one that is wrong.
 # docs/decisions/0024-every-record-is-looked-at.md
-ITEMS_MAX: Final = 1_000_000  # records and their headers in one batch: half a second of work
+ITEMS_MAX: Final = 250_000  # records and their headers in one batch: a quarter of a second
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024  # or max.message.bytes, if that is more
 RECORD_ERRORS_MAX: Final = 1000
 RECORD_ERRORS_SHOWN: Final = 3  # in the message for the whole batch

@@ -1,6 +1,7 @@
 """Produce (API key 0): each partition's batch to its leader here; the answer when all are known."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -26,6 +27,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINTS_SINCE: Final = 10  # KIP-951
+SLICE_S: Final = 0.02
 _INTERNAL: Final = ProduceResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="only brokers write to this topic"
 )
@@ -99,8 +101,22 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
 
 
 def handle(context: BrokerContext, header: RequestHeader, request: ProduceRequest) -> Reply:
-    """Append every batch now; answer now, or when the last acks=all is committed or timed out."""
+    """Append every batch; answer now, or when the last acks=all is committed or timed out.
+
+    What takes longer than SLICE_S goes on in slices: to look at every record is work that grows
+    with the request, and others need the event loop meanwhile.
+    """
     answer = _Answer(context, header.api_version)
+    steps = _append_each(context, header, request, answer)
+    if _is_done(steps):
+        return _conclude(request, answer)
+    return _go_on(steps, request, answer)
+
+
+def _append_each(
+    context: BrokerContext, header: RequestHeader, request: ProduceRequest, answer: _Answer
+) -> Iterator[None]:
+    """Append batch after batch, and yield before each."""
     refusal = _refusal(request)
     topic_names = context.image.topic_names
     # All are counted before the first can be done.
@@ -112,6 +128,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
         topic_response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         answer.response.responses.append(topic_response)
         for data in topic.partition_data:
+            yield
             slot = PartitionProduceResponse(index=data.index)
             topic_response.partition_responses.append(slot)
             at = TopicPartition(name or "", data.index)
@@ -128,6 +145,30 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
                 context.replicas.append_then(
                     at, records, acks=request.acks, timeout_ms=request.timeout_ms, done=done
                 )
+
+
+def _is_done(steps: Iterator[None]) -> bool:
+    """Take the steps that begin within SLICE_S; return whether these were all."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + SLICE_S
+    return all(loop.time() < until_s for _ in steps)
+
+
+async def _go_on(
+    steps: Iterator[None], request: ProduceRequest, answer: _Answer
+) -> ProduceResponse | None:
+    while True:
+        await asyncio.sleep(0)
+        if _is_done(steps):
+            break
+    outcome = _conclude(request, answer)
+    return await outcome if isinstance(outcome, asyncio.Future) else outcome
+
+
+def _conclude(
+    request: ProduceRequest, answer: _Answer
+) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
+    """Return the answer, or what it will be; there is none to a request with acks=0."""
     if request.acks == 0:
         _disconnect_if_refused(answer.response)
         return None

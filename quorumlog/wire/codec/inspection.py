@@ -191,15 +191,18 @@ def _read_varint(data: Buffer, position: int, bytes_max: int) -> tuple[int, int]
 
 def iterate_facts(data: Buffer, header: BatchHeader) -> Iterator[RecordFacts]:
     """Yield what a topic's limits ask of each record. `inspect_records` has passed the records."""
-    p = 0
+    p, base_timestamp, varint = 0, header.base_timestamp, _read_varint
     for _ in range(header.record_count):
-        size, start = _read_varint(data, p, 5)
-        written, at = _read_varint(data, start + 1, 10)
-        _, at = _read_varint(data, at, 5)
-        key_length, _ = _read_varint(data, at, 5)
-        timestamp_ms = header.base_timestamp + (written >> 1 ^ -(written & 1))
-        yield RecordFacts(timestamp_ms, key_length != _NULL)
-        p = start + (size >> 1)
+        size, p = (data[p], p + 1) if data[p] < 0x80 else varint(data, p, 5)
+        end = p + (size >> 1)
+        p += 1  # the attributes
+        time, p = (data[p], p + 1) if data[p] < 0x80 else varint(data, p, 10)
+        while data[p] >= 0x80:  # the offset delta
+            p += 1
+        p += 1
+        key = data[p] if data[p] < 0x80 else varint(data, p, 5)[0]
+        yield RecordFacts(base_timestamp + (time >> 1 ^ -(time & 1)), key != _NULL)
+        p = end
 
 
 def with_max_timestamp(

@@ -1,9 +1,13 @@
-"""Produce requests whose records are against the rules, asked over a connection."""
+"""Produce requests whose records are against the rules, or many, asked over a connection."""
 
+import asyncio
+import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from quorumlog.broker.handlers import produce as produce_handler
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.create_topics import (
@@ -24,8 +28,10 @@ from quorumlog.wire.codec.messages.produce import (
     TopicProduceData,
 )
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
-from quorumlog.wire.io.connection import KafkaConnection
+from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection
 from tests.unit.broker.groups.asking import asking, run, versions
+from tests.unit.broker.groups.asking import create as create_partitions
+from tests.unit.broker.groups.single_broker import SingleBroker
 from tests.unit.wire import handmade
 
 NOW_MS = 1_700_000_000_000
@@ -167,3 +173,80 @@ def test_zstd_needs_a_newer_request(tmp_path: Path) -> None:
                 assert refused is (answer.error_code != ErrorCode.NONE)
 
     run(scenario())
+
+
+class Turns:
+    """Counts the turns of the event loop, and notes in which one each append happens."""
+
+    def __init__(self, broker: SingleBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0
+        self.of_appends: list[int] = []
+        append_then = broker.replicas.append_then
+
+        def noted(*arguments: Any, **named: Any) -> None:
+            self.of_appends.append(self.now)
+            append_then(*arguments, **named)
+
+        monkeypatch.setattr(broker.replicas, "append_then", noted)
+        self._turn()
+
+    def _turn(self) -> None:
+        self.now += 1
+        self._next = asyncio.get_running_loop().call_soon(self._turn)
+
+    def stop(self) -> None:
+        self._next.cancel()
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("slice_s", [-1, 1000])
+def test_a_request_that_takes_long_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_s: int, acks: int
+) -> None:
+    monkeypatch.setattr(produce_handler, "SLICE_S", slice_s)
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            await create_partitions(connection, "t", 4)
+            turns = Turns(broker, monkeypatch)
+            batch = encode_batch([Record(0, 1, None, b"v")])
+            request = to_partitions([batch, b"nonsense", batch, batch], acks)
+            for count in (1, 2):
+                response = await connection.send(request, version=LAST_BY_NAME)
+                answers = response.responses[0].partition_responses
+                assert [one.index for one in answers] == [0, 1, 2, 3]
+                assert [one.base_offset for one in answers] == [count - 1, -1, count - 1, count - 1]
+                assert answers[1].error_code == ErrorCode.INVALID_RECORD
+                assert len({*turns.of_appends}) == (4 * count if slice_s < 0 else count)
+            turns.stop()
+
+    run(scenario())
+
+
+def test_in_slices_too_acks_0_has_no_answer_and_an_error_closes_the_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(produce_handler, "SLICE_S", -1)
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            await create_partitions(connection, "t", 2)
+            batch = encode_batch([Record(0, 1, None, b"v")])
+            connection.send_no_reply(to_partitions([batch, batch], 0), version=LAST_BY_NAME)
+            assert await values(connection) == [b"v"]
+            connection.send_no_reply(to_partitions([batch, b"nonsense"], 0), version=LAST_BY_NAME)
+            with pytest.raises(ConnectionLost):
+                await values(connection)
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "acks=0, t-1: INVALID_RECORD" in caplog.text
+
+
+def to_partitions(batches: list[bytes], acks: int) -> ProduceRequest:
+    data = [
+        PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)
+    ]
+    topic = TopicProduceData(name="t", partition_data=data)
+    return ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[topic])
