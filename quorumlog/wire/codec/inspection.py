@@ -6,6 +6,9 @@ than the decoder of a consumer (`records.decode_batch`): what passes here, every
 Sources: the record format of KIP-98; Kafka's `DefaultRecord.readFrom` and `LogValidator`.
 """
 
+# DEVIATION: Kafka takes other offset deltas, lengths below -1, attributes, and any bytes as a key.
+# docs/decisions/0024-every-record-is-looked-at.md
+
 from collections.abc import Iterator
 from struct import Struct as Packer
 from typing import Final, NamedTuple
