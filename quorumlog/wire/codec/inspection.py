@@ -21,6 +21,7 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     CRC_END,
     HEADER_BYTES,
+    RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     Compression,
@@ -70,6 +71,8 @@ def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> Rec
     Raises CorruptBatch; BatchTooLarge if there are more than `items_max` records and headers of
     records in all, which bounds the time that this takes.
     """
+    if header.record_count * RECORD_BYTES_MIN > len(data):
+        raise CorruptBatch(f"{header.record_count} records in {len(data)} bytes")
     if header.record_count > items_max:
         raise BatchTooLarge(f"{header.record_count} records in one batch: at most {items_max}")
     try:
@@ -158,6 +161,8 @@ def _skip_headers(data: Buffer, p: int, headers_left: int) -> tuple[int, int]:
     count, p = _read_varint(data, p, 5)
     if count & 1:
         raise CorruptBatch("a negative number of headers")
+    if count > len(data) - p:  # a header takes two bytes, and `count` is twice their number
+        raise CorruptBatch(f"{count >> 1} headers in {len(data) - p} bytes")
     headers_left -= count >> 1
     if headers_left < 0:
         raise BatchTooLarge("too many headers of records in one batch")

@@ -98,8 +98,10 @@ BODY = b"\0\0\0" + sized(b"k") + sized(b"v") + varint(0)
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"", "too early"),
+        (b"", "1 records in 0 bytes"),
         (GOOD[:-1], "too early"),
+        (record(0, 0, None, None)[:-1], "1 records in 6 bytes"),
+        (varint(9) + BODY[:-1] + varint(2) + b"\0\1", "2 headers in 2 bytes"),
         (GOOD + b"\0", "1 bytes after the last record"),
         (b"\xff" * 20, "more than 5 bytes"),
         (varint(len(BODY) + 1) + BODY, "another length than it says"),
