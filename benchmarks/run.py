@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import failover, load
+from benchmarks.admission import admission
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
 from benchmarks.peers import apache_kafka, bare_mb_per_s
 from quorumlog import Admin, LocalCluster
@@ -28,7 +29,17 @@ KAFKA_WARM_UP_S: Final = 60.0
 PATIENCE_S: Final = 30.0
 _IDLE_S: Final = 8.0
 _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
-_PARTS: Final = ("start", "idle", "failover", "throughput", "latency", "confluent", "bare", "kafka")
+_PARTS: Final = (
+    "admission",
+    "start",
+    "idle",
+    "failover",
+    "throughput",
+    "latency",
+    "confluent",
+    "bare",
+    "kafka",
+)
 
 
 def _up(directory: Path) -> float:
@@ -304,6 +315,8 @@ def main() -> None:
     parts = set(given.only.split(","))
     table = Table()
     print(f"load average before: {os.getloadavg()[0]:.1f} (quiet is below 1)")
+    if "admission" in parts:
+        admission(table)
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as scratch:
         cluster = start(table, Path(scratch) / "cluster")
         try:

@@ -106,6 +106,7 @@ _LEAST: Final[Mapping[str, int]] = {
             "controller.quorum.retry.backoff.ms",
             "group.initial.rebalance.delay.ms",
             "log.message.timestamp.after.max.ms",
+            "log.message.timestamp.before.max.ms",
             "max.connections",
             "message.max.bytes",
             "offset.metadata.max.bytes",

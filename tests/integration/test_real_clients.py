@@ -75,6 +75,35 @@ def test_confluent_kafka_reads_what_it_wrote_in_every_codec(
     assert seen == {value * 20 for value in VALUES}
 
 
+def test_confluent_kafka_is_told_which_records_a_compacted_topic_refuses(
+    cluster: LocalCluster,
+) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    wanted = NewTopic("compacted", 1, 3, config={"cleanup.policy": "compact"})
+    admin.create_topics([wanted])["compacted"].result(WAIT_S)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "linger.ms": 200, "acks": "all"}
+    )
+    outcomes: dict[bytes, str | None] = {}
+
+    def delivered(error: confluent_kafka.KafkaError | None, message: object) -> None:
+        assert isinstance(message, confluent_kafka.Message)
+        outcomes[message.value() or b""] = None if error is None else error.name()
+
+    wrong = {3, 7}  # librdkafka tells the others apart only if there is more than one
+    for number in range(10):  # one batch
+        key = None if number in wrong else b"k"
+        producer.produce("compacted", b"%d" % number, key, on_delivery=delivered)
+    assert producer.flush(WAIT_S) == 0
+    assert outcomes == {
+        b"%d" % number: "INVALID_RECORD" if number in wrong else "_INVALID_DIFFERENT_RECORD"
+        for number in range(10)
+    }
+    producer.produce("compacted", b"again", b"k", on_delivery=delivered)
+    assert producer.flush(WAIT_S) == 0
+    assert outcomes[b"again"] is None
+
+
 def test_aiokafka_reads_what_it_wrote(cluster: LocalCluster) -> None:
     create(cluster.bootstrap, "aiokafka")
 

@@ -49,7 +49,7 @@ def test_acks_all_is_on_every_replica(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         for number in range(20):
             produced = await cluster.produce(BROKERS[0], b"%d" % number)
-            assert produced == (ErrorCode.NONE, number, -1, 0, None)
+            assert produced == (ErrorCode.NONE, number, -1, 0, None, ())
             for node in cluster.nodes.values():
                 assert node.offsets()[1] == number + 1
         await until(lambda: all(node.offsets() == (20, 20) for node in cluster.nodes.values()))

@@ -28,14 +28,25 @@ class ReadEnd(Enum):
     LOG_END = "log_end"
 
 
+class RecordError(NamedTuple):
+    """Why one record, by its index in its batch, cannot be appended (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"RecordError(batchIndex={self.batch_index}, message='{self.message}')"
+
+
 class ProduceResult(NamedTuple):
-    """What became of one append; offsets are -1 unless `error_code` is NONE."""
+    """What became of one append; its offset is -1 unless `error_code` is NONE."""
 
     error_code: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1  # -1: the producer's own timestamps were kept
     log_start_offset: int = -1
     error_message: str | None = None
+    record_errors: Sequence[RecordError] = ()  # the records that are the reason, if single ones are
 
 
 ProduceDone = Callable[[ProduceResult], None]

@@ -16,6 +16,7 @@ class BrokerSettings:
     # Produce.
     min_insync_replicas: int = 1
     message_max_bytes: int = 1_048_588  # of one batch, compressed, with its header
+    log_message_timestamp_before_max_ms: int = 9_223_372_036_854_775_807
     log_message_timestamp_after_max_ms: int = 3_600_000
     producer_id_expiration_ms: int = 86_400_000
     producer_id_expiration_check_interval_ms: int = 600_000

@@ -18,8 +18,8 @@ class Disconnect(Exception):
     """Raised by a handler: close the connection, because no answer could say what is wrong."""
 
 
-Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response] | None
-"""A response now, later (Future), as a task (coroutine), or never (None: acks=0)."""
+Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response | None] | None
+"""A response now, later (Future), as a task (coroutine), or never (None, also a task's: acks=0)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

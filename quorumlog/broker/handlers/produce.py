@@ -1,9 +1,11 @@
 """Produce (API key 0): each partition's batch to its leader here; the answer when all are known."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+from quorumlog.broker.core.admission import ZSTD_SINCE, is_zstd_too_early
 from quorumlog.broker.core.data_path import ProduceResult
 from quorumlog.broker.handlers.api import ApiHandler, Disconnect, Reply
 from quorumlog.broker.handlers.leaders import leader_hints
@@ -12,6 +14,7 @@ from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.produce import (
+    BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionProduceData,
@@ -24,8 +27,13 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINTS_SINCE: Final = 10  # KIP-951
+SLICE_S: Final = 0.02
 _INTERNAL: Final = ProduceResult(
     ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="only brokers write to this topic"
+)
+_ZSTD_TOO_EARLY: Final = ProduceResult(
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    error_message=f"zstd is for version {ZSTD_SINCE} of Produce and later",
 )
 
 
@@ -51,6 +59,11 @@ class _Answer:
         slot.log_append_time_ms = result.log_append_time_ms
         slot.log_start_offset = result.log_start_offset
         slot.error_message = result.error_message
+        if result.record_errors:
+            slot.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                for index, message in result.record_errors
+            ]
         if result.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             self._hint(at, slot)
         self.waiting -= 1
@@ -88,8 +101,22 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
 
 
 def handle(context: BrokerContext, header: RequestHeader, request: ProduceRequest) -> Reply:
-    """Append every batch now; answer now, or when the last acks=all is committed or timed out."""
+    """Append every batch; answer now, or when the last acks=all is committed or timed out.
+
+    What takes longer than SLICE_S goes on in slices: to look at every record is work that grows
+    with the request, and others need the event loop meanwhile.
+    """
     answer = _Answer(context, header.api_version)
+    steps = _append_each(context, header, request, answer)
+    if _is_done(steps):
+        return _conclude(request, answer)
+    return _go_on(steps, request, answer)
+
+
+def _append_each(
+    context: BrokerContext, header: RequestHeader, request: ProduceRequest, answer: _Answer
+) -> Iterator[None]:
+    """Append batch after batch, and yield before each."""
     refusal = _refusal(request)
     topic_names = context.image.topic_names
     # All are counted before the first can be done.
@@ -101,6 +128,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
         topic_response = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
         answer.response.responses.append(topic_response)
         for data in topic.partition_data:
+            yield
             slot = PartitionProduceResponse(index=data.index)
             topic_response.partition_responses.append(slot)
             at = TopicPartition(name or "", data.index)
@@ -111,10 +139,36 @@ def handle(context: BrokerContext, header: RequestHeader, request: ProduceReques
                 done(ProduceResult(ErrorCode.UNKNOWN_TOPIC_ID))
             elif name in INTERNAL_TOPICS:  # what a coordinator cannot read would silence it
                 done(_INTERNAL)
+            elif is_zstd_too_early(records := _records(data), header.api_version):
+                done(_ZSTD_TOO_EARLY)
             else:
                 context.replicas.append_then(
-                    at, _records(data), acks=request.acks, timeout_ms=request.timeout_ms, done=done
+                    at, records, acks=request.acks, timeout_ms=request.timeout_ms, done=done
                 )
+
+
+def _is_done(steps: Iterator[None]) -> bool:
+    """Take the steps that begin within SLICE_S; return whether these were all."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + SLICE_S
+    return all(loop.time() < until_s for _ in steps)
+
+
+async def _go_on(
+    steps: Iterator[None], request: ProduceRequest, answer: _Answer
+) -> ProduceResponse | None:
+    while True:
+        await asyncio.sleep(0)
+        if _is_done(steps):
+            break
+    outcome = _conclude(request, answer)
+    return await outcome if isinstance(outcome, asyncio.Future) else outcome
+
+
+def _conclude(
+    request: ProduceRequest, answer: _Answer
+) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
+    """Return the answer, or what it will be; there is none to a request with acks=0."""
     if request.acks == 0:
         _disconnect_if_refused(answer.response)
         return None

@@ -6,7 +6,7 @@ Everything up to the append happens within the call, so that the caller's buffer
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.core.admission import admit
+from quorumlog.broker.core.admission import Admission, admit
 from quorumlog.broker.core.data_path import ACKS_ALL, ProduceDone, ProduceResult
 from quorumlog.broker.io.deadline_timer import DeadlineTimer, monotonic_ms
 from quorumlog.broker.io.partition_driver import PartitionDriver, PendingProduce
@@ -62,13 +62,12 @@ class Appends:
             done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MANY_WAIT))
             return
         wall_ms = self._now_ms()
-        error_code, header, reason = admit(
-            records, self._replicas.limits_of(topic_partition.topic), wall_ms
-        )
-        if header is None:
-            done(ProduceResult(error_code, error_message=reason))
+        limits = self._replicas.limits_of(topic_partition.topic)
+        admission = admit(records, limits, wall_ms, topic_partition)
+        if admission.header is None:
+            done(_refused(admission, driver))
             return
-        appended = self._append_once(driver, records, header, wall_ms)
+        appended = self._append_once(driver, admission.records, admission.header, wall_ms)
         if isinstance(appended, ProduceResult):
             done(appended)
             return
@@ -112,3 +111,12 @@ class Appends:
     def _expire(self, now_ms: int) -> None:
         for wait in self._deadlines.expire(now_ms):
             wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
+
+
+def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:
+    return ProduceResult(
+        admission.error_code,
+        log_start_offset=driver.partition.log_start_offset,
+        error_message=admission.reason,
+        record_errors=admission.record_errors,
+    )

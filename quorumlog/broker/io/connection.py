@@ -182,6 +182,8 @@ class Connection(FrameProtocol):
             error = None if answer.cancelled() else answer.exception()
             if isinstance(error, InvariantViolation):
                 self._server.on_fatal(error)
+            elif isinstance(error, Disconnect):
+                self.close(error)
             elif answer.cancelled() or error is not None:
                 self._handler_failed(header, error)
             elif answer.result() is not None:

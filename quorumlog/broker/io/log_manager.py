@@ -61,6 +61,7 @@ class LogManager:
     """
 
     def __init__(self, disk: Disk, directory: str, log_settings: LogSettings) -> None:
+        self.cleanup_policy: Final = log_settings.cleanup_policy  # of topics that name none
         self._disk: Final = disk
         self._directory: Final = directory
         self._log_settings: Final = log_settings

@@ -16,6 +16,7 @@ from quorumlog.broker.core.partition import Partition
 from quorumlog.broker.core.producer_state import ProducerStates
 from quorumlog.broker.core.purgatory import Deadlines
 from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.handlers.names import INTERNAL_TOPICS
 from quorumlog.broker.io.log_manager import LogManager
 from quorumlog.broker.io.partition_driver import Outbox, PartitionDriver, PendingProduce
 from quorumlog.metadata_quorum.image import (
@@ -211,7 +212,12 @@ class ReplicaSet:
         if limits is None:
             image = self.image.topics.get(topic)
             configs = {} if image is None else image.configs
-            limits = self._limits[topic] = topic_limits(self._settings, configs)
+            limits = self._limits[topic] = topic_limits(
+                self._settings,
+                configs,
+                cleanup_policy=self._logs.cleanup_policy,
+                is_internal=topic in INTERNAL_TOPICS,
+            )
         return limits
 
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:

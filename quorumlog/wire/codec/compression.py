@@ -10,7 +10,7 @@ import zlib
 from enum import IntEnum
 from typing import Final, assert_never
 
-from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.errors import BatchTooLarge, CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 
 GZIP_WINDOW_BITS: Final = 31  # zlib: 15, with gzip's header and trailer
@@ -18,6 +18,7 @@ XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 XERIAL_HEADER: Final = XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, compatible version
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 ZSTD_WINDOW_BYTES_MAX: Final = 2**27
+_ZSTD_REPEATED_BYTE: Final = 1  # the type of a block that is one byte, many times
 STEP_BYTES_MIN: Final = 64 * 1024
 STEP_RATIO: Final = 4
 _INT32: Final = struct.Struct(">i")
@@ -59,7 +60,8 @@ def compress(compression: Compression, data: bytes) -> bytes:
 def decompress(compression: Compression, data: memoryview, *, size_max: int) -> bytes:
     """Return the records section as it was before `compress`.
 
-    Raises CorruptBatch, also if it is larger than `size_max` bytes.
+    Raises CorruptBatch, also for bytes after the end of the stream, which some clients would read
+    and others not; BatchTooLarge if the result is larger than `size_max` bytes.
     """
     match compression:
         case Compression.NONE:
@@ -75,7 +77,7 @@ def decompress(compression: Compression, data: memoryview, *, size_max: int) -> 
         case _:
             assert_never(compression)
     if len(result) > size_max:
-        raise CorruptBatch(f"the records are larger than {size_max} bytes")
+        raise BatchTooLarge(f"the records are larger than {size_max} bytes")
     return result
 
 
@@ -85,8 +87,10 @@ def _decompress_gzip(data: memoryview, size_max: int) -> bytes:
         result = decompressor.decompress(data, size_max + 1)
     except zlib.error as error:
         raise CorruptBatch(f"gzip: {error}") from error
-    if not decompressor.eof and len(result) <= size_max:
-        raise CorruptBatch("gzip: the stream has no end")
+    if len(result) <= size_max:
+        if not decompressor.eof:
+            raise CorruptBatch("gzip: the stream has no end")
+        _require_nothing_after(len(decompressor.unused_data))
     return result
 
 
@@ -104,8 +108,10 @@ def _decompress_lz4(data: memoryview, size_max: int) -> bytes:
             given = b""
     except (RuntimeError, EOFError) as error:
         raise CorruptBatch(f"lz4: {error}") from error
-    if not decompressor.eof and room > 0:
-        raise CorruptBatch("lz4: the frame has no end")
+    if room > 0:
+        if not decompressor.eof:
+            raise CorruptBatch("lz4: the frame has no end")
+        _require_nothing_after(len(decompressor.unused_data or b""))
     return b"".join(parts)
 
 
@@ -122,7 +128,39 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
                 room -= len(part)
     except zstandard.ZstdError as error:
         raise CorruptBatch(f"zstd: {error}") from error
+    if room > 0:
+        _require_nothing_after(len(data) - _zstd_frame_end(data))
     return b"".join(parts)
+
+
+def _zstd_frame_end(data: memoryview) -> int:
+    """Return where the first frame ends. The library reads a cut-off frame without a word.
+
+    The frame has been decompressed, so all but its end is known to be right. Raises CorruptBatch if
+    the end is not there. Source: RFC 8878, sections 3.1.1 and 3.1.1.2.
+    """
+    try:
+        descriptor = data[4]  # after the magic number
+        is_single_segment = descriptor >> 5 & 1
+        position = 5 + (not is_single_segment) + (0, 1, 2, 4)[descriptor & 3]
+        position += (is_single_segment, 2, 4, 8)[descriptor >> 6]  # the size of the content
+        is_last = 0
+        while not is_last:
+            block = int.from_bytes(data[position : position + 3], "little")
+            is_last, block_type, size = block & 1, block >> 1 & 3, block >> 3
+            position += 3 + (1 if block_type == _ZSTD_REPEATED_BYTE else size)
+            data[position - 1]  # the block is there
+    except IndexError as error:
+        raise CorruptBatch("zstd: the frame has no end") from error
+    position += 4 * (descriptor >> 2 & 1)  # a checksum
+    if position > len(data):
+        raise CorruptBatch("zstd: the frame has no end")
+    return position
+
+
+def _require_nothing_after(bytes_left: int) -> None:
+    if bytes_left:
+        raise CorruptBatch(f"{bytes_left} bytes after the compressed records")
 
 
 def _step_bytes(data: memoryview) -> int:
@@ -144,6 +182,8 @@ def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
     """Both framings: xerial's (Java, most clients) and one raw block (librdkafka)."""
     if data[: len(XERIAL_MAGIC)] != memoryview(XERIAL_MAGIC):
         return _decompress_snappy_block(data, size_max)
+    if data[: len(XERIAL_HEADER)] != memoryview(XERIAL_HEADER):
+        raise CorruptBatch("snappy: xerial's frames of another version than 1")
     parts, position = [], len(XERIAL_HEADER)
     while position < len(data):
         if position + _INT32.size > len(data):
@@ -168,7 +208,7 @@ def _decompress_snappy_block(block: memoryview, size_max: int) -> bytes:
         if byte < 0x80:
             break
     if size > size_max:
-        raise CorruptBatch(f"snappy: a block of {size} bytes, which is more than {size_max}")
+        raise BatchTooLarge(f"snappy: a block of {size} bytes, which is more than {size_max}")
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:

@@ -12,5 +12,9 @@ class CorruptBatch(ValueError):
     """A record batch is not whole: size, magic, checksum, or what is inside does not fit."""
 
 
+class BatchTooLarge(CorruptBatch):
+    """What is inside a batch is more than the reader takes; it may be whole."""
+
+
 class UnencodableMessage(ValueError):
     """A value does not fit its field: null in the wrong version, a wrong type, out of range."""

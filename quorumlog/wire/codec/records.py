@@ -30,6 +30,7 @@ __all__ = [
     "read_header",
     "restamp",
     "validate_batch",
+    "validate_checksum",
 ]
 
 MAGIC: Final = 2
@@ -155,11 +156,8 @@ def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
         position += size
 
 
-def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
-    """Check size, magic, checksum and the cheap facts. Raises CorruptBatch.
-
-    `record_count` may be less than the offsets that the batch spans: compaction removes records.
-    """
+def validate_checksum(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Check size, magic and checksum. Raises CorruptBatch."""
     end = position + header.size_in_bytes
     if end > len(buffer):
         raise CorruptBatch(
@@ -169,6 +167,14 @@ def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
         raise CorruptBatch(f"magic {header.magic}")
     if crc32c(memoryview(buffer)[position + CRC_END : end]) != header.crc:
         raise CorruptBatch(f"the checksum of the batch at offset {header.base_offset} differs")
+
+
+def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Check size, magic, checksum and the cheap facts. Raises CorruptBatch.
+
+    `record_count` may be less than the offsets that the batch spans: compaction removes records.
+    """
+    validate_checksum(buffer, position, header)
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptBatch(f"{header.record_count} records, last delta {header.last_offset_delta}")
     room = header.size_in_bytes - HEADER_BYTES

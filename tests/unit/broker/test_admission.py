@@ -1,36 +1,74 @@
 import pytest
 
-from quorumlog.broker.core.admission import admit, topic_limits
+from quorumlog.broker.core import admission
+from quorumlog.broker.core.admission import (
+    Admission,
+    TopicLimits,
+    admit,
+    is_zstd_too_early,
+    topic_limits,
+)
+from quorumlog.broker.core.data_path import RecordError
 from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.records import Record, decode_batch, encode_batch, read_header
+from tests.unit.wire import handmade
 
 NOW_MS = 1_000_000
-LIMITS = topic_limits(BrokerSettings(message_max_bytes=200), {})
+AT = TopicPartition("orders", 0)
+SETTINGS = BrokerSettings(message_max_bytes=200)
+LIMITS = topic_limits(SETTINGS, {})
 ONE = [Record(0, NOW_MS, None, b"value")]
+HOUR_MS = 3_600_000
+
+
+def judge(records: bytes, limits: TopicLimits = LIMITS) -> Admission:
+    return admit(records, limits, NOW_MS, AT)
+
+
+def limits_of(**configs: str) -> TopicLimits:
+    return topic_limits(
+        BrokerSettings(), {name.replace("_", "."): value for name, value in configs.items()}
+    )
 
 
 def test_one_whole_batch_is_admitted() -> None:
-    admitted = admit(encode_batch(ONE), LIMITS, NOW_MS)
+    batch = encode_batch(ONE)
+    admitted = judge(batch)
     assert admitted.error_code is ErrorCode.NONE
-    assert admitted.header is not None
-    assert admitted.header.record_count == 1
+    assert admitted.header == read_header(batch)
+    assert admitted.records is batch  # not a copy
 
 
-def changed(at: int, value: int) -> bytes:
+def changed(at: int, value: int, *, mended: bool = False) -> bytes:
     batch = bytearray(encode_batch(ONE))
     batch[at] = value
-    return bytes(batch)
+    return handmade.mended(batch) if mended else bytes(batch)
 
 
 @pytest.mark.parametrize(
     ("records", "error_code"),
     [
-        (b"", ErrorCode.CORRUPT_MESSAGE),
-        (encode_batch(ONE)[:-1], ErrorCode.CORRUPT_MESSAGE),
+        (b"", ErrorCode.INVALID_RECORD),
+        (encode_batch(ONE)[:-1], ErrorCode.INVALID_RECORD),
+        (encode_batch(ONE)[:60], ErrorCode.INVALID_RECORD),
         (changed(-1, 0xFF), ErrorCode.CORRUPT_MESSAGE),
-        (changed(16, 1), ErrorCode.CORRUPT_MESSAGE),  # magic
+        (changed(11, 48), ErrorCode.CORRUPT_MESSAGE),  # less than a header
+        (changed(16, 0), ErrorCode.INVALID_RECORD),  # magic
+        (changed(16, 1), ErrorCode.INVALID_RECORD),
+        (changed(16, 3), ErrorCode.CORRUPT_MESSAGE),
+        (changed(60, 9), ErrorCode.CORRUPT_MESSAGE),  # the count, damaged on the way
+        (changed(60, 9, mended=True), ErrorCode.INVALID_RECORD),
+        (changed(57, 0x80, mended=True), ErrorCode.INVALID_RECORD),
+        (changed(26, 1, mended=True), ErrorCode.INVALID_RECORD),  # the last offset delta
+        (changed(22, 5, mended=True), ErrorCode.INVALID_RECORD),  # no such compression
+        (changed(22, 1, mended=True), ErrorCode.INVALID_RECORD),  # not gzip
+        (changed(-1, 1, mended=True), ErrorCode.INVALID_RECORD),  # minus one headers
         (encode_batch(ONE) * 2, ErrorCode.INVALID_RECORD),
+        (encode_batch(ONE) + b"\0", ErrorCode.INVALID_RECORD),
+        (encode_batch([ONE[0]._replace(offset=7)], base_offset=7), ErrorCode.INVALID_RECORD),
         (encode_batch(ONE, is_control=True), ErrorCode.INVALID_RECORD),
         (encode_batch(ONE, producer_id=1, producer_epoch=0), ErrorCode.INVALID_RECORD),
         (
@@ -44,9 +82,160 @@ def changed(at: int, value: int) -> bytes:
     ],
 )
 def test_what_is_refused(records: bytes, error_code: ErrorCode) -> None:
-    assert admit(records, LIMITS, NOW_MS).error_code is error_code
+    refused = judge(records)
+    assert refused.error_code is error_code
+    assert refused.header is None
+    assert refused.reason
 
 
 def test_a_topic_may_allow_more() -> None:
     limits = topic_limits(BrokerSettings(message_max_bytes=10), {"max.message.bytes": "500"})
-    assert admit(encode_batch(ONE), limits, NOW_MS).error_code is ErrorCode.NONE
+    assert judge(encode_batch(ONE), limits).error_code is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("policy", ["compact", "delete,compact", "compact, delete"])
+@pytest.mark.parametrize("compression", Compression)
+def test_a_compacted_topic_wants_keys(policy: str, compression: Compression) -> None:
+    keys = [b"k", None, b"", None]
+    records = [Record(index, NOW_MS, key, b"v") for index, key in enumerate(keys)]
+    refused = judge(
+        encode_batch(records, compression=compression), limits_of(cleanup_policy=policy)
+    )
+    message = "Compacted topic cannot accept message without key in topic partition orders-0"
+    assert refused.error_code is ErrorCode.INVALID_RECORD
+    assert refused.record_errors == [RecordError(1, message), RecordError(3, message)]
+    assert refused.reason == (
+        "One or more records have been rejected due to 2 record errors in total, and only showing "
+        "the first three errors at most: "
+        f"[RecordError(batchIndex=1, message='{message}'), "
+        f"RecordError(batchIndex=3, message='{message}')]"
+    )
+    keyed = encode_batch([one._replace(key=one.key or b"") for one in records])
+    assert judge(keyed, limits_of(cleanup_policy=policy)).error_code is ErrorCode.NONE
+
+
+def test_a_topic_is_compacted_if_it_says_so_or_says_nothing_and_the_broker_does() -> None:
+    without_key = encode_batch(ONE)
+    for own, brokers, is_compacted in (
+        ({}, "compact", True),
+        ({"cleanup.policy": "delete"}, "compact", False),
+        ({"cleanup.policy": "compact"}, "delete", True),
+        ({}, "delete", False),
+    ):
+        limits = topic_limits(SETTINGS, own, cleanup_policy=brokers)
+        refused = judge(without_key, limits).error_code is ErrorCode.INVALID_RECORD
+        assert refused is is_compacted
+
+
+def test_each_timestamp_is_held_against_both_limits() -> None:
+    times = [NOW_MS - 1000, NOW_MS - 1001, -1, NOW_MS + 2000, NOW_MS + 2001]
+    records = [Record(index, time, b"k", b"v") for index, time in enumerate(times)]
+    limits = limits_of(
+        message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="2000"
+    )
+    refused = judge(encode_batch(records), limits)
+    assert refused.error_code is ErrorCode.INVALID_TIMESTAMP
+    assert refused.reason == "One or more records have been rejected due to invalid timestamp"
+    assert [error.batch_index for error in refused.record_errors] == [1, 4]
+    assert refused.record_errors[0].message == (
+        "Timestamp 998999 of message with offset 1 is out of range. "
+        "The timestamp should be within [999000, 1002000]"
+    )
+    good = [times[0], times[2], times[3]]
+    kept = [Record(index, time, b"k", b"v") for index, time in enumerate(good)]
+    assert judge(encode_batch(kept), limits).error_code is ErrorCode.NONE
+
+
+def test_the_brokers_limits_of_time_hold_for_topics_that_have_none() -> None:
+    settings = BrokerSettings(
+        log_message_timestamp_before_max_ms=5, log_message_timestamp_after_max_ms=7
+    )
+    limits = topic_limits(settings, {})
+    for time, error_code in (
+        (NOW_MS - 6, ErrorCode.INVALID_TIMESTAMP),
+        (NOW_MS - 5, ErrorCode.NONE),
+        (NOW_MS + 7, ErrorCode.NONE),
+        (NOW_MS + 8, ErrorCode.INVALID_TIMESTAMP),
+    ):
+        assert judge(encode_batch([Record(0, time, None, b"")]), limits).error_code is error_code
+    assert judge(encode_batch([Record(0, 0, None, b"")])).error_code is ErrorCode.NONE
+
+
+def test_a_missing_key_and_a_wrong_time_are_one_refusal() -> None:
+    records = [Record(0, NOW_MS, None, b""), Record(1, NOW_MS + 2 * HOUR_MS, b"k", b"")]
+    refused = judge(encode_batch(records), limits_of(cleanup_policy="compact"))
+    assert refused.error_code is ErrorCode.INVALID_TIMESTAMP  # as in Kafka, if there is one
+    assert [error.batch_index for error in refused.record_errors] == [0, 1]
+
+
+def test_the_largest_timestamp_is_worked_out_anew() -> None:
+    body = handmade.record() + handmade.record(1, 4000)
+    for said, attributes in ((1000, 0), (9000, 0), (5000, 0x08), (-1, 0)):
+        batch = handmade.batch(
+            body, 2, base_timestamp=1000, max_timestamp=said, attributes=attributes
+        )
+        admitted = judge(batch)
+        assert admitted.error_code is ErrorCode.NONE
+        assert admitted.header == read_header(admitted.records)
+        assert (admitted.header.max_timestamp, admitted.header.attributes) == (5000, 0)
+        assert [one.timestamp_ms for one in decode_batch(admitted.records)] == [1000, 5000]
+        assert judge(bytes(admitted.records)).records == admitted.records
+
+
+def test_a_time_that_the_header_hides_is_seen() -> None:
+    body = handmade.record() + handmade.record(1, 4 * 10**12)
+    hidden = handmade.batch(body, 2, base_timestamp=1000, max_timestamp=1000)
+    assert judge(hidden).error_code is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_a_batch_without_timestamps_says_so() -> None:
+    admitted = judge(handmade.batch(handmade.record(), base_timestamp=-1, max_timestamp=7))
+    assert admitted.header is not None
+    assert admitted.header.max_timestamp == -1
+
+
+@pytest.mark.parametrize("compression", [one for one in Compression if one])
+def test_what_unfolds_without_end_is_too_large(
+    compression: Compression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "DECOMPRESSED_BYTES_MAX", 50_000)
+    batch = handmade.batch(handmade.record(value=bytes(60_000)), compression=compression)
+    limits = limits_of(max_message_bytes="50000")
+    assert judge(batch, limits).error_code is ErrorCode.MESSAGE_TOO_LARGE
+    as_plain = limits_of(max_message_bytes="70000")  # which may be as large when not compressed
+    assert judge(batch, as_plain).error_code is ErrorCode.NONE
+
+
+def test_more_records_than_a_moment_allows_are_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "ITEMS_MAX", 2)
+    body = b"".join(handmade.record(number) for number in range(3))
+    assert judge(handmade.batch(body, 3)).error_code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_the_list_of_wrong_records_is_bounded_and_their_number_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(admission, "RECORD_ERRORS_MAX", 2)
+    body = b"".join(handmade.record(number, key=None) for number in range(5))
+    refused = judge(handmade.batch(body, 5), limits_of(cleanup_policy="compact"))
+    assert len(refused.record_errors) == 2
+    assert refused.reason is not None
+    assert "due to 5 record errors in total" in refused.reason
+
+
+def test_what_brokers_write_is_trusted_under_a_right_checksum() -> None:
+    limits = topic_limits(SETTINGS, {"cleanup.policy": "compact"}, is_internal=True)
+    batch = encode_batch(ONE)
+    assert judge(batch, limits).records is batch
+    assert judge(changed(-1, 0xFF), limits).error_code is ErrorCode.CORRUPT_MESSAGE
+    assert judge(changed(-1, 1, mended=True), limits).error_code is ErrorCode.NONE
+
+
+def test_zstd_is_for_newer_requests() -> None:
+    for compression in Compression:
+        batch = encode_batch(ONE, compression=compression)
+        for version in range(3, 14):
+            is_early = compression is Compression.ZSTD and version < 7
+            assert is_zstd_too_early(batch, version) is is_early
+    assert not is_zstd_too_early(b"", 3)
+    assert not is_zstd_too_early(changed(16, 1), 3)
