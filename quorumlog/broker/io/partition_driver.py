@@ -15,7 +15,8 @@ from quorumlog.broker.core.producer_state import ProducerStates
 from quorumlog.broker.core.purgatory import Deadlines, ProduceQueue, WaitingProduce
 from quorumlog.broker.core.tail import Tail, TailRead
 from quorumlog.invariants import InvariantViolation, require
-from quorumlog.storage.io.log import AppendInfo, Log
+from quorumlog.storage.core.appending import AppendInfo
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
