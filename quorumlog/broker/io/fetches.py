@@ -148,6 +148,7 @@ class Fetches:
                 leader_epoch=partition.leader_epoch,
                 fetch_offset=partition.fetch_offset,
                 last_fetched_epoch=partition.last_fetched_epoch,
+                log_start_offset=partition.log_start_offset,
             )
             self._take(so_far, driver.judge_follower_fetch(now_ms, fetched))
 
