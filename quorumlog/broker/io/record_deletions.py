@@ -1,5 +1,6 @@
 """DeleteRecords: moves log starts, and lets the answers wait for the low watermark (KIP-107)."""
 
+from contextlib import suppress
 from typing import Final
 
 from quorumlog.broker.core.deletions import (
@@ -13,7 +14,7 @@ from quorumlog.broker.io.deadline_timer import DeadlineTimer, monotonic_ms
 from quorumlog.broker.io.replica_set import ReplicaSet
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 
 class RecordDeletions:
@@ -59,6 +60,17 @@ class RecordDeletions:
             wait = WaitingDeletion(now_ms + timeout_ms, required, low_watermark, done)
             if driver.deletions.add(wait):
                 self._timer.arm(wait.deadline_ms)
+
+    def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
+        """Let go of what lies below `offset`, and wait for nothing: a coordinator needs it no more.
+
+        A leader that has been deposed does nothing: the next one finds the same out.
+        """
+        driver = self._replicas.drivers.get(at)
+        if driver is None or driver.partition.judge_deletion(offset, ErrorCode.NONE)[0]:
+            return
+        with suppress(StorageError):  # the log is of no more use: the next tick ends the node
+            driver.advance_log_start(monotonic_ms(), offset)
 
     def stop(self) -> None:
         """Let no timer ring any more."""

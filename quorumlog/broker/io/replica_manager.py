@@ -293,6 +293,10 @@ class ReplicaManager:
             return LocalRead(ErrorCode.KAFKA_STORAGE_ERROR)
         return LocalRead(ErrorCode.NONE, b"".join(read.chunks), Offset(read.next_offset))
 
+    def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
+        """Let go of committed records below `offset`, if we lead: see `RecordDeletions`."""
+        self.deletions.advance_log_start(topic_partition, offset)
+
     def list_offset(
         self,
         topic_partition: TopicPartition,
