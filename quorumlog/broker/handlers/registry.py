@@ -13,6 +13,8 @@ from quorumlog.broker.handlers import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_producers,
     fetch,
     find_coordinator,
     heartbeat,
@@ -56,6 +58,8 @@ HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
             describe_configs,
             delete_groups,
             describe_cluster,
+            describe_log_dirs,
+            describe_producers,
         )
     }
 )

@@ -77,6 +77,11 @@ class LogManager:
         self.clean_shutdown_epoch: int | None = None
 
     @property
+    def directory(self) -> str:
+        """Where the logs are."""
+        return self._directory
+
+    @property
     def was_clean(self) -> bool:
         """Whether the process before this one closed every log."""
         return self.clean_shutdown_epoch is not None
@@ -251,6 +256,13 @@ class LogManager:
     def write_log_starts(self) -> None:
         """Make durable what is known by the time it is written: a log may be deleted meanwhile."""
         self._write(LOG_START_FILE, self._log_starts)
+
+    def space(self) -> tuple[int, int]:
+        """Return the bytes of the disk, and those that are free for us. Any thread may ask."""
+        try:
+            return self._disk.space(self._directory)
+        except OSError as error:
+            raise StorageError(f"cannot look at {self._directory}: {error}") from error
 
     def note_truncated(self, topic_partition: TopicPartition, log: Log) -> None:
         """Take back what lies beyond the log's end or start, before anything is appended there."""

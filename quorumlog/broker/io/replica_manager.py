@@ -26,6 +26,7 @@ from quorumlog.broker.core.partition import Partition
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.appends import Appends
 from quorumlog.broker.io.deadline_timer import monotonic_ms
+from quorumlog.broker.io.descriptions import Descriptions
 from quorumlog.broker.io.fetches import Fetches, News
 from quorumlog.broker.io.isr_proposals import IsrProposals
 from quorumlog.broker.io.log_manager import LogManager
@@ -108,6 +109,7 @@ class ReplicaManager:
         )
         self._log_starts: Final = LogStarts(self._logs, self._drivers)
         self.deletions: Final = RecordDeletions(self._replicas)
+        self.descriptions: Final = Descriptions(self._replicas, self._logs)
         self._outbox: Final = PartitionOutbox(
             logs=self._logs,
             fetches=self._fetches,

@@ -123,8 +123,8 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes in all `.log` files, but those of dead segments. Asks the disk for some sizes."""
-        return sum(segment.size for segment in self._segments)
+        """Bytes in all `.log` files; asks the disk for some. Any thread may ask. Raises OSError."""
+        return self._segments.size
 
     @property
     def segment_base_offsets(self) -> tuple[Offset, ...]:

@@ -41,6 +41,15 @@ class SegmentList:
         return iter(self._segments)
 
     @property
+    def size(self) -> int:
+        """Bytes of all living segments. Any thread may ask: one removed meanwhile has none."""
+        size = 0
+        for segment in tuple(self._segments):
+            with suppress(FileNotFoundError):
+                size += segment.size
+        return size
+
+    @property
     def first_base_offset(self) -> int:
         """Where the oldest one starts."""
         return self._segments[0].base_offset
