@@ -6,7 +6,7 @@ records that DeleteRecords has answered for do not come back with a restart.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.broker.io.deadline_timer import monotonic_ms
@@ -17,11 +17,20 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 
 class LogStarts:
-    """Runs one task. Starts that move while a write is under way share the next one."""
+    """Runs one task. Starts that move while a write is under way share the next one.
 
-    def __init__(self, logs: LogManager, drivers: Mapping[TopicPartition, PartitionDriver]) -> None:
+    `fetch_now` is called when a start of a follower is kept: its leader may be waiting to hear it.
+    """
+
+    def __init__(
+        self,
+        logs: LogManager,
+        drivers: Mapping[TopicPartition, PartitionDriver],
+        fetch_now: Callable[[], None],
+    ) -> None:
         self._logs: Final = logs
         self._drivers: Final = drivers
+        self._fetch_now: Final = fetch_now
         self._moved: dict[PartitionDriver, None] = {}
         self._has_moved: Final = asyncio.Event()
 
@@ -47,6 +56,8 @@ class LogStarts:
         for driver in moved:
             if self._is_here(driver):
                 driver.note_log_start_kept(monotonic_ms(), starts[driver.topic_partition])
+        if not all(driver.partition.is_leader for driver in moved):
+            self._fetch_now()
 
     async def _remove_dead_segments(self, driver: PartitionDriver) -> None:
         if not driver.log.has_dead_segments:

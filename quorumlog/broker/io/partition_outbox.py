@@ -47,8 +47,9 @@ class PartitionOutbox:
         self._logs.note_truncated(driver.topic_partition, driver.log)
 
     def log_start_rose(self, driver: PartitionDriver) -> None:
-        """Let it be written to the checkpoint."""
+        """Let it be written to the checkpoint; show it to the followers."""
         self._log_starts.note(driver)
+        self._fetches.tell(driver.topic_partition, News.LOG_START)
 
     def start_fetching(
         self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch

@@ -107,7 +107,7 @@ class ReplicaManager:
             now_ms=now_ms,
             failed=self._fail,
         )
-        self._log_starts: Final = LogStarts(self._logs, self._drivers)
+        self._log_starts: Final = LogStarts(self._logs, self._drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.descriptions: Final = Descriptions(self._replicas, self._logs)
         self._outbox: Final = PartitionOutbox(

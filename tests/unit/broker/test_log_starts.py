@@ -170,6 +170,46 @@ def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
     run(tmp_path, story, isr=(1, 2))
 
 
+def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
+    tmp_path: Path,
+) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
+        append(replicas)
+        append(replicas)
+        follower = replicas.fetch(fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000))
+        consumer = replicas.fetch(fetch_of(2, max_wait_ms=60_000))
+        assert isinstance(follower, asyncio.Future)
+        assert isinstance(consumer, asyncio.Future)
+        deleted = delete(replicas, 2)
+        [told] = await follower
+        assert (told.error_code, told.log_start_offset, told.records) == (ErrorCode.NONE, 2, [])
+        assert not consumer.done()
+        assert not deleted.done()
+        hear(replicas, 2, fetch_offset=2)
+        assert await deleted == (ErrorCode.NONE, 2)
+        consumer.cancel()
+
+    run(tmp_path, story)
+
+
+def test_a_follower_fetches_at_once_when_its_start_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        follow(replicas)(from_leader(0))
+        has_fetched = asyncio.Event()
+        monkeypatch.setattr(replicas._log_starts, "_fetch_now", has_fetched.set)
+        driver = replicas.driver(AT)
+        assert driver is not None
+        driver.advance_log_start(0, Offset(1))
+        async with asyncio.timeout(5):
+            await has_fetched.wait()
+        assert driver.partition.kept_log_start_offset == 1
+
+    run(tmp_path, story, isr=(1, 2))
+
+
 def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> None:
     logs = LogManager(RealDisk(), str(tmp_path), LogSettings())
     logs.start()
