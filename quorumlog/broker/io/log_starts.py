@@ -1,8 +1,10 @@
 """Log starts that last: written to their checkpoint as they move, and then files are removed.
 
-Source: Kafka's `log-start-offset-checkpoint`, which it writes once a minute. Here it is written at
-once, in another thread, and a replica tells others of a log start only when it is in that file: so
-records that DeleteRecords has answered for do not come back with a restart.
+A replica tells others of a log start only when it is in `log-start-offset-checkpoint`: so records
+that DeleteRecords has answered for do not come back with a restart.
+
+# DEVIATION: Kafka writes that file once a minute, and tells others before.
+# docs/decisions/0029-a-log-start-is-told-once-it-is-on-the-disk.md
 """
 
 import asyncio
@@ -45,8 +47,10 @@ class LogStarts:
             await self._has_moved.wait()
             self._has_moved.clear()
             moved, self._moved = self._moved, {}
-            await self._keep([driver for driver in moved if self._is_here(driver)])
-            for driver in moved:
+            here = [driver for driver in moved if self._is_here(driver)]
+            if here:
+                await self._keep(here)
+            for driver in here:
                 await self._remove_dead_segments(driver)
 
     async def _keep(self, moved: list[PartitionDriver]) -> None:

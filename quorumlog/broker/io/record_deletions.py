@@ -64,10 +64,13 @@ class RecordDeletions:
     def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
         """Let go of what lies below `offset`, and wait for nothing: a coordinator needs it no more.
 
-        A leader that has been deposed does nothing: the next one finds the same out.
+        Does nothing if we lead no longer: the next leader's coordinator lets go when it is due.
         """
         driver = self._replicas.drivers.get(at)
-        if driver is None or driver.partition.judge_deletion(offset, ErrorCode.NONE)[0]:
+        if driver is None:
+            return
+        error_code, _ = driver.partition.judge_deletion(offset, ErrorCode.NONE)
+        if error_code is not ErrorCode.NONE:
             return
         with suppress(StorageError):  # the log is of no more use: the next tick ends the node
             driver.advance_log_start(monotonic_ms(), offset)

@@ -253,6 +253,18 @@ def test_the_start_moves_up_and_full_segments_below_it_go() -> None:
         log.advance_log_start_offset(21)
 
 
+def test_segments_that_another_thread_removes_meanwhile_have_no_size() -> None:
+    disk = SimDisk()
+    log = open_log(disk)
+    fill(log, VALUES)
+    whole, middle = log.size, log.segment_base_offsets[2]
+    log.flush()
+    log.close()
+    lost = disk.size(f"{DIRECTORY}/{middle:020d}.log")
+    disk.unlink(f"{DIRECTORY}/{middle:020d}.log")
+    assert log.size == whole - lost
+
+
 def test_a_log_closed_cleanly_is_as_it_was_without_being_checked() -> None:
     disk, reads = SimDisk(), list[str]()
     log = open_log(disk)
