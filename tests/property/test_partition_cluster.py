@@ -2,7 +2,8 @@
 
 Messages are delayed, repeated, reordered and lost; brokers crash and come back, sometimes without
 their log's tail, or are fenced although they live; leaders change for no reason. An idempotent
-producer sends again whatever it has no answer to. `test_partition_mutants.py` breaks the rules.
+producer sends again whatever it has no answer to. Records are deleted from the log's start: what
+was said to be gone from all live replicas stays so. `test_partition_mutants.py` breaks the rules.
 """
 
 from collections.abc import Iterable
@@ -58,6 +59,15 @@ class Sent(NamedTuple):
     required_offset: int
 
 
+class Deleting(NamedTuple):
+    """A deletion of the records below `required` that waits on one leader."""
+
+    who: BrokerId
+    process: int
+    leader_epoch: Epoch
+    required: int
+
+
 class Cluster:
     def __init__(
         self,
@@ -80,11 +90,20 @@ class Cluster:
         self.committed: list[Record] = []
         self.sent: list[Sent] = []
         self.sequence = self.acknowledged = 0  # the next to send, and to be acknowledged
+        self.deleting: list[Deleting] = []
+        self.deleted = dict.fromkeys(BROKERS, 0)  # below it, this one must show nothing any more
 
     def replica(
-        self, who: BrokerId, log: MemoryLog | None = None, high_watermark: int = 0
+        self,
+        who: BrokerId,
+        log: MemoryLog | None = None,
+        high_watermark: int = 0,
+        log_start: int = 0,
     ) -> Replica:
-        return Replica(who, self.partition_class, log, high_watermark, self.producers_class())
+        producers = self.producers_class()
+        return Replica(
+            who, self.partition_class, log, high_watermark, producers, log_start=log_start
+        )
 
     # --- What may happen ---
 
@@ -143,6 +162,32 @@ class Cluster:
             is_alive = sent.who not in self.down and self.process[sent.who] == sent.process
             if is_alive and leads_on and partition.high_watermark >= sent.required_offset:
                 self.acknowledged = max(self.acknowledged, sent.sequence + 1)
+
+    def delete_records(self) -> None:
+        who = self.some()
+        partition = self.replicas[who].partition
+        wanted = self.random.choice((-1, self.random.randint(0, len(self.committed) + 1)))
+        error_code, required = partition.judge_deletion(wanted, ErrorCode.NONE)
+        if who in self.down or error_code is not ErrorCode.NONE:
+            return
+        self.step(who, events.LogStartRose(log_start_offset=required))
+        at = who, self.process[who], partition.leader_epoch
+        self.deleting.append(Deleting(*at, required))
+
+    def keep_log_starts(self) -> None:
+        who = self.some()
+        if who not in self.down:
+            self.replicas[who].keep_log_start(self.now_ms)
+
+    def answer_deletions(self) -> None:
+        for one in self.deleting:
+            partition = self.replicas[one.who].partition
+            leads_on = partition.is_leader and partition.leader_epoch == one.leader_epoch
+            is_alive = one.who not in self.down and self.process[one.who] == one.process
+            if is_alive and leads_on and partition.low_watermark() >= one.required:
+                for who in BROKERS:
+                    if who == one.who or not partition.brokers[who].fenced:
+                        self.deleted[who] = max(self.deleted[who], one.required)
 
     def send_fetch(self) -> None:
         who = self.some()
@@ -220,7 +265,10 @@ class Cluster:
         if self.random.random() < 0.5 and who not in self.controller.image.isr:
             log.truncate_to(self.random.randint(0, len(log.records)))  # power was lost
         high_watermark = self.random.randint(0, self.replicas[who].partition.high_watermark)
-        self.replicas[who] = self.replica(who, log, high_watermark)
+        log_start = self.replicas[who].partition.kept_log_start_offset
+        if len(log.records) < log_start:
+            log.start_over_at(log_start)
+        self.replicas[who] = self.replica(who, log, high_watermark, log_start)
         self.seen[who] = len(self.controller.history) - 1
         self.down.discard(who)
         self.publish()
@@ -238,21 +286,24 @@ class Cluster:
     def check(self, who: BrokerId) -> None:
         replica = self.replicas[who]
         records, high_watermark = replica.log.records, replica.partition.high_watermark
-        held = records[:high_watermark]
+        held, start = records[:high_watermark], replica.partition.log_start_offset
         common = min(len(held), len(self.committed))
-        if held[:common] != self.committed[:common]:
+        if held[start:common] != self.committed[start:common]:
             raise Loss(f"broker {who} shows {held[:common]}, not {self.committed[:common]}")
+        if start < self.deleted[who]:
+            raise Loss(f"broker {who} starts at {start}, and {self.deleted[who]} was the start")
         if not replica.partition.is_leader:
             if high_watermark > len(self.committed):
                 raise Loss(f"follower {who} shows what no leader has committed")
             return
         is_current = replica.partition.leader_epoch == self.controller.image.leader_epoch
-        if is_current and records[: len(self.committed)] != self.committed:
+        if is_current and records[start : len(self.committed)] != self.committed[start:]:
             raise Loss(f"leader {who} lacks {self.committed[len(records) :]}")
         if len(held) > len(self.committed):
-            self.committed = held
-            sequences = [value - SEQUENCED for _, value in held if value >= SEQUENCED]
-            if sequences != [*range(len(sequences))]:
+            self.committed += held[len(self.committed) :]
+            shown = self.committed[start:]  # who started over knows no producer of older records
+            sequences = [value - SEQUENCED for _, value in shown if value >= SEQUENCED]
+            if sequences and sequences != [*range(sequences[0], sequences[-1] + 1)]:
                 raise Loss(f"repeated, or out of order: {sequences}")
 
     def run(self) -> None:
@@ -271,8 +322,11 @@ class Cluster:
             self.restart: 0.8,
             self.move_leader: 0.3,
             self.suspect: 0.4,
+            self.delete_records: 1,
+            self.keep_log_starts: 3,
+            self.answer_deletions: 3,
         }
-        for sometimes in (self.produce_sequenced, self.suspect):
+        for sometimes in (self.produce_sequenced, self.suspect, self.delete_records):
             weights[sometimes] *= self.random.randrange(2)  # in every other seed
         for happening in self.random.choices([*weights], [*weights.values()], k=STEPS):
             happening()
@@ -305,6 +359,7 @@ class Cluster:
                 self.alter_partition()
             for who in BROKERS:
                 self.step(who, events.Ticked())
+                self.replicas[who].keep_log_start(self.now_ms)
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 50))
@@ -314,7 +369,9 @@ def test_nothing_committed_is_lost_and_the_replicas_converge(first: int) -> None
         cluster.run()
         cluster.heal()
         leader = cluster.controller.image.leader_id
-        logs = [replica.log.records for replica in cluster.replicas.values()]
-        assert logs == [cluster.replicas[leader].log.records] * len(BROKERS), seed
-        assert cluster.committed == logs[0], seed
+        for replica in cluster.replicas.values():  # a leader's start may be a follower's past
+            start = replica.partition.log_start_offset
+            assert replica.log.records[start:] == cluster.committed[start:], seed
+        starts = [replica.partition.log_start_offset for replica in cluster.replicas.values()]
+        assert cluster.replicas[leader].partition.low_watermark() == min(starts), seed
         assert {*cluster.controller.image.isr} == {*BROKERS}, seed

@@ -114,6 +114,19 @@ class TakesAnyRefusalForFinal(Unchecked):
         return super()._handle_isr_answered(now_ms, event)
 
 
+class AnswersBeforeItsFollowersDelete(Unchecked):
+    def low_watermark(self) -> Offset:
+        return self.kept_log_start_offset
+
+
+class AnswersBeforeItsOwnStartIsKept(Unchecked):
+    def low_watermark(self) -> Offset:
+        kept, self.kept_log_start_offset = self.kept_log_start_offset, self.log_start_offset
+        low_watermark = super().low_watermark()
+        self.kept_log_start_offset = kept
+        return low_watermark
+
+
 class AppendsWhatItHas(ProducerStates):
     def check(self, batch: ProducedBatch) -> Check:
         return Check(ErrorCode.NONE)
@@ -149,9 +162,11 @@ MUTANTS = [
     TakesLateAnswers,
     ShrinksBeforeItIsGranted,
     TakesAnyRefusalForFinal,
+    AnswersBeforeItsFollowersDelete,
+    AnswersBeforeItsOwnStartIsKept,
 ]
 # Of those that one schedule in thousands finds.
-FIRST_SEEDS: dict[type[Partition], int] = {TakesLateAnswers: 4700, IgnoresBrokerEpochs: 11_800}
+FIRST_SEEDS: dict[type[Partition], int] = {TakesLateAnswers: 2900, IgnoresBrokerEpochs: 5000}
 PRODUCER_MUTANTS = [
     AppendsWhatItHas,
     KnowsOnlyTheLastBatch,

@@ -43,7 +43,9 @@ class LogMachine(RuleBasedStateMachine):
         self.epoch = 0
         self.count = 0
         self.start = 0
-        self.batches: list[Stored] = []
+        self.kept_start = 0  # what the log-start-offset-checkpoint says
+        self.known_from = 0  # where the leader epochs begin
+        self.batches: list[Stored] = []  # all that the segments hold, also below the start
         self.log = self.open(clean=False)
 
     def open(self, *, clean: bool) -> Log:
@@ -53,8 +55,16 @@ class LogMachine(RuleBasedStateMachine):
             SETTINGS,
             clean=clean,
             recovery_point=self.recovery_point,
-            log_start_offset=self.start,
+            log_start_offset=self.kept_start,
         )
+
+    def reopen(self, *, clean: bool) -> None:
+        """The start goes back to the checkpoint at most, and no segment comes back."""
+        self.log = self.open(clean=clean)
+        assert self.kept_start <= self.log.log_start_offset <= max(self.start, self.kept_start)
+        self.start = self.known_from = self.log.log_start_offset
+        first = self.log.segment_base_offsets[0]
+        self.batches = [part for part in self.batches if part.base_offset >= first]
 
     @property
     def end(self) -> int:
@@ -92,6 +102,8 @@ class LogMachine(RuleBasedStateMachine):
         self.batches = [part for part in self.batches if part.next_offset <= offset]
         if cut:  # the start may lie in a batch that is cut
             self.start = min(self.start, cut[0].base_offset)
+            self.kept_start = min(self.start, self.kept_start)
+            self.known_from = min(self.start, self.known_from)
 
     @rule(forward=st.integers(0, 8))
     def advance_start(self, forward: int) -> None:
@@ -99,8 +111,22 @@ class LogMachine(RuleBasedStateMachine):
         self.log.advance_log_start_offset(self.start)
         if self.start == self.end:
             self.log.truncate_fully_and_start_at(self.start)
-            self.batches, self.recovery_point = [], self.start
+            self.batches, self.recovery_point, self.known_from = [], self.start, self.start
             self.epoch += 1
+
+    @rule()
+    def keep_start(self) -> None:
+        self.kept_start = self.known_from = self.start
+        self.log.epochs.truncate_from_start(self.start)
+
+    @rule()
+    def remove_dead_segments(self) -> None:
+        self.log.remove_dead_segments()
+        assert not self.log.has_dead_segments
+        names = {f"{base_offset:020d}.log" for base_offset in self.log.segment_base_offsets}
+        assert {
+            n for n in self.disk.listdir(DIRECTORY) if n.endswith((".log", ".deleted"))
+        } == names
 
     @rule()
     def flush(self) -> None:
@@ -111,17 +137,19 @@ class LogMachine(RuleBasedStateMachine):
     def restart(self, clean: bool) -> None:
         self.log.close(clean=clean)
         self.disk.kill()
-        self.log = self.open(clean=clean)
+        self.reopen(clean=clean)
 
     @rule(seed=st.integers(0, 1 << 32))
     def lose_power(self, seed: int) -> None:
         flushed = self.log.flushed_offset
         self.disk.crash(Random(seed))
-        self.log = self.open(clean=False)
-        assert flushed <= self.log.log_end_offset <= self.end
-        assert self.log.flushed_offset == self.log.log_end_offset
+        was_end = self.end
+        self.reopen(clean=False)
         end = self.log.log_end_offset
-        self.batches = [part for part in self.batches if self.start < part.next_offset <= end]
+        assert flushed <= end <= was_end
+        assert self.log.flushed_offset == end
+        self.recovery_point = min(self.recovery_point, end)
+        self.batches = [part for part in self.batches if part.next_offset <= end]
 
     @rule(data=st.data())
     def read(self, data: st.DataObject) -> None:
@@ -155,8 +183,8 @@ class LogMachine(RuleBasedStateMachine):
     def its_epochs_start_where_their_batches_do(self) -> None:
         expected: dict[int, int] = {}
         for part in self.batches:
-            if part.next_offset > self.start:
-                expected.setdefault(part.epoch, max(part.base_offset, self.start))
+            if part.next_offset > self.known_from:
+                expected.setdefault(part.epoch, max(part.base_offset, self.known_from))
         entries = {int(epoch): int(start) for epoch, start in self.log.epochs.entries}
         assert entries == expected
 

@@ -70,6 +70,7 @@ class PartitionFetch:
     max_bytes: int
     leader_epoch: Epoch = NO_EPOCH  # as the asker knows it; NO_EPOCH: do not check
     last_fetched_epoch: Epoch = NO_EPOCH  # of the record below fetch_offset; NO_EPOCH: do not check
+    log_start_offset: Offset = UNKNOWN_OFFSET  # the follower's
     error_code: ErrorCode = ErrorCode.NONE  # set by the handler: the topic id is not known
 
 

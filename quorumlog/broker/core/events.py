@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,13 @@ class LogStartRose:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartKept:
+    """The log will not start below `log_start_offset` again, even after a power loss."""
+
+    log_start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerFetched:
     """A follower asked for records from `fetch_offset` on: it claims to hold all below."""
 
@@ -54,6 +61,7 @@ class FollowerFetched:
     leader_epoch: Epoch
     fetch_offset: Offset
     last_fetched_epoch: Epoch = NO_EPOCH
+    log_start_offset: Offset = UNKNOWN_OFFSET  # of the follower's log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +134,7 @@ Event = (
     | ReplicaRemoved
     | RecordsAppended
     | LogStartRose
+    | LogStartKept
     | FollowerFetched
     | LeaderAnswered
     | LeaderDiverged

@@ -74,8 +74,12 @@ class FollowerRules(PartitionState):
     def _handle_log_truncated(self, log_end_offset: Offset) -> Sequence[Effect]:
         self.log_end_offset = log_end_offset
         self.high_watermark = min(self.high_watermark, log_end_offset)
+        # The start may lie within a batch that is cut.
+        self.log_start_offset = min(self.log_start_offset, log_end_offset)
+        self.kept_log_start_offset = min(self.kept_log_start_offset, log_end_offset)
         return NO_EFFECTS
 
     def _handle_log_started_over(self, offset: Offset) -> Sequence[Effect]:
         self.log_start_offset = self.log_end_offset = self.high_watermark = offset
+        self.kept_log_start_offset = offset
         return NO_EFFECTS

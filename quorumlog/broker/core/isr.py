@@ -19,6 +19,7 @@ class Progress:
     """What a leader knows of one follower, in this leader epoch."""
 
     log_end_offset: Offset = UNKNOWN_OFFSET  # until it fetches
+    log_start_offset: Offset = UNKNOWN_OFFSET  # until it says
     broker_epoch: int = -1  # of its last fetch
     caught_up_ms: int | None = None  # when it last held all that we had
     fetched_ms: int | None = None  # its last fetch

@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Sequence
 
 from quorumlog.broker.core import effects, events
+from quorumlog.broker.core.deletions import TO_HIGH_WATERMARK
 from quorumlog.broker.core.divergence import judge_fetch
 from quorumlog.broker.core.effects import AnswerFetch, Effect
 from quorumlog.broker.core.isr import PendingIsr, Progress, Verdict, is_eligible, verdict_on
 from quorumlog.broker.core.partition_state import NO_EFFECTS, PartitionState
 from quorumlog.broker.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
 
 class LeaderRules(PartitionState):
@@ -59,6 +60,33 @@ class LeaderRules(PartitionState):
         )
         return AnswerFetch(error_code=error_code, diverging=diverging)
 
+    def judge_deletion(self, offset: int, policy: ErrorCode) -> tuple[ErrorCode, Offset]:
+        """Say whether the records below `offset` may be deleted, and below which in fact (KIP-107).
+
+        -1 is the high watermark; `policy` is what the topic's settings say. Changes nothing.
+        """
+        if not isinstance(self.role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, UNKNOWN_OFFSET
+        if policy is not ErrorCode.NONE:
+            return policy, UNKNOWN_OFFSET
+        required = self.high_watermark if offset == TO_HIGH_WATERMARK else Offset(offset)
+        if not 0 <= required <= self.high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, UNKNOWN_OFFSET
+        return ErrorCode.NONE, required
+
+    def low_watermark(self) -> Offset:
+        """Return below which offset no live replica will ever show a record; -1 if not known.
+
+        A fenced broker does not count: it follows our log start when it returns.
+        """
+        low_watermark = self.kept_log_start_offset
+        if isinstance(self.role, Leader):
+            for replica, progress in self.role.followers.items():
+                broker = self.brokers.get(replica)
+                if broker is not None and not broker.fenced:
+                    low_watermark = min(low_watermark, progress.log_start_offset)
+        return low_watermark
+
     # --- Followers fetch ---
 
     def _handle_follower_fetched(
@@ -77,6 +105,7 @@ class LeaderRules(PartitionState):
         if answer.error_code is not ErrorCode.NONE or answer.diverging is not None:
             return [answer]  # what it claims to hold is not our log: it counts for nothing (13141)
         progress.fetched(now_ms, event.fetch_offset, event.broker_epoch, self.log_end_offset)
+        progress.log_start_offset = event.log_start_offset
         changed: Sequence[Effect] = NO_EFFECTS
         if event.broker_id not in role.maximal_isr:
             changed = self._maybe_expand(role, event.broker_id)

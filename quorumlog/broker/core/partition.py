@@ -72,6 +72,9 @@ class Partition(LeaderRules, FollowerRules):
             case events.LogStartRose(log_start_offset=log_start_offset):
                 self.log_start_offset = max(self.log_start_offset, log_start_offset)
                 return NO_EFFECTS
+            case events.LogStartKept(log_start_offset=log_start_offset):
+                self._handle_log_start_kept(log_start_offset)
+                return NO_EFFECTS
             case events.ReplicaRemoved(error_code=error_code):
                 return self._handle_removed(error_code)
             case _:

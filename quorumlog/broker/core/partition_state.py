@@ -29,7 +29,7 @@ class PartitionState:
 
     Invariants (`check_invariants`, after every step and before any effect is performed):
       1. Epochs never decrease. Offsets decrease only by a truncation, never on a leader.
-      2. log_start_offset <= high_watermark <= log_end_offset.
+      2. kept_log_start_offset <= log_start_offset <= high_watermark <= log_end_offset.
       3. A leader is in its isr; isr <= maximal_isr <= replicas.
       4. When a leader raises high_watermark, all of maximal_isr holds what is below it.
       5. Who joins maximal_isr holds all below high_watermark and below the epoch's start.
@@ -55,6 +55,7 @@ class PartitionState:
         self.min_insync_replicas = 1
         self.brokers: Mapping[BrokerId, BrokerImage] = {}
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
+        self.kept_log_start_offset = log_start_offset  # that of a log opened now
         # A checkpoint may be ahead of a log that lost its tail, or behind one that lost its head.
         self.high_watermark = max(min(high_watermark, log_end_offset), log_start_offset)
 
@@ -73,6 +74,11 @@ class PartitionState:
         change = f"{type(self.role).__name__} -> {type(role).__name__}"
         require(type(role) in LEGAL_CHANGES[type(self.role)], f"legal change: {change}")
         self.role = role
+
+    def _handle_log_start_kept(self, log_start_offset: Offset) -> None:
+        """Take note, unless the log was cut below it meanwhile."""
+        kept = min(log_start_offset, self.log_start_offset)
+        self.kept_log_start_offset = max(self.kept_log_start_offset, kept)
 
     def _marks(self) -> Marks:
         role = self.role
@@ -100,8 +106,13 @@ class PartitionState:
             )
         ):
             require(False, f"1: epochs and offsets never decrease ({before} {self._marks()})")
-        if not self.log_start_offset <= self.high_watermark <= self.log_end_offset:
-            require(False, "2: log start <= high watermark <= log end")
+        if not (
+            self.kept_log_start_offset
+            <= self.log_start_offset
+            <= self.high_watermark
+            <= self.log_end_offset
+        ):
+            require(False, "2: kept log start <= log start <= high watermark <= log end")
         if isinstance(self.role, Leader):
             self._check_leader(self.role, before)
 

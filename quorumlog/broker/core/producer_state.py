@@ -58,6 +58,15 @@ class StoredBatch(NamedTuple):
     last_offset: int
 
 
+class ActiveProducer(NamedTuple):
+    """What is told of a producer; `last_sequence` is -1 if only markers of it are known."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    seen_ms: int  # when it last appended
+
+
 class Check(NamedTuple):
     """NONE: append it, unless `duplicate_of` says where it is already."""
 
@@ -95,6 +104,18 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def ids(self) -> list[int]:
+        """Return the ids of all producers, the one idle for longest first."""
+        return list(self._producers)
+
+    def describe(self, producer_id: int) -> ActiveProducer | None:
+        """Return what is known of a producer."""
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            return None
+        last_sequence = producer.batches[-1].last_sequence if producer.batches else -1
+        return ActiveProducer(producer_id, producer.epoch, last_sequence, producer.seen_ms)
 
     def check(self, batch: ProducedBatch) -> Check:
         """Judge a client's batch; `base_offset` in it does not matter yet. Changes nothing."""

@@ -60,6 +60,7 @@ def _spec(context: BrokerContext, version: int, request: FetchRequest) -> FetchS
                 max_bytes=fetch.partition_max_bytes,
                 leader_epoch=Epoch(fetch.current_leader_epoch),
                 last_fetched_epoch=Epoch(fetch.last_fetched_epoch),
+                log_start_offset=Offset(fetch.log_start_offset),
                 error_code=error_code,
             )
             for fetch in topic.partitions

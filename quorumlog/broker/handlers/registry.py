@@ -8,10 +8,13 @@ from quorumlog.broker.handlers import (
     api_versions,
     create_topics,
     delete_groups,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_log_dirs,
+    describe_producers,
     fetch,
     find_coordinator,
     heartbeat,
@@ -49,11 +52,14 @@ HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
             api_versions,
             create_topics,
             delete_topics,
+            delete_records,
             init_producer_id,
             offset_for_leader_epoch,
             describe_configs,
             delete_groups,
             describe_cluster,
+            describe_log_dirs,
+            describe_producers,
         )
     }
 )

@@ -36,6 +36,7 @@ class News(IntFlag):
     APPENDED = 1  # of interest to followers
     COMMITTED = 2  # of interest to consumers
     CHANGED = 4  # leader, epoch or existence: of interest to all
+    LOG_START = 8  # it rose: followers are told at once, for a deletion waits for them
 
 
 class _Progress:
@@ -148,6 +149,7 @@ class Fetches:
                 leader_epoch=partition.leader_epoch,
                 fetch_offset=partition.fetch_offset,
                 last_fetched_epoch=partition.last_fetched_epoch,
+                log_start_offset=partition.log_start_offset,
             )
             self._take(so_far, driver.judge_follower_fetch(now_ms, fetched))
 
@@ -236,16 +238,17 @@ class Fetches:
     def _look(self) -> None:
         self._is_look_due = False
         news, self._news = self._news, {}
-        touched: dict[ParkedFetch, None] = {}
+        touched: dict[ParkedFetch, bool] = {}  # whether it is answered whatever it has
         for topic_partition, what in news.items():
             for parked in self._purgatory.waiting_on(topic_partition):
                 of_interest = News.APPENDED if parked.spec.replica_id != -1 else News.COMMITTED
-                if what & (of_interest | News.CHANGED):
-                    touched[parked] = None
-        for parked in touched:
+                has_new_start = parked.spec.is_from_follower and bool(what & News.LOG_START)
+                if has_new_start or what & (of_interest | News.CHANGED):
+                    touched[parked] = touched.get(parked, False) or has_new_start
+        for parked, is_due in touched.items():
             self._judge_changed(parked, news)
             self._read_touched(parked, news)
-            if self._is_enough(parked.spec, parked.progress):
+            if is_due or self._is_enough(parked.spec, parked.progress):
                 self._finish(parked)
 
     def _judge_changed(self, parked: ParkedFetch, news: Mapping[TopicPartition, News]) -> None:

@@ -19,14 +19,14 @@ from quorumlog.broker.core.data_path import (
 )
 from quorumlog.broker.core.groups import events
 from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.effects import AppendRecords, Reply
+from quorumlog.broker.core.groups.effects import AdvanceLogStart, AppendRecords, Reply
 from quorumlog.broker.core.groups.events import Event
 from quorumlog.broker.core.groups.records import decode, encode
 from quorumlog.broker.core.groups.requests import GroupRequest
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 
 R = TypeVar("R")
@@ -67,6 +67,9 @@ class GroupLog(Protocol):
         end: ReadEnd = ReadEnd.HIGH_WATERMARK,
     ) -> LocalRead:
         """Read whole batches from our replica."""
+
+    def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
+        """Let go of committed records below `offset`, as the leader."""
 
     def list_offset(
         self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch
@@ -116,7 +119,7 @@ class GroupShard:
         self._phase = _Phase.LOADING
         self._last_request_id = 0
         self._asked: dict[int, tuple[GroupRequest[Any], asyncio.Future[Any]]] = {}
-        self._writes: deque[tuple[int, asyncio.Future[ProduceResult]]] = deque()
+        self._writes: deque[tuple[int, int, asyncio.Future[ProduceResult]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._heard_while_loading: list[Event] = []
         self._loading: Final = asyncio.get_running_loop().create_task(self._load())
@@ -158,6 +161,9 @@ class GroupShard:
                         answer.set_result(result)
                 case AppendRecords():
                     self._append(effect)
+                case AdvanceLogStart(offset=offset):
+                    _log.info("%s: rewritten, starts at %d", self.topic_partition, offset)
+                    self._replicas.advance_log_start(self.topic_partition, offset)
                 case _:
                     assert_never(effect)
         self._set_timer()
@@ -182,18 +188,19 @@ class GroupShard:
         outcome = self._replicas.append(
             self.topic_partition, encode_batch(records), acks=ACKS_ALL, timeout_ms=NO_TIMEOUT_MS
         )
-        self._writes.append((effect.write_id, outcome))
+        self._writes.append((effect.write_id, len(records), outcome))
         outcome.add_done_callback(self._written)
 
     def _written(self, _outcome: asyncio.Future[ProduceResult]) -> None:
         """Report the writes that have ended, in log order."""
-        while self._writes and self._writes[0][1].done():
-            write_id, outcome = self._writes.popleft()
-            error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        while self._writes and self._writes[0][2].done():
+            write_id, count, outcome = self._writes.popleft()
+            error_code, next_offset = ErrorCode.KAFKA_STORAGE_ERROR, UNKNOWN_OFFSET
             if not outcome.cancelled():
                 error_code = outcome.result().error_code
+                next_offset = Offset(outcome.result().base_offset + count)
             if error_code is ErrorCode.NONE:
-                self.tell(events.WriteCommitted(write_id=write_id))
+                self.tell(events.WriteCommitted(write_id=write_id, next_offset=next_offset))
             elif error_code in NOT_WRITTEN:
                 self.tell(events.WriteFailed(write_id=write_id, error_code=NOT_WRITTEN[error_code]))
             else:
@@ -222,8 +229,8 @@ class GroupShard:
 
     async def _load(self) -> None:
         try:
-            await self._read_all()
-            self._coordinator.loaded(self._now_ms())
+            log_start_offset, log_end_offset = await self._read_all()
+            self._coordinator.loaded(self._now_ms(), log_start_offset, log_end_offset)
         except InvariantViolation as violation:
             self.close()
             self._on_fatal(violation)
@@ -238,20 +245,23 @@ class GroupShard:
             for event in self._heard_while_loading:
                 self.tell(event)
             self._heard_while_loading.clear()
+            self.tell(events.Ticked())  # the log may be due for a rewrite
 
-    async def _read_all(self) -> None:
-        """Replay the log; return when all of it is replayed, and thus committed."""
-        where, offset = self.topic_partition, 0
+    async def _read_all(self) -> tuple[int, int]:
+        """Replay the log; return its start and end when all is replayed, and thus committed."""
+        where = self.topic_partition
+        start = offset = 0
         while True:
             read = self._replicas.read_local(where, offset, self._settings.offsets_load_buffer_size)
             if read.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                offset = self._replicas.list_offset(where, EARLIEST_TIMESTAMP, NO_EPOCH).offset
+                found = self._replicas.list_offset(where, EARLIEST_TIMESTAMP, NO_EPOCH)
+                start = offset = max(found.offset, 0)
             elif read.error_code is ErrorCode.NONE and read.next_offset > offset:
                 await self._replay(read)
                 offset = read.next_offset
                 continue
             elif read.error_code is ErrorCode.NONE and self._is_end(offset):
-                return
+                return start, offset
             await asyncio.sleep(LOAD_POLL_S)
 
     async def _replay(self, read: LocalRead) -> None:
@@ -262,8 +272,13 @@ class GroupShard:
             if header.is_control:
                 continue
             for record in records:
-                if record.key is not None and (known := decode(record.key, record.value)):
+                if record.key is None:
+                    continue
+                known = decode(record.key, record.value)
+                if known is not None:
                     self._coordinator.replay(known)
+                else:
+                    self._coordinator.rewrite.has_foreign_records = True
 
     def _is_end(self, offset: int) -> bool:
         """Whether there is nothing above the high watermark, either."""

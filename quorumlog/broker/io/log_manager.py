@@ -13,6 +13,7 @@ from typing import Final
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.checkpoints import (
+    LOG_START_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
     CleanShutdownMarker,
@@ -56,8 +57,8 @@ def _marked(partition: str, mark: str) -> str:
 class LogManager:
     """Everything in `directory` but other people's files. All methods are synchronous.
 
-    One thread calls everything, but for `write_high_watermarks`, `make_directory` and `close`:
-    others may. Raises StorageError for what the disk refuses.
+    One thread calls everything, but for `write_high_watermarks`, `write_log_starts`,
+    `make_directory` and `close`: others may. Raises StorageError for what the disk refuses.
     """
 
     def __init__(self, disk: Disk, directory: str, log_settings: LogSettings) -> None:
@@ -70,10 +71,16 @@ class LogManager:
         self._unopened: set[str] = set()  # directories as the last process left them
         self._high_watermarks: dict[TopicPartition, Offset] = {}
         self._recovery_points: dict[TopicPartition, Offset] = {}
+        self._log_starts: dict[TopicPartition, Offset] = {}  # of logs whose start has moved
         self._deleted: set[TopicPartition] = set()  # the checkpoints on disk may still name them
         self._deletions = 0
         self._doomed: list[str] = []  # directories that nobody uses any more, under their new names
         self.clean_shutdown_epoch: int | None = None
+
+    @property
+    def directory(self) -> str:
+        """Where the logs are."""
+        return self._directory
 
     @property
     def was_clean(self) -> bool:
@@ -100,6 +107,7 @@ class LogManager:
             self._recovery_points = read_offset_checkpoint(
                 self._disk, self._directory, RECOVERY_POINT_FILE
             )
+            self._log_starts = read_offset_checkpoint(self._disk, self._directory, LOG_START_FILE)
         except OSError as error:
             raise StorageError(f"cannot use {self._directory}: {error}") from error
 
@@ -146,6 +154,7 @@ class LogManager:
                 settings,
                 clean=is_new or (self.was_clean and name in self._unopened),
                 recovery_point=self._recovery_points.get(topic_partition, Offset(0)),
+                log_start_offset=self._log_starts.get(topic_partition),
             )
         except OSError as error:
             raise StorageError(f"cannot open {path}: {error}") from error
@@ -171,6 +180,7 @@ class LogManager:
     def _discard(self, topic_partition: TopicPartition) -> None:
         self._high_watermarks.pop(topic_partition, None)
         self._recovery_points.pop(topic_partition, None)
+        self._log_starts.pop(topic_partition, None)
         self._deleted.add(topic_partition)
         name, path = str(topic_partition), self._path(str(topic_partition))
         try:
@@ -240,10 +250,28 @@ class LogManager:
         self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
         self._write(RECOVERY_POINT_FILE, self._recovery_points)
 
+    def note_log_starts(self, log_starts: Mapping[TopicPartition, Offset]) -> None:
+        """Take over where logs start now, for `write_log_starts`."""
+        self._log_starts.update(log_starts)
+
+    def write_log_starts(self) -> None:
+        """Make durable what is known by the time it is written: a log may be deleted meanwhile."""
+        self._write(LOG_START_FILE, self._log_starts)
+
+    def space(self) -> tuple[int, int]:
+        """Return the bytes of the disk, and those that are free for us. Any thread may ask."""
+        try:
+            return self._disk.space(self._directory)
+        except OSError as error:
+            raise StorageError(f"cannot look at {self._directory}: {error}") from error
+
     def note_truncated(self, topic_partition: TopicPartition, log: Log) -> None:
-        """Take back a recovery point beyond the log's end, before anything is appended there."""
+        """Take back what lies beyond the log's end or start, before anything is appended there."""
         if self._recovery_points.get(topic_partition, Offset(0)) > log.log_end_offset:
             self.checkpoint_recovery_points({topic_partition: log})
+        if self._log_starts.get(topic_partition, Offset(0)) > log.log_start_offset:
+            self._log_starts[topic_partition] = log.log_start_offset
+            self.write_log_starts()
 
     def close(
         self,
@@ -261,6 +289,7 @@ class LogManager:
                 is_clean = False
         self.checkpoint(high_watermarks)
         self.checkpoint_recovery_points(logs)
+        self._keep_log_starts(logs)
         if is_clean and (self.was_clean or not self._unopened):
             try:
                 self._marker.note_started()
@@ -268,13 +297,27 @@ class LogManager:
             except OSError as error:
                 raise StorageError(f"cannot mark {self._directory} as clean: {error}") from error
 
+    def _keep_log_starts(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Write those that have moved since the last time."""
+        moved = {
+            at: log.log_start_offset
+            for at, log in logs.items()
+            if log.log_start_offset > self._log_starts.get(at, log.segment_base_offsets[0])
+        }
+        if moved:
+            self.note_log_starts(moved)
+            self.write_log_starts()
+
     def _forget_older(self, topic_partition: TopicPartition) -> None:
         """Take back, durably, what was said of an older log of this name: it is not the new one."""
         high_watermark = self._high_watermarks.pop(topic_partition, None)
         recovery_point = self._recovery_points.pop(topic_partition, None)
-        if (high_watermark, recovery_point) != (None, None) or topic_partition in self._deleted:
+        log_start = self._log_starts.pop(topic_partition, None)
+        known = (high_watermark, recovery_point, log_start)
+        if known != (None, None, None) or topic_partition in self._deleted:
             self.checkpoint({})
             self.checkpoint_recovery_points({})
+            self.write_log_starts()
             self._deleted.clear()
 
     def _write(self, file_name: str, offsets: dict[TopicPartition, Offset]) -> None:

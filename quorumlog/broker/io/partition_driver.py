@@ -8,6 +8,7 @@ from typing import Final, Protocol, assert_never
 
 from quorumlog.broker.core import effects, events
 from quorumlog.broker.core.data_path import ProduceDone, ProduceResult, ReadEnd
+from quorumlog.broker.core.deletions import DeletionQueue, DeletionResult, WaitingDeletion
 from quorumlog.broker.core.effects import AnswerFetch, Effect
 from quorumlog.broker.core.events import Event
 from quorumlog.broker.core.partition import Partition
@@ -15,7 +16,8 @@ from quorumlog.broker.core.producer_state import ProducerStates
 from quorumlog.broker.core.purgatory import Deadlines, ProduceQueue, WaitingProduce
 from quorumlog.broker.core.tail import Tail, TailRead
 from quorumlog.invariants import InvariantViolation, require
-from quorumlog.storage.io.log import AppendInfo, Log
+from quorumlog.storage.core.appending import AppendInfo
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
@@ -48,6 +50,9 @@ class Outbox(Protocol):
     def committed(self, driver: "PartitionDriver") -> None:
         """Show the new high watermark to those who wait for it."""
 
+    def log_start_rose(self, driver: "PartitionDriver") -> None:
+        """Let the new log start outlive the process, and say so by `note_log_start_kept`."""
+
     def start_fetching(
         self, driver: "PartitionDriver", leader_id: BrokerId, leader_epoch: Epoch
     ) -> None:
@@ -72,6 +77,7 @@ class PartitionDriver:
     __slots__ = (
         "_outbox",
         "_tail",
+        "deletions",
         "log",
         "partition",
         "producers",
@@ -89,6 +95,7 @@ class PartitionDriver:
         log: Log,
         producers: ProducerStates,
         deadlines: Deadlines[PendingProduce],
+        deletion_deadlines: Deadlines[WaitingDeletion],
         outbox: Outbox,
     ) -> None:
         self.topic_partition: Final = topic_partition
@@ -97,17 +104,22 @@ class PartitionDriver:
         self.log: Final = log
         self.producers: Final = producers
         self.waiting: Final = ProduceQueue(deadlines)
+        self.deletions: Final = DeletionQueue(deletion_deadlines)
         self._outbox: Final = outbox
         self._tail: Final = Tail()
 
     def feed(self, now_ms: int, event: Event) -> None:
         """Let the core take in a fact, and do what it says. `now_ms` is monotonic."""
         self._perform(now_ms, self.partition.step(now_ms, event))
+        if self.deletions:
+            self._complete_deletions()
 
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch; return what to answer it, after all that it completed."""
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
+        if self.deletions:
+            self._complete_deletions()
         if not isinstance(answer, AnswerFetch):
             raise InvariantViolation("a fetch is answered last")
         return answer
@@ -183,9 +195,21 @@ class PartitionDriver:
             self._tail.forget_below(self.partition.high_watermark)
             self.feed(now_ms, events.Ticked())
 
+    def advance_log_start(self, now_ms: int, offset: Offset) -> None:
+        """Let go of what lies below `offset`: at most the high watermark. Raises StorageError."""
+        if offset > self.log.log_start_offset:
+            self.log.advance_log_start_offset(offset)
+            self.feed(now_ms, events.LogStartRose(log_start_offset=offset))
+            self._outbox.log_start_rose(self)
+
+    def note_log_start_kept(self, now_ms: int, offset: Offset) -> None:
+        """Take note that the log's start will outlive the process."""
+        self.feed(now_ms, events.LogStartKept(log_start_offset=offset))
+        self.log.epochs.truncate_from_start(self.partition.kept_log_start_offset)
+
     def rebuild_producers(self) -> None:
-        """Learn the producers anew from the log."""
-        self.producers.rebuild(self.log.headers(self.log.log_start_offset))
+        """Learn the producers anew from the log; the last batch of one may be below its start."""
+        self.producers.rebuild(self.log.headers(self.log.segment_base_offsets[0]))
 
     def _perform(self, now_ms: int, ordered: Sequence[Effect]) -> None:
         for effect in ordered:
@@ -211,8 +235,7 @@ class PartitionDriver:
                 self.rebuild_producers()
                 self.feed(now_ms, events.LogStartedOver(offset=offset))
             case effects.AdvanceLogStart(offset=offset):
-                self.log.advance_log_start_offset(offset)
-                self.feed(now_ms, events.LogStartRose(log_start_offset=offset))
+                self.advance_log_start(now_ms, offset)
             case effects.AssignEpoch(leader_epoch=leader_epoch, start_offset=start_offset):
                 self.log.epochs.assign(leader_epoch, start_offset)
             case effects.StartFetching(leader_id=leader_id, leader_epoch=leader_epoch):
@@ -235,6 +258,13 @@ class PartitionDriver:
         """Answer everybody who waits here: whether their records will be committed is unknown."""
         for wait in self.waiting.fail():
             wait.done(ProduceResult(error_code))
+        for deletion in self.deletions.fail():
+            deletion.done(DeletionResult(error_code))
+
+    def _complete_deletions(self) -> None:
+        low_watermark = self.partition.low_watermark()
+        for deletion in self.deletions.complete(low_watermark):
+            deletion.done(DeletionResult(ErrorCode.NONE, low_watermark))
 
     def _complete_below(self, high_watermark: Offset) -> None:
         completed = self.waiting.complete_below(high_watermark)

@@ -8,6 +8,7 @@ from quorumlog.broker.core.effects import ProposeIsr
 from quorumlog.broker.io.fetches import Fetches, News
 from quorumlog.broker.io.isr_proposals import IsrProposals
 from quorumlog.broker.io.log_manager import LogManager
+from quorumlog.broker.io.log_starts import LogStarts
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.broker.io.replica_fetchers import ReplicaFetchers
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
@@ -23,12 +24,14 @@ class PartitionOutbox:
         fetches: Fetches,
         fetchers: ReplicaFetchers,
         proposals: IsrProposals,
+        log_starts: LogStarts,
         listeners: Iterable[LeadershipListener],
     ) -> None:
         self._logs: Final = logs
         self._fetches: Final = fetches
         self._fetchers: Final = fetchers
         self._proposals: Final = proposals
+        self._log_starts: Final = log_starts
         self._listeners: Final = listeners
 
     def appended(self, driver: PartitionDriver) -> None:
@@ -40,8 +43,13 @@ class PartitionOutbox:
         self._fetches.tell(driver.topic_partition, News.COMMITTED)
 
     def truncated(self, driver: PartitionDriver) -> None:
-        """Correct the recovery point."""
+        """Correct the recovery point and the log start."""
         self._logs.note_truncated(driver.topic_partition, driver.log)
+
+    def log_start_rose(self, driver: PartitionDriver) -> None:
+        """Let it be written to the checkpoint; show it to the followers."""
+        self._log_starts.note(driver)
+        self._fetches.tell(driver.topic_partition, News.LOG_START)
 
     def start_fetching(
         self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch

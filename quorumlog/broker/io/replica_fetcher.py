@@ -199,7 +199,7 @@ class ReplicaFetcher:
                 current_leader_epoch=followed.leader_epoch,
                 fetch_offset=driver.partition.log_end_offset,
                 last_fetched_epoch=driver.log.epochs.latest_epoch,
-                log_start_offset=driver.partition.log_start_offset,
+                log_start_offset=driver.partition.kept_log_start_offset,
                 partition_max_bytes=self._settings.replica_fetch_max_bytes,
             )
             topic = topics.get(name)

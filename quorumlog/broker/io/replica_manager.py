@@ -26,12 +26,15 @@ from quorumlog.broker.core.partition import Partition
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.appends import Appends
 from quorumlog.broker.io.deadline_timer import monotonic_ms
+from quorumlog.broker.io.descriptions import Descriptions
 from quorumlog.broker.io.fetches import Fetches, News
 from quorumlog.broker.io.isr_proposals import IsrProposals
 from quorumlog.broker.io.log_manager import LogManager
+from quorumlog.broker.io.log_starts import LogStarts
 from quorumlog.broker.io.offset_lookup import look_up_epoch_end, look_up_offset
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.broker.io.partition_outbox import PartitionOutbox
+from quorumlog.broker.io.record_deletions import RecordDeletions
 from quorumlog.broker.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.io.replica_set import ReplicaSet
 from quorumlog.metadata_quorum.controller_client import ControllerClient
@@ -104,11 +107,15 @@ class ReplicaManager:
             now_ms=now_ms,
             failed=self._fail,
         )
+        self._log_starts: Final = LogStarts(self._logs, self._drivers, self._fetchers.wake)
+        self.deletions: Final = RecordDeletions(self._replicas)
+        self.descriptions: Final = Descriptions(self._replicas, self._logs)
         self._outbox: Final = PartitionOutbox(
             logs=self._logs,
             fetches=self._fetches,
             fetchers=self._fetchers,
             proposals=self._proposals,
+            log_starts=self._log_starts,
             listeners=self._listeners,
         )
         self._tasks: Final[list[asyncio.Task[None]]] = []
@@ -119,7 +126,13 @@ class ReplicaManager:
         """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
         self._logs.start()
         self._note_more()
-        for work in (self._proposals.run(), self._tick(), self._checkpoint(), self._go_on()):
+        for work in (
+            self._proposals.run(),
+            self._log_starts.run(),
+            self._tick(),
+            self._checkpoint(),
+            self._go_on(),
+        ):
             task = asyncio.create_task(work)
             task.add_done_callback(self._task_ended)
             self._tasks.append(task)
@@ -136,6 +149,7 @@ class ReplicaManager:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fetchers.stop()
         self._appends.stop()
+        self.deletions.stop()
         for driver in self._drivers.values():
             driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._fetches.stop()
@@ -280,6 +294,10 @@ class ReplicaManager:
         except StorageError:
             return LocalRead(ErrorCode.KAFKA_STORAGE_ERROR)
         return LocalRead(ErrorCode.NONE, b"".join(read.chunks), Offset(read.next_offset))
+
+    def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
+        """Let go of committed records below `offset`, if we lead: see `RecordDeletions`."""
+        self.deletions.advance_log_start(topic_partition, offset)
 
     def list_offset(
         self,

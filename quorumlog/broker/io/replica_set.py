@@ -11,6 +11,7 @@ from typing import Final
 
 from quorumlog.broker.core import events
 from quorumlog.broker.core.admission import TopicLimits, topic_limits
+from quorumlog.broker.core.deletions import WaitingDeletion
 from quorumlog.broker.core.events import Event
 from quorumlog.broker.core.partition import Partition
 from quorumlog.broker.core.producer_state import ProducerStates
@@ -47,6 +48,7 @@ class ReplicaSet:
         self.image = ClusterImage()
         self.drivers: Final[dict[TopicPartition, PartitionDriver]] = {}
         self.deadlines: Final[Deadlines[PendingProduce]] = Deadlines()
+        self.deletion_deadlines: Final[Deadlines[WaitingDeletion]] = Deadlines()
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._logs: Final = logs
@@ -184,6 +186,7 @@ class ReplicaSet:
                 log=log,
                 producers=ProducerStates(),
                 deadlines=self.deadlines,
+                deletion_deadlines=self.deletion_deadlines,
                 outbox=outbox,
             )
             driver.rebuild_producers()
@@ -192,6 +195,8 @@ class ReplicaSet:
             self._failed(error)
             return None
         self.drivers[at] = driver
+        if log.has_dead_segments:  # the process before this one ended before it removed them
+            outbox.log_start_rose(driver)
         return driver
 
     def _remove(self, now_ms: int, at: TopicPartition, error_code: ErrorCode) -> None:

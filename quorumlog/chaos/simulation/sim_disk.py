@@ -234,6 +234,10 @@ class SimDisk:
         directory, name = _split(path)
         self._change_names(directory, (name, None))
 
+    def space(self, path: str) -> tuple[int, int]:  # noqa: D102 - see Disk
+        self.begin("space", path)
+        return self.bytes_used() + self.bytes_free(), self.bytes_free()
+
     def rmdir(self, path: str) -> None:  # noqa: D102 - see Disk
         self.begin("rmdir", path)
         if self.listdir(path):

@@ -21,6 +21,15 @@ from quorumlog.wire.codec.records import (
 )
 
 
+class AppendInfo(NamedTuple):
+    """What one append has added: offsets [first, last]; nothing if size is 0."""
+
+    first_offset: Offset
+    last_offset: Offset
+    max_timestamp: int
+    size: int
+
+
 class Append(NamedTuple):
     """Whole batches to write: their bytes, where each ends, and what they come to."""
 

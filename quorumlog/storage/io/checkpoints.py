@@ -17,6 +17,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPar
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 REPLICATION_FILE: Final = "replication-offset-checkpoint"
+LOG_START_FILE: Final = "log-start-offset-checkpoint"
 META_PROPERTIES_FILE: Final = "meta.properties"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 PARTITION_METADATA_FILE: Final = "partition.metadata"
@@ -25,6 +26,8 @@ LOCK_FILE: Final = ".lock"
 REMEDIES: Final[Mapping[str, str]] = {
     RECOVERY_POINT_FILE: "delete it: the next start then checks every segment",
     REPLICATION_FILE: "delete it: high watermarks then start low and rise with the first fetches",
+    LOG_START_FILE: "delete it: logs then start with their first segment, so that records that"
+    " DeleteRecords removed may be read again",
     META_PROPERTIES_FILE: "write it again with this node's cluster.id, node.id and directory.id",
     PARTITION_METADATA_FILE: "write it again with the topic's id, or delete the partition's"
     " directory if another replica is in sync",

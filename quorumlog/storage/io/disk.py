@@ -76,6 +76,9 @@ class Disk(Protocol):
     def fsync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Return the bytes of the file system that `path` is on: (all, those we may still use)."""
+
     def lock(self, path: str) -> DiskLock:
         """Lock by a file. Raises StorageError if another holds it."""
 
@@ -164,6 +167,10 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def space(self, path: str) -> tuple[int, int]:  # noqa: D102 - see Disk
+        found = os.statvfs(path)
+        return found.f_frsize * found.f_blocks, found.f_frsize * found.f_bavail
 
     def lock(self, path: str) -> "RealLock":  # noqa: D102 - see Disk
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -40,9 +40,10 @@ def decode_epochs(content: bytes) -> LeaderEpochs:
 class LeaderEpochCache:
     """The epochs of one log, in memory and on disk.
 
-    Invariant: what is in memory is durable, once the log has a record. A failed write raises
-    StorageError and changes nothing in memory; what it left on disk is replaced before the next
-    change, and before the next append, which calls `extend`.
+    Invariant: what is in memory is durable, once the log has a record; the file may also know of
+    epochs below the log start. A failed write raises StorageError and changes nothing in memory;
+    what it left on disk is replaced before the next change, and before the next append, which
+    calls `extend`.
     """
 
     def __init__(self, disk: Disk, directory: str, epochs: LeaderEpochs) -> None:
@@ -115,8 +116,13 @@ class LeaderEpochCache:
         self._replace(self._epochs.truncated_from_end(end_offset))
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop what lies below `start_offset`. Durable."""
-        self._replace(self._epochs.truncated_from_start(start_offset))
+        """Drop what lies below a log start that will last: it is in the caller's checkpoint.
+
+        Not before: a log that starts at an older offset again must know what was written there,
+        or it could not see that another log diverges. The file drops it with its next change, so
+        that nothing waits for the disk; opening the log drops it again.
+        """
+        self._epochs = self._epochs.truncated_from_start(start_offset)
 
     def clear(self) -> None:
         """Forget all. Durable."""

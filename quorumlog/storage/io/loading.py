@@ -12,11 +12,11 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
-from quorumlog.storage.io.segment import BrokenSegment, Segment
+from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, Segment
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
 SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
-LEFTOVERS: Final = (".deleted", ".cleaned", ".tmp")
+LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
 logger = logging.getLogger(__name__)
 

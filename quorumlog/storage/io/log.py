@@ -8,16 +8,21 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
-from typing import Final, NamedTuple
+from typing import Final
 
-from quorumlog.storage.core.appending import Append, stamped_by_another, stamped_by_leader
+from quorumlog.storage.core.appending import (
+    Append,
+    AppendInfo,
+    stamped_by_another,
+    stamped_by_leader,
+)
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.loading import load_log
-from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment import ReadResult, Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.timestamps import find_first_since, find_latest
 from quorumlog.wire.codec.identifiers import Offset
@@ -27,35 +32,19 @@ from quorumlog.wire.codec.records import BatchHeader
 OUT_OF_HANDLES: Final = frozenset({EMFILE, ENFILE})  # it passes, and says nothing of the file
 
 
-class AppendInfo(NamedTuple):
-    """What one append has added: offsets [first, last]; nothing if size is 0."""
-
-    first_offset: Offset
-    last_offset: Offset
-    max_timestamp: int
-    size: int
-
-
-class ReadResult(NamedTuple):
-    """Whole batches, and the offset to read on from."""
-
-    records: bytes
-    next_offset: Offset
-
-
 class Log:
     """The records [log_start_offset, log_end_offset) of one partition.
 
     Invariants:
-      1. log_start_offset <= flushed_offset <= log_end_offset.
+      1. log_start_offset <= log_end_offset, and flushed_offset <= log_end_offset.
       2. Segments are consecutive; only the last one is appended to.
       3. No batch is returned by a read before it is entire in the file, none after truncation.
       4. After a failed fsync, or an append that could not be undone, every call raises
          StorageError: the file may no longer be what the system says it is.
 
-    Threads: one thread calls everything, but for `flush`, which another may call at the same
-    time, while appends and reads go on. What removes files or closes them waits for it. Offsets
-    come in as int (sums of offsets are), and go out as Offset.
+    Threads: one thread calls everything, but for `flush` and `remove_dead_segments`, which others
+    may call at the same time, while appends and reads go on. What removes files or closes them
+    waits for them. Offsets come in as int (sums of offsets are), and go out as Offset.
     """
 
     def __init__(
@@ -108,6 +97,7 @@ class Log:
             log.truncate_fully_and_start_at(log_start_offset)  # it lost records that were deleted
         elif log_start_offset is not None:
             log.advance_log_start_offset(log_start_offset)
+        log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
         log.epochs.truncate_from_end(log.log_end_offset)
         return log
 
@@ -133,8 +123,8 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes in all `.log` files."""
-        return sum(segment.size for segment in self._segments)
+        """Bytes in all `.log` files; asks the disk for some. Any thread may ask. Raises OSError."""
+        return self._segments.size
 
     @property
     def segment_base_offsets(self) -> tuple[Offset, ...]:
@@ -239,7 +229,7 @@ class Log:
                     offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
                 )
                 if found is not None:
-                    return ReadResult(found[0], Offset(found[1]))
+                    return found
         return ReadResult(b"", Offset(offset))
 
     def headers(self, from_offset: int) -> Iterator[BatchHeader]:
@@ -309,7 +299,7 @@ class Log:
                 self._is_closed = True
                 self._failure = self._failure or StorageError(f"{self.directory} is closed")
 
-    # --- cutting: each waits for a flush that is under way ---
+    # --- cutting: what removes files waits for a flush that is under way ---
 
     def truncate_to(self, offset: int) -> None:
         """Cut every batch that holds `offset` or more, durably; the epochs with them.
@@ -340,20 +330,34 @@ class Log:
     def advance_log_start_offset(self, offset: int) -> None:
         """Let the log start at `offset`, which is in it or its end; a smaller one is ignored.
 
-        Full segments below are deleted. The caller keeps the offset in its checkpoint (the
-        `log_start_offset` of `open`). Raises OffsetOutOfRange, StorageError.
+        Waits for nothing: full segments below are dead (`remove_dead_segments`). The caller keeps
+        the offset in its checkpoint (the `log_start_offset` of `open`), and cuts the epochs then.
+        Raises OffsetOutOfRange, StorageError.
+        """
+        self._require_usable()
+        if offset > self._log_end_offset:
+            raise OffsetOutOfRange(f"{offset} is behind the end, {self._log_end_offset}")
+        if offset > self._log_start_offset:
+            self._log_start_offset = offset
+            self._segments.detach_below(offset)
+
+    @property
+    def has_dead_segments(self) -> bool:
+        """Whether there is something for `remove_dead_segments`."""
+        return self._segments.has_dead
+
+    def remove_dead_segments(self) -> None:
+        """Delete the files of the segments that lie wholly below the log start, oldest first.
+
+        Safe in another thread. Does nothing if the log is closed. Raises StorageError.
         """
         with self._flush_lock:
-            self._require_usable()
-            if offset > self._log_end_offset:
-                raise OffsetOutOfRange(f"{offset} is behind the end, {self._log_end_offset}")
-            if offset <= self._log_start_offset:
+            if self._failure is not None:
                 return
-            self._log_start_offset = offset
-            self._flushed_offset = max(self._flushed_offset, offset)
             with self._fatal("delete segments"):
-                self._segments.drop_below(offset)
-            self.epochs.truncate_from_start(offset)
+                doomed = self._segments.rename_dead()
+        with self._fatal("delete segments"):  # a full segment takes long: a flush may go on
+            self._segments.unlink(doomed)
 
     def _restart_at(self, offset: int) -> None:
         with self._fatal("truncate"):

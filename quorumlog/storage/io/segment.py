@@ -6,7 +6,7 @@ flushed as a full segment, or closed. So an append is one system call, and a cra
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry, TimeEntry
 from quorumlog.storage.core.recovery import SegmentScan
@@ -15,12 +15,14 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import Disk, DiskFile, read_file, write_file_durably
 from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
 INDEX_SUFFIXES: Final = (".index", ".timeindex")
+DELETED_SUFFIX: Final = ".deleted"
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,13 @@ logger = logging.getLogger(__name__)
 def segment_path(directory: str, base_offset: int, suffix: str = ".log") -> str:
     """Return the path of a segment's file."""
     return f"{directory}/{base_offset:020d}{suffix}"
+
+
+class ReadResult(NamedTuple):
+    """Whole batches, and the offset to read on from."""
+
+    records: bytes
+    next_offset: Offset
 
 
 class BrokenSegment(StorageError):
@@ -183,6 +192,17 @@ class Segment:
         self.release()
         self._unlink((".log", *INDEX_SUFFIXES))
 
+    def rename_deleted(self) -> list[str]:
+        """Release it and take the files' names away, the `.log` first; return their new ones."""
+        self.release()
+        renamed = []
+        for suffix in (".log", *INDEX_SUFFIXES):
+            path = self._stem + suffix
+            if self._disk.exists(path):
+                self._disk.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed
+
     def _unlink(self, suffixes: Sequence[str]) -> None:
         for suffix in suffixes:
             if self._disk.exists(self._stem + suffix):
@@ -248,27 +268,28 @@ class Segment:
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool
-    ) -> tuple[bytes, int] | None:
+    ) -> ReadResult | None:
         """Whole batches from the one that holds `offset`, all below `end_offset`: see `Log.read`.
 
-        Returns them and the offset after them; None if no batch here holds `offset` or more.
+        Returns None if no batch here holds `offset` or more.
         """
         first = self.find(offset)
         if first is None:
             return None
         start, header = first
         if header.next_offset > end_offset:
-            return b"", offset
+            return ReadResult(b"", Offset(offset))
         if header.size_in_bytes > max_bytes:
             if not at_least_one:
-                return b"", offset
-            return self.read_bytes(start, start + header.size_in_bytes), header.next_offset
+                return ReadResult(b"", Offset(offset))
+            end, next_offset = start + header.size_in_bytes, header.next_offset
+            return ReadResult(self.read_bytes(start, end), Offset(next_offset))
         try:
             end, next_offset = self._end_within(start, start + max_bytes, end_offset)
         except (CorruptIndex, BrokenSegment) as error:
             self._rebuild(error)
             end, next_offset = self._end_within(start, start + max_bytes, end_offset)
-        return self.read_bytes(start, end), next_offset
+        return ReadResult(self.read_bytes(start, end), Offset(next_offset))
 
     def read_bytes(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the file. Raises BrokenSegment if they are not there."""

@@ -4,7 +4,8 @@ Names are changed one at a time and made durable each time, so that no crash lea
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from operator import attrgetter
 from typing import Final
 
@@ -18,8 +19,10 @@ LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their file an
 class SegmentList:
     """At least one segment, oldest first; the last is the one that is appended to.
 
-    Everything raises OSError. `sync` may run in a second thread beside `roll`, `from_offset` and
-    appends, not beside the rest. A full segment stays open until it is flushed.
+    Everything raises OSError. `sync` and `rename_dead` may run in a second thread, one at a time,
+    beside `roll`, `from_offset`, `detach_below` and appends, not beside the rest. A full segment
+    stays open until it is flushed. A dead one is read no more, but it is synced until it has lost
+    its name: a crash that left it torn would end the log there.
     """
 
     def __init__(
@@ -32,9 +35,19 @@ class SegmentList:
         self.active = segments[-1]
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
         self._unwritten: list[Segment] = []  # full, with indexes that are not on disk yet
+        self._dead: list[Segment] = []  # below the log start, oldest first, names and all
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all living segments. Any thread may ask: one removed meanwhile has none."""
+        size = 0
+        for segment in tuple(self._segments):
+            with suppress(FileNotFoundError):
+                size += segment.size
+        return size
 
     @property
     def first_base_offset(self) -> int:
@@ -76,7 +89,10 @@ class SegmentList:
 
         With those, the names of the segments that came after them.
         """
-        unwritten, segments = tuple(self._unwritten), tuple(self._segments)
+        unwritten, living = tuple(self._unwritten), tuple(self._segments)
+        # The dead last: one that dies now is among these or those, or both.
+        known = {segment.base_offset: segment for segment in (*living, *self._dead)}
+        segments = [known[base_offset] for base_offset in sorted(known)]
         ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
         for segment, end in zip(segments, ends, strict=True):
             if end > flushed_offset:
@@ -100,20 +116,51 @@ class SegmentList:
 
     def restart_at(self, offset: int) -> None:
         """Drop everything, durably; go on with an empty segment at `offset`."""
+        self.unlink(self.rename_dead())
         while self._segments:
             self._delete(-1)
         self.active = Segment.create(self._disk, self._directory, offset, self._settings)
         self._segments.append(self.active)
         self._disk.fsync_dir(self._directory)
 
-    def drop_below(self, offset: int) -> None:
-        """Delete the full segments that hold nothing from `offset` on, durably."""
-        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
-            self._delete(0)
+    def detach_below(self, offset: int) -> None:
+        """Let the full segments die that hold nothing from `offset` on. The disk is not asked."""
+        count = bisect_right(self._segments, offset, key=attrgetter("base_offset")) - 1
+        if count > 0:
+            dead = self._segments[:count]
+            self._dead += dead  # first: see `sync`
+            del self._segments[:count]
+            self._recently_used = [one for one in self._recently_used if one not in dead]
+
+    @property
+    def has_dead(self) -> bool:
+        """Whether there are dead segments under their own names."""
+        return bool(self._dead)
+
+    def rename_dead(self) -> list[str]:
+        """Give the files of dead segments names that no start takes up, durably; return these.
+
+        The oldest first, each durable before the next, so that no crash leaves a hole.
+        """
+        renamed = []
+        while self._dead:
+            segment = self._dead[0]
+            renamed += segment.rename_deleted()
+            self._disk.fsync_dir(self._directory)
+            if segment in self._unwritten:
+                self._unwritten.remove(segment)
+            del self._dead[0]
+        return renamed
+
+    def unlink(self, paths: Iterable[str]) -> None:
+        """Remove files that nobody uses; those of a log that is deleted meanwhile go with it."""
+        for path in paths:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(path)
 
     def close(self) -> None:
         """Give up all files."""
-        for segment in self._segments:
+        for segment in (*self._segments, *self._dead):
             segment.release()
 
     def _delete(self, slot: int) -> None:

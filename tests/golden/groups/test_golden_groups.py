@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.broker.core.groups import events
 from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.effects import AppendRecords, Effect, Reply
+from quorumlog.broker.core.groups.effects import AdvanceLogStart, AppendRecords, Effect, Reply
 from quorumlog.broker.core.groups.records import GroupRecord, LogRecord
 from quorumlog.broker.core.groups.requests import (
     CommitResult,
@@ -95,6 +95,8 @@ class Story:
             case AppendRecords(write_id=write_id, records=records):
                 self.writes[write_id] = records
                 return f"write {write_id}: " + "; ".join(map(show_record, records))
+            case AdvanceLogStart(offset=offset):
+                return f"start at {offset}"
 
     def state(self) -> str:
         group = self.coordinator.groups.get("g")

@@ -70,6 +70,9 @@ def sequenced_in(records: list[Record], base_offset: int) -> list[Sequenced]:
     ]
 
 
+GONE: Record = (-1, -1)  # at an offset below the start of a log that started over
+
+
 class MemoryLog:
     """Records in a list: offset i is at index i. An EpochHistory."""
 
@@ -94,6 +97,10 @@ class MemoryLog:
         del self.records[offset:]
         self.epochs = self.epochs.truncated_from_end(offset)
 
+    def start_over_at(self, offset: int) -> None:
+        self.records = [GONE] * offset
+        self.epochs = LeaderEpochs()
+
 
 class Replica:
     """A core with its log; effects for the log are performed, the rest is kept for the test."""
@@ -105,6 +112,8 @@ class Replica:
         log: MemoryLog | None = None,
         high_watermark: int = 0,
         producers: ProducerStates | None = None,
+        *,
+        log_start: int = 0,
     ) -> None:
         self.log = log or MemoryLog()
         self.producers = ProducerStates() if producers is None else producers
@@ -115,6 +124,7 @@ class Replica:
             broker_id,
             self.log,
             replica_lag_time_max_ms=LAG_TIME_MS,
+            log_start_offset=Offset(log_start),
             log_end_offset=Offset(len(self.log.records)),
             high_watermark=Offset(high_watermark),
         )
@@ -130,6 +140,12 @@ class Replica:
                     self.log.truncate_to(offset)
                     self.producers.rebuild(sequenced_in(self.log.records, 0))
                     done += self.step(now_ms, events.LogTruncated(log_end_offset=offset))
+                case effects.StartOverAt(offset=offset):
+                    self.log.start_over_at(offset)
+                    self.producers.rebuild([])
+                    done += self.step(now_ms, events.LogStartedOver(offset=offset))
+                case effects.AdvanceLogStart(offset=offset):
+                    done += self.step(now_ms, events.LogStartRose(log_start_offset=offset))
                 case effects.StartFetching():
                     self.fetching = effect
                 case effects.StopFetching():
@@ -165,7 +181,14 @@ class Replica:
             leader_epoch=self.partition.leader_epoch,
             fetch_offset=self.partition.log_end_offset,
             last_fetched_epoch=self.log.latest_epoch,
+            log_start_offset=self.partition.kept_log_start_offset,
         )
+
+    def keep_log_start(self, now_ms: int) -> None:
+        """What the checkpoint does: the start will not fall below it at a restart."""
+        start = self.partition.log_start_offset
+        self.step(now_ms, events.LogStartKept(log_start_offset=start))
+        self.log.epochs = self.log.epochs.truncated_from_start(start)
 
     def serve(self, now_ms: int, request: events.FollowerFetched, count: int) -> "FetchReply":
         answer = self.step(now_ms, request)[-1]
@@ -177,11 +200,20 @@ class Replica:
             answer=answer,
             records=self.log.records[offset : offset + count] if is_served else [],
             high_watermark=self.partition.high_watermark,
+            log_start_offset=self.partition.log_start_offset,
         )
 
     def take(self, now_ms: int, reply: "FetchReply") -> list[Effect]:
         request, diverging = reply.request, reply.answer.diverging
         epoch, offset = request.leader_epoch, request.fetch_offset
+        if reply.answer.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            out_of_range = events.FetchOutOfRange(
+                leader_epoch=epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=request.last_fetched_epoch,
+                log_start_offset=reply.log_start_offset,
+            )
+            return self.step(now_ms, out_of_range)
         if reply.answer.error_code is not ErrorCode.NONE:
             return []
         if not self.partition.accepts_answer(epoch, offset, request.last_fetched_epoch):
@@ -202,7 +234,7 @@ class Replica:
             leader_epoch=epoch,
             log_end_offset=Offset(len(self.log.records)),
             high_watermark=reply.high_watermark,
-            log_start_offset=Offset(0),
+            log_start_offset=reply.log_start_offset,
         )
         return self.step(now_ms, answered)
 
@@ -215,6 +247,7 @@ class FetchReply:
     answer: AnswerFetch
     records: list[Record]
     high_watermark: Offset
+    log_start_offset: Offset
 
 
 @dataclass

@@ -21,7 +21,7 @@ class FakeDriver:
     def __init__(self, index: int) -> None:
         self.topic_partition, self.topic_id = TopicPartition("t", index), TopicId(b"t" * 16)
         self.partition = SimpleNamespace(
-            log_end_offset=0, log_start_offset=0, accepts_answer=lambda *asked: False
+            log_end_offset=0, kept_log_start_offset=0, accepts_answer=lambda *asked: False
         )
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 

@@ -7,10 +7,10 @@ import pytest
 
 from quorumlog.chaos.simulation.sim_disk import SimDisk
 from quorumlog.invariants import InvariantViolation
+from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset
 from quorumlog.storage.io.disk import RealDisk
-from quorumlog.storage.io.log import AppendInfo
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from tests.unit.storage.batches import (
@@ -241,11 +241,28 @@ def test_the_start_moves_up_and_full_segments_below_it_go() -> None:
     log.advance_log_start_offset(third + 1)
     log.advance_log_start_offset(0)
     assert (log.log_start_offset, log.segment_base_offsets[0]) == (third + 1, third)
+    assert log.epochs.entries[0] == (0, 0)
+    log.epochs.truncate_from_start(third + 1)
     assert log.epochs.entries[0] == (third + 1, third + 1)
+    assert f"{0:020d}.log" in disk.listdir(DIRECTORY)  # nothing has waited for the disk
+    log.remove_dead_segments()
+    assert [name for name in disk.listdir(DIRECTORY) if name < f"{third:020d}"] == []
     log.advance_log_start_offset(20)
     assert (log.log_start_offset, len(log.segment_base_offsets)) == (20, 1)
     with pytest.raises(OffsetOutOfRange):
         log.advance_log_start_offset(21)
+
+
+def test_segments_that_another_thread_removes_meanwhile_have_no_size() -> None:
+    disk = SimDisk()
+    log = open_log(disk)
+    fill(log, VALUES)
+    whole, middle = log.size, log.segment_base_offsets[2]
+    log.flush()
+    log.close()
+    lost = disk.size(f"{DIRECTORY}/{middle:020d}.log")
+    disk.unlink(f"{DIRECTORY}/{middle:020d}.log")
+    assert log.size == whole - lost
 
 
 def test_a_log_closed_cleanly_is_as_it_was_without_being_checked() -> None:

@@ -30,11 +30,12 @@ from quorumlog.broker.core.groups.requests import (
     Request,
     Sync,
 )
+from quorumlog.broker.core.groups.rewrite import DEFAULT_LIMITS, Rewrite, RewriteLimits
 from quorumlog.broker.core.groups.states import GroupState
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset, TopicPartition
 
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 
@@ -47,11 +48,14 @@ class GroupCoordinator:
       7. Every group is looked at when time alone may change it.
     """
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(
+        self, settings: BrokerSettings, rewrite_limits: RewriteLimits = DEFAULT_LIMITS
+    ) -> None:
         self._settings: Final = settings
         self._outbox: Final = Outbox()
         self._classic: Final = ClassicProtocol(settings, self._outbox)
         self.committed: Final = CommittedState()
+        self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
         self.groups: Final[dict[str, Group]] = {}
         self._deadlines: list[tuple[int, str]] = []  # a heap; older entries may be out of date
         self._queued: dict[str, int] = {}  # group id -> its earliest entry in the heap
@@ -63,8 +67,12 @@ class GroupCoordinator:
         # docs/decisions/0005-groups-change-when-their-record-is-committed.md
         self.committed.apply(record)
 
-    def loaded(self, now_ms: int) -> None:
-        """Start to serve: every member has a whole session to find us."""
+    def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
+        """Start to serve: every member has a whole session to find us.
+
+        What was replayed was in the log at [log_start_offset, log_end_offset).
+        """
+        self.rewrite.note_loaded(log_start_offset, log_end_offset)
         for group_id, stored in self.committed.groups.items():
             group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
             self._classic.maybe_shrink(group, now_ms)
@@ -83,10 +91,10 @@ class GroupCoordinator:
         match event:
             case events.RequestReceived(request_id=request_id, request=request):
                 self._handle_request(now_ms, request_id, request)
-            case events.WriteCommitted(write_id=write_id):
-                self._handle_written(now_ms, write_id, ErrorCode.NONE)
+            case events.WriteCommitted(write_id=write_id, next_offset=next_offset):
+                self._handle_written(now_ms, write_id, ErrorCode.NONE, next_offset)
             case events.WriteFailed(write_id=write_id, error_code=error_code):
-                self._handle_written(now_ms, write_id, error_code)
+                self._handle_written(now_ms, write_id, error_code, UNKNOWN_OFFSET)
             case events.TopicsDeleted(topics=topics):
                 self._handle_topics_deleted(topics)
             case events.Ticked():
@@ -281,14 +289,18 @@ class GroupCoordinator:
 
     # Writes and time.
 
-    def _handle_written(self, now_ms: int, write_id: int, error_code: ErrorCode) -> None:
+    def _handle_written(
+        self, now_ms: int, write_id: int, error_code: ErrorCode, next_offset: Offset
+    ) -> None:
         write = self._outbox.finish(write_id)
         if error_code is ErrorCode.NONE:
             for record in write.records:
                 self.committed.apply(record)
+            self.rewrite.note_applied(write.records, next_offset)
         write.done(now_ms, error_code)
         for group_id in sorted({record.group_id for record in write.records}):
             self._settle(group_id)
+        self.rewrite.go_on()
 
     def _handle_tick(self, now_ms: int) -> None:
         while self._deadlines and self._deadlines[0][0] <= now_ms:
@@ -299,6 +311,7 @@ class GroupCoordinator:
         if now_ms >= self._next_cleanup_ms:
             self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
             self._clean_up(now_ms)
+        self.rewrite.go_on()
 
     def _handle_deadlines(self, now_ms: int, group_id: str) -> None:
         if group_id in self.groups:

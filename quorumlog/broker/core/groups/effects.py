@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from quorumlog.broker.core.groups.records import LogRecord
 from quorumlog.broker.core.groups.requests import Result
+from quorumlog.wire.codec.identifiers import Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,4 +23,11 @@ class Reply:
     result: Result
 
 
-Effect = AppendRecords | Reply
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceLogStart:
+    """Let the log start at `offset`: all that is live is committed at or after it."""
+
+    offset: Offset
+
+
+Effect = AppendRecords | Reply | AdvanceLogStart

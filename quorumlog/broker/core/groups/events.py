@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from quorumlog.broker.core.groups.requests import Request
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,9 +17,10 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteCommitted:
-    """The high watermark passed the records of this write."""
+    """The high watermark passed the records of this write; the log goes on at `next_offset`."""
 
     write_id: int
+    next_offset: Offset = UNKNOWN_OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quorumlog.broker.core.groups.effects import AppendRecords, Effect, Reply
-from quorumlog.broker.core.groups.records import LogRecord
+from quorumlog.broker.core.groups.effects import AdvanceLogStart, AppendRecords, Effect, Reply
+from quorumlog.broker.core.groups.records import Key, LogRecord
 from quorumlog.broker.core.groups.requests import Result
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset
 
 WriteDone = Callable[[int, ErrorCode], None]
 """Called once with (now_ms, error_code), after the records were applied if it is NONE."""
@@ -42,6 +43,10 @@ class Outbox:
         self._writes.append(PendingWrite(write_id=write_id, records=records, done=done))
         self._effects.append(AppendRecords(write_id=write_id, records=records))
 
+    def advance_log_start(self, offset: Offset) -> None:
+        """Let go of the records below `offset`."""
+        self._effects.append(AdvanceLogStart(offset=offset))
+
     def finish(self, write_id: int) -> PendingWrite:
         """Take the oldest write off: it must be this one."""
         require(bool(self._writes), f"write {write_id} ended twice")
@@ -54,6 +59,10 @@ class Outbox:
         return any(
             record.group_id == group_id for write in self._writes for record in write.records
         )
+
+    def keys_under_way(self) -> frozenset[Key]:
+        """Return what the writes under way are about."""
+        return frozenset(record.subject for write in self._writes for record in write.records)
 
     def drain(self) -> list[Effect]:
         """Return the effects since the last call, in order."""

@@ -48,6 +48,10 @@ class StoredGroup:
     members: tuple[StoredMember, ...]
 
 
+Key = tuple[str, TopicPartition | None]
+"""What a record is about: a group's offset in a partition, or (None) the group's generation."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
     """The group's offset in one partition; None: no longer."""
@@ -56,6 +60,11 @@ class OffsetRecord:
     topic_partition: TopicPartition
     committed: CommittedOffset | None
 
+    @property
+    def subject(self) -> Key:
+        """What a later record of the same subject replaces."""
+        return self.group_id, self.topic_partition
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
@@ -63,6 +72,11 @@ class GroupRecord:
 
     group_id: str
     stored: StoredGroup | None
+
+    @property
+    def subject(self) -> Key:
+        """What a later record of the same subject replaces."""
+        return self.group_id, None
 
 
 LogRecord = OffsetRecord | GroupRecord

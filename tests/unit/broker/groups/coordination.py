@@ -2,7 +2,7 @@
 
 from quorumlog.broker.core.groups import events
 from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.effects import AppendRecords, Reply
+from quorumlog.broker.core.groups.effects import AdvanceLogStart, AppendRecords, Reply
 from quorumlog.broker.core.groups.events import Event
 from quorumlog.broker.core.groups.records import LogRecord, decode, encode
 from quorumlog.broker.core.groups.requests import (
@@ -104,6 +104,8 @@ class Coordination:
                     self.replies[request_id] = result
                 case AppendRecords():
                     self.writes.append(effect)
+                case AdvanceLogStart():
+                    raise AssertionError("a log this short is not rewritten")
 
     def ask(self, request: Request) -> int:
         self.last_request_id += 1

@@ -50,16 +50,16 @@ class MemoryLog:
         batch = bytearray(records)
         restamp(batch, 0, base_offset=self.end, leader_epoch=0)
         self.batches.append(bytes(batch))
-        self.end += next(iterate_headers(batch))[1].record_count
         self.waiting.append((self.end, outcome))
+        self.end += next(iterate_headers(batch))[1].record_count
         if self.commits_at_once:
             self.commit_all()
         return outcome
 
     def commit_all(self) -> None:
         self.high_watermark = self.end
-        for _, outcome in self.waiting:
-            outcome.set_result(ProduceResult(ErrorCode.NONE))
+        for base_offset, outcome in self.waiting:
+            outcome.set_result(ProduceResult(ErrorCode.NONE, base_offset))
         self.waiting.clear()
 
     def fail_all(self, error_code: ErrorCode) -> None:
@@ -82,6 +82,10 @@ class MemoryLog:
             if offset <= header.base_offset and header.next_offset <= limit:
                 return LocalRead(ErrorCode.NONE, batch, Offset(header.next_offset))
         return LocalRead(ErrorCode.NONE, b"", Offset(offset))
+
+    def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
+        assert (topic_partition, offset <= self.high_watermark) == (WHERE, True)
+        self.start = offset
 
     def list_offset(
         self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch

@@ -1,0 +1,63 @@
+"""DeleteRecords (API key 21): lets logs start at a later offset (KIP-107)."""
+
+import asyncio
+from functools import partial
+
+from quorumlog.broker.core.deletions import DeletionResult
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.names import INTERNAL_TOPICS
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
+from quorumlog.wire.codec.messages.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+async def handle(
+    context: BrokerContext,
+    header: RequestHeader,  # noqa: ARG001 -- all versions are answered alike
+    request: DeleteRecordsRequest,
+) -> DeleteRecordsResponse:
+    """Move every log start now; answer when all live replicas have followed, or in `timeout_ms`."""
+    response = DeleteRecordsResponse()
+    waiting = []
+    for topic in request.topics:
+        results = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(results)
+        for asked in topic.partitions:
+            slot = DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=UNKNOWN_OFFSET
+            )
+            results.partitions.append(slot)
+            if topic.name in INTERNAL_TOPICS:  # their coordinators need what is in them
+                slot.error_code = ErrorCode.INVALID_TOPIC_EXCEPTION
+                continue
+            outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            waiting.append(outcome)
+            context.replicas.deletions.delete(
+                TopicPartition(topic.name, asked.partition_index),
+                asked.offset,
+                timeout_ms=request.timeout_ms,
+                done=partial(_take, slot, outcome),
+            )
+    for outcome in waiting:
+        await outcome
+    return response
+
+
+def _take(
+    slot: DeleteRecordsPartitionResult, outcome: "asyncio.Future[None]", result: DeletionResult
+) -> None:
+    slot.error_code, slot.low_watermark = result
+    if not outcome.done():  # the connection may be gone
+        outcome.set_result(None)
+
+
+HANDLER = ApiHandler(
+    api_key=DeleteRecordsRequest.API_KEY, min_version=0, max_version=2, handle=handle
+)

@@ -1,0 +1,58 @@
+"""DescribeLogDirs (API key 35): bytes of the disk and of each replica on it (KIP-113, KIP-827)."""
+
+from itertools import groupby
+
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.io.descriptions import ReplicaSize
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+async def handle(
+    context: BrokerContext,
+    header: RequestHeader,  # noqa: ARG001 -- all versions are answered alike
+    request: DescribeLogDirsRequest,
+) -> DescribeLogDirsResponse:
+    """Describe the one log directory; replicas that are asked for and not in it are left out."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {
+            TopicPartition(topic.topic, index)
+            for topic in request.topics
+            for index in topic.partitions
+        }
+    directory = await context.replicas.descriptions.log_directory(wanted)
+    by_topic = groupby(directory.replicas, key=lambda replica: replica.topic_partition.topic)
+    result = DescribeLogDirsResult(
+        error_code=directory.error_code,
+        log_dir=directory.path,
+        topics=[
+            DescribeLogDirsTopic(name=name, partitions=[*map(_partition, replicas)])
+            for name, replicas in by_topic
+        ],
+        total_bytes=directory.total_bytes,
+        usable_bytes=directory.usable_bytes,
+    )
+    return DescribeLogDirsResponse(results=[result])
+
+
+def _partition(replica: ReplicaSize) -> DescribeLogDirsPartition:
+    return DescribeLogDirsPartition(
+        partition_index=replica.topic_partition.partition,
+        partition_size=replica.size,
+        offset_lag=replica.offset_lag,
+        is_future_key=False,  # replicas are not moved between directories: there is one
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=DescribeLogDirsRequest.API_KEY, min_version=1, max_version=4, handle=handle
+)

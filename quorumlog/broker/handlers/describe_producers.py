@@ -1,0 +1,57 @@
+"""DescribeProducers (API key 61): the producers that partitions remember (KIP-664)."""
+
+from quorumlog.broker.core.producer_state import ActiveProducer
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+NO_COORDINATOR = -1  # there are no transactions, and so no markers
+
+
+async def handle(
+    context: BrokerContext,
+    header: RequestHeader,  # noqa: ARG001 -- there is one version
+    request: DescribeProducersRequest,
+) -> DescribeProducersResponse:
+    """Describe each partition once, however often it is named: an answer may be large."""
+    response = DescribeProducersResponse()
+    named: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        named.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    for name, indexes in named.items():
+        partitions = []
+        for index in indexes:
+            at = TopicPartition(name, index)
+            error_code, producers = await context.replicas.descriptions.producers(at)
+            partitions.append(
+                PartitionResponse(
+                    partition_index=index,
+                    error_code=error_code,
+                    active_producers=[*map(_state, producers)],
+                )
+            )
+        response.topics.append(TopicResponse(name=name, partitions=partitions))
+    return response
+
+
+def _state(producer: ActiveProducer) -> ProducerState:
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.seen_ms,
+        coordinator_epoch=NO_COORDINATOR,
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=DescribeProducersRequest.API_KEY, min_version=0, max_version=0, handle=handle
+)

@@ -1,0 +1,112 @@
+"""A group's partition that is rewritten by its coordinator: what is read, what is appended."""
+
+import asyncio
+import struct
+from functools import partial
+
+import pytest
+
+from quorumlog.broker.core.groups.coordinator import GroupCoordinator
+from quorumlog.broker.core.groups.offsets import CommittedState
+from quorumlog.broker.core.groups.records import GroupRecord, OffsetRecord, StoredGroup
+from quorumlog.broker.core.groups.requests import CommittedOffset
+from quorumlog.broker.core.groups.rewrite import RewriteLimits
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import Record, encode_batch
+from tests.unit.broker.groups.coordination import T0, T1
+from tests.unit.broker.groups.memory_log import WHERE, MemoryLog, World, run
+
+LIMITS = RewriteLimits(records_min=30)
+
+
+@pytest.fixture(autouse=True)
+def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = partial(GroupCoordinator, rewrite_limits=LIMITS)
+    monkeypatch.setattr("quorumlog.broker.io.group_shard.GroupCoordinator", coordinator)
+
+
+def test_a_successor_reads_little_more_than_what_is_live() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.lead()
+        for offset in range(500):
+            assert await world.commit(offset) is ErrorCode.NONE
+        assert world.log.end - world.log.start <= LIMITS.records_min + 1
+        world.service.stop()
+        successor = World(world.log)
+        await successor.lead(1)
+        coordinator = successor.service.coordinator("g")
+        assert isinstance(coordinator, GroupCoordinator)
+        committed = coordinator.fetch_offsets("g", [T0])[T0]
+        assert committed is not None
+        assert committed.offset == 499
+        successor.service.stop()
+
+    run(scenario())
+
+
+def test_a_log_that_has_grown_long_is_rewritten_when_it_is_loaded() -> None:
+    async def scenario() -> None:
+        world = World()
+        await world.lead()
+        world.log.commits_at_once = False
+        pending = [asyncio.ensure_future(world.commit(offset)) for offset in range(100)]
+        await asyncio.sleep(0)
+        assert world.log.end == 100
+        world.service.stop()
+        await asyncio.gather(*pending)
+        world.log.commits_at_once = True
+        world.log.commit_all()
+        successor = World(world.log)
+        await successor.lead(1)
+        async with asyncio.timeout(5):
+            while successor.log.start == 0:
+                await asyncio.sleep(0)
+        assert (successor.log.start, successor.log.end) == (100, 101)
+        successor.service.stop()
+
+    run(scenario())
+
+
+def test_records_of_another_kind_of_group_are_not_let_go_of() -> None:
+    async def scenario() -> None:
+        log = MemoryLog()
+        foreign = struct.pack(">hh1s", 3, 1, b"g")  # ConsumerGroupMetadataKey
+        log.append(WHERE, encode_batch([Record(0, 1, foreign, b"")]), acks=-1, timeout_ms=1)
+        world = World(log)
+        await world.lead()
+        for offset in range(100):
+            await world.commit(offset)
+        assert (log.start, log.end) == (0, 101)
+        world.service.stop()
+
+    run(scenario())
+
+
+def test_what_is_live_is_counted_and_told_in_records() -> None:
+    state = CommittedState()
+    stored = StoredGroup(
+        protocol_type="consumer",
+        generation_id=1,
+        protocol_name=None,
+        leader=None,
+        state_since_ms=5,
+        members=(),
+    )
+    first = OffsetRecord(
+        group_id="g", topic_partition=T0, committed=CommittedOffset(offset=1, metadata="m")
+    )
+    second = OffsetRecord(group_id="g", topic_partition=T1, committed=CommittedOffset(offset=2))
+    generation = GroupRecord(group_id="g", stored=stored)
+    for record in (first, second, generation, generation, first):
+        state.apply(record)
+    assert state.size == 3
+    copy = CommittedState()
+    for key in state.keys_of("g"):
+        copy.apply(state.record_of(key))
+    assert (copy, copy.size) == (state, 3)
+    gone = OffsetRecord(group_id="g", topic_partition=T0, committed=None)
+    for record in (gone, gone, GroupRecord(group_id="g", stored=None)):
+        state.apply(record)
+    assert (state.size, list(state.keys_of("g")), list(state.keys_of("h"))) == (1, [("g", T1)], [])
+    assert state.record_of(("g", T0)) == gone

@@ -1,0 +1,270 @@
+"""Log starts with real logs: kept in their checkpoint, followed, and with them the segments."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.core import events
+from quorumlog.broker.core.deletions import DeletionResult
+from quorumlog.broker.io.log_manager import LogManager
+from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import CorruptCheckpoint
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
+from tests.unit.broker.one_broker import AT, append, fetch_of, follow, from_leader, publish, run
+from tests.unit.broker.replicas import BROKERS, image
+
+CHECKPOINT = "log-start-offset-checkpoint"
+SMALL = LogSettings(segment_bytes=200)
+ID, OTHER_ID = TopicId(b"i" * 16), TopicId(b"j" * 16)
+
+
+def delete(
+    replicas: ReplicaManager, offset: int, timeout_ms: int = 10_000
+) -> "asyncio.Future[DeletionResult]":
+    future: asyncio.Future[DeletionResult] = asyncio.get_running_loop().create_future()
+    replicas.deletions.delete(AT, offset, timeout_ms=timeout_ms, done=future.set_result)
+    return future
+
+
+def start_of(replicas: ReplicaManager) -> int:
+    partition = replicas.partition(AT)
+    assert partition is not None
+    return partition.log_start_offset
+
+
+def segments(directory: Path) -> list[str]:
+    return sorted(path.name for path in (directory / "orders-0").glob("*.log*"))
+
+
+def hear(replicas: ReplicaManager, log_start: int, fetch_offset: int) -> None:
+    """The follower fetches."""
+    driver = replicas.driver(AT)
+    assert driver is not None
+    driver.judge_follower_fetch(
+        0,
+        events.FollowerFetched(
+            broker_id=BROKERS[1],
+            broker_epoch=0,
+            leader_epoch=driver.partition.leader_epoch,
+            fetch_offset=Offset(fetch_offset),
+            log_start_offset=Offset(log_start),
+        ),
+    )
+
+
+async def until_removed(directory: Path, names: list[str]) -> None:
+    async with asyncio.timeout(5):
+        while segments(directory) != names:
+            await asyncio.sleep(0)
+
+
+def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        for _ in range(7):  # two per segment
+            append(replicas)
+        assert len(segments(tmp_path)) == 4
+        result = await delete(replicas, 5)
+        assert result == (ErrorCode.NONE, 5)
+        assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 5\n"
+        await until_removed(tmp_path, [f"{offset:020d}.log" for offset in (4, 6)])
+        below, at = replicas.fetch(fetch_of(4)), replicas.fetch(fetch_of(5))
+        assert isinstance(below, list)
+        assert isinstance(at, list)
+        assert (below[0].error_code, below[0].log_start_offset) == (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            5,
+        )
+        assert (at[0].error_code, at[0].log_start_offset) == (ErrorCode.NONE, 5)
+        assert replicas.list_offset(AT, -2).offset == 5
+        assert (await delete(replicas, 3)) == (ErrorCode.NONE, 5)
+
+    async def after(replicas: ReplicaManager) -> None:
+        assert start_of(replicas) == 5
+        assert await delete(replicas, -1) == (ErrorCode.NONE, 7)
+
+    async def in_the_end(replicas: ReplicaManager) -> None:
+        assert start_of(replicas) == 7
+        assert append(replicas).base_offset == 7
+
+    for part in (story, after, in_the_end):
+        run(tmp_path, part, log_settings=SMALL)
+
+
+def test_a_start_lasts_through_a_crash_as_soon_as_it_is_answered_for(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        for _ in range(3):
+            append(replicas)
+        await delete(replicas, 2)
+        logs = LogManager(RealDisk(), str(tmp_path), LogSettings())  # as the next process would
+        logs.start()
+        log, _ = logs.open(AT, ID, {})
+        assert log.log_start_offset == 2
+        log.close(clean=False)
+
+    run(tmp_path, story)
+
+
+def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
+        append(replicas)
+        append(replicas)
+        assert await delete(replicas, 1, timeout_ms=0) == (ErrorCode.REQUEST_TIMED_OUT, -1)
+        hear(replicas, 0, fetch_offset=2)
+        assert await delete(replicas, 1, timeout_ms=1) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+        waiting, lost = delete(replicas, 1), delete(replicas, 2)
+        hear(replicas, 1, fetch_offset=2)
+        assert await waiting == (ErrorCode.NONE, 1)
+        assert not lost.done()
+        publish(replicas, image(2, 1, 2, (1, 2), replicas=(1, 2)))
+        assert await lost == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert await delete(replicas, 2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+    run(tmp_path, story)
+
+
+def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        take = follow(replicas)
+        take(from_leader(0) + from_leader(1))
+        driver = replicas.driver(AT)
+        assert driver is not None
+        driver.append_as_follower(
+            b"",
+            leader_epoch=Epoch(1),
+            high_watermark=Offset(2),
+            log_start_offset=Offset(1),
+            now_ms=0,
+            wall_ms=0,
+        )
+        assert driver.partition.log_start_offset == 1
+        async with asyncio.timeout(5):
+            while driver.partition.kept_log_start_offset < 1:
+                await asyncio.sleep(0)
+        assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 1\n"
+        out_of_range = events.FetchOutOfRange(
+            leader_epoch=Epoch(1),
+            fetch_offset=Offset(2),
+            last_fetched_epoch=Epoch(1),
+            log_start_offset=Offset(9),
+        )
+        driver.feed(0, out_of_range)
+        driver.feed(
+            0,
+            events.FetchOutOfRange(
+                leader_epoch=Epoch(1),
+                fetch_offset=Offset(9),
+                last_fetched_epoch=Epoch(-1),
+                log_start_offset=Offset(0),
+            ),
+        )
+        # Before anything is appended: else the next start would drop it.
+        assert driver.log.log_end_offset == 0
+        assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 0\n"
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
+    tmp_path: Path,
+) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
+        append(replicas)
+        append(replicas)
+        follower = replicas.fetch(fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000))
+        consumer = replicas.fetch(fetch_of(2, max_wait_ms=60_000))
+        assert isinstance(follower, asyncio.Future)
+        assert isinstance(consumer, asyncio.Future)
+        deleted = delete(replicas, 2)
+        [told] = await follower
+        assert (told.error_code, told.log_start_offset, told.records) == (ErrorCode.NONE, 2, [])
+        assert not consumer.done()
+        assert not deleted.done()
+        hear(replicas, 2, fetch_offset=2)
+        assert await deleted == (ErrorCode.NONE, 2)
+        consumer.cancel()
+
+    run(tmp_path, story)
+
+
+def test_a_follower_fetches_at_once_when_its_start_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        follow(replicas)(from_leader(0))
+        has_fetched = asyncio.Event()
+        monkeypatch.setattr(replicas._log_starts, "_fetch_now", has_fetched.set)
+        driver = replicas.driver(AT)
+        assert driver is not None
+        driver.advance_log_start(0, Offset(1))
+        async with asyncio.timeout(5):
+            await has_fetched.wait()
+        assert driver.partition.kept_log_start_offset == 1
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> None:
+    logs = LogManager(RealDisk(), str(tmp_path), LogSettings())
+    logs.start()
+    batch = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
+    log, _ = logs.open(AT, ID, {})
+    log.append_as_leader(batch, leader_epoch=0, now_ms=0)
+    log.advance_log_start_offset(3)
+    logs.note_log_starts({AT: Offset(3)})
+    logs.write_log_starts()
+    logs.delete(AT, log)
+    log, _ = logs.open(AT, OTHER_ID, {})
+    log.append_as_leader(batch, leader_epoch=0, now_ms=0)
+    log.close(clean=False)
+    logs = LogManager(RealDisk(), str(tmp_path), LogSettings())
+    logs.start()
+    log, _ = logs.open(AT, OTHER_ID, {})
+    assert (log.log_start_offset, log.log_end_offset) == (0, 4)
+    log.close(clean=False)
+
+
+def test_starts_that_were_not_written_yet_are_written_at_a_clean_stop(tmp_path: Path) -> None:
+    logs = LogManager(RealDisk(), str(tmp_path), LogSettings())
+    logs.start()
+    log, _ = logs.open(AT, ID, {})
+    log.append_as_leader(encode_batch([Record(0, 1, None, b"x")]), leader_epoch=0, now_ms=0)
+    log.advance_log_start_offset(1)
+    logs.close({AT: log}, {}, broker_epoch=1)
+    assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 1\n"
+
+
+def test_a_torn_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / CHECKPOINT).write_text("0\n2\norders 0 5\n")
+    with pytest.raises(CorruptCheckpoint, match=f"{CHECKPOINT} is not whole.*delete it"):
+        LogManager(RealDisk(), str(tmp_path), LogSettings()).start()
+
+
+def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(tmp_path: Path) -> None:
+    async def fill(replicas: ReplicaManager) -> None:
+        for _ in range(7):
+            append(replicas)
+
+    async def story(replicas: ReplicaManager) -> None:
+        await until_removed(tmp_path, [f"{offset:020d}.log" for offset in (4, 6)])
+        assert start_of(replicas) == 5
+
+    run(tmp_path, fill, log_settings=SMALL)
+    (tmp_path / CHECKPOINT).write_text("0\n1\norders 0 5\n")
+    run(tmp_path, story, log_settings=SMALL)
+
+
+def test_other_partitions_are_not_here(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        told: list[DeletionResult] = []
+        unknown = TopicPartition("none", 0)
+        replicas.deletions.delete(unknown, 0, timeout_ms=1, done=told.append)
+        assert told == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
+
+    run(tmp_path, story)
