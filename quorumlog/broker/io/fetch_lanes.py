@@ -20,9 +20,11 @@ Took = Callable[[int, Sequence[Followed]], None]
 
 
 class FetchLanes:
-    """Invariant: each partition is in one lane. It begins in the busy one.
+    """Each partition is in one lane. It begins in the busy one.
 
-    `make(took)` makes a fetcher for the leader.
+    Partitions change lanes at most once per SORT_INTERVAL_MS, several at a time: each change ends
+    a fetch that is parked at the leader. A partition whose records come meanwhile is fetched on in
+    the lane where it is. `make(took)` makes a fetcher for the leader.
     """
 
     def __init__(self, address: tuple[str, int], make: Callable[[Took], ReplicaFetcher]) -> None:
@@ -60,25 +62,27 @@ class FetchLanes:
     def _busy_took(self, now_ms: int, active: Sequence[Followed]) -> None:
         for one in active:
             one.active_ms = now_ms
-        if now_ms < self._next_sort_ms:
-            return
-        self._next_sort_ms = now_ms + SORT_INTERVAL_MS
-        quiet = [one for one in self._in_busy if now_ms - one.active_ms > QUIET_AFTER_MS]
-        if quiet:
-            self._move(quiet, self._in_busy, self._in_quiet)
+        self._maybe_sort(now_ms)
 
     def _quiet_took(self, now_ms: int, active: Sequence[Followed]) -> None:
         for one in active:
             one.active_ms = now_ms
-        awake = [one for one in active if one in self._in_quiet]
-        if awake:
-            self._move(awake, self._in_quiet, self._in_busy)
+        self._maybe_sort(now_ms)
 
-    def _move(
-        self, these: Iterable[Followed], source: dict[Followed, None], to: dict[Followed, None]
-    ) -> None:
-        for one in these:
-            del source[one]
-            to[one] = None
-        self._busy.set_followed(self._in_busy)
-        self._quiet.set_followed(self._in_quiet)
+    def _maybe_sort(self, now_ms: int) -> None:
+        """Move what is quiet by now, and what is quiet no longer, if the last time is long ago."""
+        if now_ms < self._next_sort_ms:
+            return
+        self._next_sort_ms = now_ms + SORT_INTERVAL_MS
+        quiet = [one for one in self._in_busy if now_ms - one.active_ms > QUIET_AFTER_MS]
+        awake = [one for one in self._in_quiet if now_ms - one.active_ms < SORT_INTERVAL_MS]
+        for these, source, to in (
+            (quiet, self._in_busy, self._in_quiet),
+            (awake, self._in_quiet, self._in_busy),
+        ):
+            for one in these:
+                del source[one]
+                to[one] = None
+        if quiet or awake:
+            self._busy.set_followed(self._in_busy)
+            self._quiet.set_followed(self._in_quiet)

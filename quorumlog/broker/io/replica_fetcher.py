@@ -63,7 +63,8 @@ class ReplicaFetcher:
         self._wall_clock_ms: Final = now_ms
         self._followed: dict[PartitionDriver, Followed] = {}
         self._idle: list[KafkaConnection] = []
-        self._loops: set[asyncio.Task[None]] = set()
+        self._loops: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._given_up: set[asyncio.Task[None]] = set()  # loops that close their connections
         self._serial = 0  # of the loop that counts
         self._is_at_leader = False  # a fetch of that loop is with the leader
         self._is_stopped = False
@@ -77,17 +78,25 @@ class ReplicaFetcher:
         self.wake()
 
     def wake(self) -> None:
-        """Fetch at once, unless it was stopped: the other lane may move something here then."""
+        """Fetch at once, unless it was stopped: the other lane may move something here then.
+
+        A new fetch does not wait for one that is parked at the leader. If LOOPS_MAX are parked,
+        the oldest gives way: its connection is closed, and what it would have brought is asked
+        for by the new one.
+        """
         if self._is_stopped:
             return
         self._changed.set()
-        if self._is_at_leader and len(self._loops) >= LOOPS_MAX:
-            return  # the answer that comes next makes room
         if self._is_at_leader or not self._loops:
             self._serial += 1
             self._is_at_leader = False
+            if len(self._loops) >= LOOPS_MAX:
+                oldest = next(iter(self._loops))
+                del self._loops[oldest]
+                self._given_up.add(oldest)
+                oldest.cancel()
             loop = asyncio.create_task(self._run(self._serial))
-            self._loops.add(loop)
+            self._loops[loop] = None
             loop.add_done_callback(self._loop_ended)
 
     async def stop(self) -> None:
@@ -95,7 +104,7 @@ class ReplicaFetcher:
         self._is_stopped = True
         for loop in self._loops:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await asyncio.gather(*self._loops, *self._given_up, return_exceptions=True)
         for connection in self._idle:
             await connection.close()
         self._idle.clear()
@@ -245,7 +254,8 @@ class ReplicaFetcher:
         self._took(now_ms, active)
 
     def _loop_ended(self, loop: asyncio.Task[None]) -> None:
-        self._loops.discard(loop)
+        self._loops.pop(loop, None)
+        self._given_up.discard(loop)
         error = None if loop.cancelled() else loop.exception()
         if error is not None:
             self._failed(error)

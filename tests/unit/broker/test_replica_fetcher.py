@@ -6,13 +6,15 @@ import pytest
 
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.fetch_answers import Followed
-from quorumlog.broker.io.replica_fetcher import ReplicaFetcher
+from quorumlog.broker.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
+    FetchRequest,
     FetchResponse,
     PartitionData,
 )
+from quorumlog.wire.io.connection import KafkaConnection
 
 
 class FakeDriver:
@@ -55,6 +57,54 @@ def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) 
         fetches._take(FetchResponse(responses=[topic]), asked)
         request, _ = fetches._request()
         assert [one.partition for one in request.topics[0].partitions] == [1, 3, 0, 2]
+
+    asyncio.run(story())
+
+
+class ParkingLeader:
+    """A leader that answers nothing: every fetch is parked. `asked`: partitions, by fetch."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.news = asyncio.Event()
+        self.open_connections = 0
+
+    async def open(self, *_address: object, **_options: object) -> "ParkingLeader":
+        self.open_connections += 1
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self
+
+    async def send(self, request: FetchRequest) -> FetchResponse:
+        self.asked.append([one.partition for topic in request.topics for one in topic.partitions])
+        self.news.set()
+        never: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def close(self) -> None:
+        self.open_connections -= 1
+
+    async def fetches(self, count: int) -> None:
+        while len(self.asked) < count:
+            self.news.clear()
+            await self.news.wait()
+
+
+def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        leader = ParkingLeader()
+        monkeypatch.setattr(KafkaConnection, "open", leader.open)
+        fetches = fetcher()
+        followed = [Followed(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)]
+        async with asyncio.timeout(5):
+            for count in range(1, 11):
+                fetches.set_followed(followed[:count])
+                await leader.fetches(count)
+        assert leader.asked == [list(range(count)) for count in range(1, 11)]
+        assert leader.open_connections == LOOPS_MAX
+        await fetches.stop()
+        assert leader.open_connections == 0
 
     asyncio.run(story())
 
