@@ -10,9 +10,11 @@ from quorumlog.broker.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     PartitionData,
+    ReplicaState,
 )
 from quorumlog.wire.io.connection import KafkaConnection
 
@@ -28,12 +30,12 @@ class FakeDriver:
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 
 
-def fetcher() -> ReplicaFetcher:
+def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
     return ReplicaFetcher(
         BrokerId(1),
         ("localhost", 0),
         BrokerSettings(),
-        broker_epoch=lambda: 0,
+        broker_epoch=lambda: broker_epoch,
         now_ms=lambda: 0,
         failed=lambda error: None,
         took=lambda now_ms, active: None,
@@ -87,6 +89,33 @@ class ParkingLeader:
         while len(self.asked) < count:
             self.news.clear()
             await self.news.wait()
+
+
+def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
+    """Without the two epochs a leader could tell neither a deposed one nor a parted log."""
+    driver = FakeDriver(3)
+    driver.partition.log_end_offset, driver.partition.log_start_offset = 70, 20
+    driver.log.epochs.latest_epoch = 4
+
+    async def story() -> None:
+        fetches = fetcher(broker_epoch=77)
+        fetches._followed[cast(Any, driver)] = Followed(cast(Any, driver), Epoch(5))
+        request, _ = fetches._request()
+        assert request.replica_state == ReplicaState(replica_id=1, replica_epoch=77)
+        [topic] = request.topics
+        assert topic.topic_id == driver.topic_id
+        assert topic.partitions == [
+            FetchPartition(
+                partition=3,
+                current_leader_epoch=5,
+                fetch_offset=70,
+                last_fetched_epoch=4,
+                log_start_offset=20,
+                partition_max_bytes=BrokerSettings().replica_fetch_max_bytes,
+            )
+        ]
+
+    asyncio.run(story())
 
 
 def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
