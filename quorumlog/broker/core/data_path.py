@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from quorumlog.broker.core.response_memory import ResponseAccount
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     NO_EPOCH,
@@ -75,6 +76,7 @@ class FetchSpec:
     min_bytes: int
     max_bytes: int
     partitions: list[PartitionFetch]
+    account: ResponseAccount | None = None  # of a consumer's connection: what it reads is counted
 
     @property
     def is_from_follower(self) -> bool:

@@ -36,6 +36,9 @@ class BrokerSettings:
     # Connections.
     socket_request_max_bytes: int = 104_857_600
     queued_max_requests: int = 500
+    # DEVIATION: not in Kafka, which sends records from the page cache.
+    # docs/decisions/0026-what-consumers-do-not-take-has-one-limit.md
+    queued_max_response_bytes: int = 104_857_600  # of records that consumers have not taken
     max_connections: int = 2_147_483_647
     connections_max_idle_ms: int = 600_000
 

@@ -74,6 +74,7 @@ def _spec(context: BrokerContext, version: int, request: FetchRequest) -> FetchS
         min_bytes=min(request.min_bytes, max_bytes),  # more than fits is never there
         max_bytes=max_bytes,
         partitions=partitions,
+        account=context.account if replica_id < 0 else None,
     )
 
 

@@ -19,6 +19,7 @@ from quorumlog.broker.core.data_path import (
 )
 from quorumlog.broker.core.effects import AnswerFetch
 from quorumlog.broker.core.purgatory import FetchPurgatory, WaitingFetch
+from quorumlog.broker.core.response_memory import ResponseMemory
 from quorumlog.broker.io.deadline_timer import DeadlineTimer, monotonic_ms
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
@@ -74,14 +75,24 @@ class ParkedFetch(WaitingFetch):
 
 
 class Fetches:
-    """Every fetch of this broker. `error_for_missing`: what to say of a partition not here."""
+    """Every fetch of this broker. `error_for_missing`: what to say of a partition not here.
+
+    A fetch with an account reads only what `memory` has room for. One that finds no room is parked
+    until there is some, in the order of arrival; those that are parked with records meanwhile are
+    answered, so that no fetch waits for another.
+    """
 
     def __init__(
         self,
         drivers: Mapping[TopicPartition, PartitionDriver],
         error_for_missing: Callable[[TopicPartition], ErrorCode],
+        memory: ResponseMemory,
     ) -> None:
         self._drivers: Final = drivers
+        self._memory: Final = memory
+        memory.on_room = self._look_soon
+        self._starved: dict[ParkedFetch, None] = {}  # found no room, in order
+        self._holding: dict[ParkedFetch, None] = {}  # of consumers, with records
         self._error_for_missing: Final = error_for_missing
         self._purgatory: Final[FetchPurgatory[ParkedFetch]] = FetchPurgatory()
         self._timer: Final = DeadlineTimer(self._purgatory.deadlines, self._expire)
@@ -98,7 +109,7 @@ class Fetches:
             self._judge(spec, partition, so_far, now_ms)
         # All are judged first: what a follower holds in one partition is counted even if another
         # fills the answer.
-        self._read_all(spec, progress)
+        has_room = not (self._starved and spec.account) and self._read(spec, progress)
         if spec.max_wait_ms <= 0 or self._is_enough(spec, progress):
             return render(self._answers(spec, progress))
         future: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
@@ -110,7 +121,8 @@ class Fetches:
         parked = ParkedFetch(now_ms + spec.max_wait_ms, spec, progress, answer)
         if self._purgatory.park(parked):
             self._timer.arm(parked.deadline_ms)
-        future.add_done_callback(lambda _: self._purgatory.end(parked))
+        self._note_held(parked, has_room=has_room)
+        future.add_done_callback(lambda _: self._end(parked))
         return future
 
     def tell(self, topic_partition: TopicPartition, news: News) -> None:
@@ -118,9 +130,7 @@ class Fetches:
         if not self._purgatory.has_waiting(topic_partition):
             return
         self._news[topic_partition] = self._news.get(topic_partition, News(0)) | news
-        if not self._is_look_due:
-            self._is_look_due = True
-            asyncio.get_running_loop().call_soon(self._look)
+        self._look_soon()
 
     def stop(self) -> None:
         """Answer everybody with what there is."""
@@ -174,19 +184,42 @@ class Fetches:
         if so_far.is_final:
             so_far.chunks, so_far.size = [], 0
 
-    def _read_all(self, spec: FetchSpec, progress: list[_Progress]) -> None:
-        """Read on where there is more, in the order asked for, within both limits of bytes."""
+    def _read(
+        self,
+        spec: FetchSpec,
+        progress: list[_Progress],
+        news: Mapping[TopicPartition, News] | None = None,
+    ) -> bool:
+        """Read on in the order asked for, within all limits of bytes; False: there was no room.
+
+        With `news`, only the partitions in it.
+        """
         size = sum(so_far.size for so_far in progress)
+        most = spec.max_bytes
+        if spec.account is not None:
+            share = self._memory.share()
+            if share == 0:
+                return False
+            most = min(most, size + share)
         for partition, so_far in zip(spec.partitions, progress, strict=True):
-            if not so_far.is_final:
-                size += self._read_on(spec, partition, so_far, size)
+            if not so_far.is_final and (news is None or partition.topic_partition in news):
+                size += self._read_on(spec, partition, so_far, size, most)
+        return True
 
     def _read_on(
-        self, spec: FetchSpec, partition: PartitionFetch, so_far: _Progress, size: int
+        self,
+        spec: FetchSpec,
+        partition: PartitionFetch,
+        so_far: _Progress,
+        size: int,
+        most: int,
     ) -> int:
-        """Read what has come since; return its size. The very first batch may exceed limits."""
+        """Read what has come since; return its size. `size` of `most` bytes are read already.
+
+        The very first batch may exceed the limits.
+        """
         driver = self._drivers.get(partition.topic_partition)
-        limit = min(partition.max_bytes - so_far.size, spec.max_bytes - size)
+        limit = min(partition.max_bytes - so_far.size, most - size)
         if driver is None or (limit <= 0 and size > 0):
             return 0
         to_end = ReadEnd.LOG_END if spec.replica_id != -1 else ReadEnd.HIGH_WATERMARK
@@ -203,6 +236,8 @@ class Fetches:
         so_far.chunks += chunks
         so_far.size += read_bytes
         so_far.next_offset = Offset(next_offset)
+        if spec.account is not None:
+            spec.account.take(read_bytes)
         return read_bytes
 
     def _is_enough(self, spec: FetchSpec, progress: list[_Progress]) -> bool:
@@ -233,6 +268,11 @@ class Fetches:
 
     # --- Parked fetches ---
 
+    def _look_soon(self) -> None:
+        if not self._is_look_due:
+            self._is_look_due = True
+            asyncio.get_running_loop().call_soon(self._look)
+
     def _look(self) -> None:
         self._is_look_due = False
         news, self._news = self._news, {}
@@ -242,31 +282,48 @@ class Fetches:
                 of_interest = News.APPENDED if parked.spec.replica_id != -1 else News.COMMITTED
                 if what & (of_interest | News.CHANGED):
                     touched[parked] = None
-        for parked in touched:
+        starved, self._starved = self._starved, {}
+        for parked in (*starved, *(one for one in touched if one not in starved)):
+            if parked.is_over:
+                continue  # answered meanwhile, because one before it found no room
             self._judge_changed(parked, news)
-            self._read_touched(parked, news)
+            is_starved = parked in starved
+            has_room = self._read(parked.spec, parked.progress, None if is_starved else news)
             if self._is_enough(parked.spec, parked.progress):
                 self._finish(parked)
+            else:
+                self._note_held(parked, has_room=has_room)
+
+    def _note_held(self, parked: ParkedFetch, *, has_room: bool) -> None:
+        """Remember which parked fetches hold memory, and which wait for it."""
+        if not has_room:
+            self._starved[parked] = None
+        elif parked.spec.account is not None and parked.spec.account.held:
+            self._holding[parked] = None
+        if self._starved:
+            for one in [*self._holding]:
+                self._finish(one)  # with less than it asked for: its client makes room
 
     def _judge_changed(self, parked: ParkedFetch, news: Mapping[TopicPartition, News]) -> None:
         """Start changed partitions anew: what was read may be another leader's past by now."""
         for index, partition in enumerate(parked.spec.partitions):
             if news.get(partition.topic_partition, News(0)) & News.CHANGED:
+                if parked.spec.account is not None:
+                    parked.spec.account.take(-parked.progress[index].size)
                 so_far = parked.progress[index] = _Progress(partition.fetch_offset)
                 driver = self._find(partition, so_far)
                 if driver is not None:
                     self._take(so_far, self._judge_read(driver, partition))
 
-    def _read_touched(self, parked: ParkedFetch, news: Mapping[TopicPartition, News]) -> None:
-        size = sum(so_far.size for so_far in parked.progress)
-        for partition, so_far in zip(parked.spec.partitions, parked.progress, strict=True):
-            if partition.topic_partition in news and not so_far.is_final:
-                size += self._read_on(parked.spec, partition, so_far, size)
-
     def _expire(self, now_ms: int) -> None:
         for parked in self._purgatory.expire(now_ms):
             self._finish(parked)
 
-    def _finish(self, parked: ParkedFetch) -> None:
+    def _end(self, parked: ParkedFetch) -> None:
         self._purgatory.end(parked)
+        self._starved.pop(parked, None)
+        self._holding.pop(parked, None)
+
+    def _finish(self, parked: ParkedFetch) -> None:
+        self._end(parked)
         parked.answer(self._answers(parked.spec, parked.progress))

@@ -23,6 +23,7 @@ from quorumlog.broker.core.data_path import (
     ReadEnd,
 )
 from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.core.response_memory import ResponseMemory
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.appends import Appends
 from quorumlog.broker.io.deadline_timer import monotonic_ms
@@ -95,7 +96,10 @@ class ReplicaManager:
         )
         self._drivers: Final = self._replicas.drivers
         self._appends: Final = Appends(self._replicas, now_ms=now_ms, log_failed=self._fail)
-        self._fetches: Final = Fetches(self._drivers, self._replicas.error_for_missing)
+        self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
+        self._fetches: Final = Fetches(
+            self._drivers, self._replicas.error_for_missing, self.response_memory
+        )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._fetchers: Final = ReplicaFetchers(
             broker_id,

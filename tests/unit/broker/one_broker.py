@@ -71,7 +71,7 @@ def append(replicas: ReplicaManager, acks: int = 1, records: bytes = BATCH) -> P
     return future.result()
 
 
-def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: int) -> FetchSpec:
+def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: Any) -> FetchSpec:
     partition = PartitionFetch(
         topic_partition=AT,
         fetch_offset=Offset(offset),
@@ -85,7 +85,7 @@ def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits
         max_bytes=1000,
         partitions=[partition],
     )
-    return replace(spec, **limits)  # type: ignore[arg-type]  # the names are FetchSpec's
+    return replace(spec, **limits)
 
 
 def size(answers: object) -> int:
