@@ -107,6 +107,7 @@ _LEAST: Final[Mapping[str, int]] = {
             "group.initial.rebalance.delay.ms",
             "log.message.timestamp.after.max.ms",
             "max.connections",
+            "max.incremental.fetch.session.cache.slots",
             "message.max.bytes",
             "offset.metadata.max.bytes",
             "replica.fetch.backoff.ms",

@@ -23,6 +23,8 @@ class BrokerSettings:
     # Fetch.
     fetch_max_bytes: int = 57_671_680  # 55 MiB: caps what a consumer may ask for
 
+    max_incremental_fetch_session_cache_slots: int = 1000
+
     # Replication.
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_wait_max_ms: int = 500

@@ -6,72 +6,27 @@ loop: several produces then share one answer, and nothing is sent from within an
 
 import asyncio
 from collections.abc import Callable, Mapping
-from enum import IntFlag
 from typing import Final, TypeVar
 
 from quorumlog.broker.core import events
 from quorumlog.broker.core.data_path import (
-    DivergingEpoch,
     FetchedPartition,
     FetchSpec,
     PartitionFetch,
-    ReadEnd,
 )
 from quorumlog.broker.core.effects import AnswerFetch
-from quorumlog.broker.core.purgatory import FetchPurgatory, WaitingFetch
+from quorumlog.broker.core.fetch_sessions import FetchSession, FetchSessions
+from quorumlog.broker.core.purgatory import FetchPurgatory
 from quorumlog.broker.core.response_memory import ResponseMemory
 from quorumlog.broker.io.deadline_timer import DeadlineTimer, monotonic_ms
+from quorumlog.broker.io.parked_fetch import FetchAnswers, News, ParkedFetch, Progress, read_end
 from quorumlog.broker.io.partition_driver import PartitionDriver
+from quorumlog.broker.io.session_answers import drop_settled, news_of
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
-FetchAnswers = list[FetchedPartition]
-Chunk = bytes | bytearray | memoryview
 AnswerT = TypeVar("AnswerT")
-
-
-class News(IntFlag):
-    """What has happened to a partition since its parked fetches were last looked at."""
-
-    APPENDED = 1  # of interest to followers
-    COMMITTED = 2  # of interest to consumers
-    CHANGED = 4  # leader, epoch or existence: of interest to all
-
-
-class _Progress:
-    """How far one partition of a fetch has come."""
-
-    __slots__ = ("chunks", "diverging", "error_code", "next_offset", "size")
-
-    def __init__(self, fetch_offset: Offset) -> None:
-        self.error_code = ErrorCode.NONE
-        self.diverging: DivergingEpoch | None = None
-        self.chunks: list[Chunk] = []
-        self.size = 0
-        self.next_offset = fetch_offset
-
-    @property
-    def is_final(self) -> bool:
-        return self.error_code is not ErrorCode.NONE or self.diverging is not None
-
-
-class ParkedFetch(WaitingFetch):
-    """A long poll that has not enough yet."""
-
-    __slots__ = ("answer", "progress", "spec")
-
-    def __init__(
-        self,
-        deadline_ms: int,
-        spec: FetchSpec,
-        progress: list[_Progress],
-        answer: Callable[[FetchAnswers], None],
-    ) -> None:
-        super().__init__(deadline_ms, [partition.topic_partition for partition in spec.partitions])
-        self.spec = spec
-        self.progress = progress
-        self.answer = answer
 
 
 class Fetches:
@@ -87,10 +42,13 @@ class Fetches:
         drivers: Mapping[TopicPartition, PartitionDriver],
         error_for_missing: Callable[[TopicPartition], ErrorCode],
         memory: ResponseMemory,
+        sessions: FetchSessions,
     ) -> None:
         self._drivers: Final = drivers
         self._memory: Final = memory
         memory.on_room = self._look_soon
+        self._sessions: Final = sessions
+        sessions.on_closed = self._end_waiting
         self._starved: dict[ParkedFetch, None] = {}  # found no room, in order
         self._holding: dict[ParkedFetch, None] = {}  # of consumers, with records
         self._error_for_missing: Final = error_for_missing
@@ -103,15 +61,20 @@ class Fetches:
         self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT]
     ) -> AnswerT | asyncio.Future[AnswerT]:
         """Answer now, or return a future. Cancel it if nobody wants the answer any more."""
+        if spec.session is not None:
+            self._end_waiting(spec.session)
         now_ms = monotonic_ms()
-        progress = [_Progress(partition.fetch_offset) for partition in spec.partitions]
+        progress = [Progress(partition.fetch_offset) for partition in spec.partitions]
         for partition, so_far in zip(spec.partitions, progress, strict=True):
-            self._judge(spec, partition, so_far, now_ms)
+            if spec.session is None or spec.session.take_to_judge(partition):
+                self._judge(spec, partition, so_far, now_ms)
         # All are judged first: what a follower holds in one partition is counted even if another
         # fills the answer.
         has_room = not (self._starved and spec.account) and self._read(spec, progress)
         if spec.max_wait_ms <= 0 or self._is_enough(spec, progress):
             return render(self._answers(spec, progress))
+        if has_room:
+            drop_settled(spec, progress, self._drivers)
         future: asyncio.Future[AnswerT] = asyncio.get_running_loop().create_future()
 
         def answer(answers: FetchAnswers) -> None:
@@ -121,13 +84,16 @@ class Fetches:
         parked = ParkedFetch(now_ms + spec.max_wait_ms, spec, progress, answer)
         if self._purgatory.park(parked):
             self._timer.arm(parked.deadline_ms)
+        if spec.session is not None:
+            spec.session.waiting = parked
         self._note_held(parked, has_room=has_room)
         future.add_done_callback(lambda _: self._end(parked))
         return future
 
     def tell(self, topic_partition: TopicPartition, news: News) -> None:
         """Note what happened; parked fetches are looked at in the next turn of the loop."""
-        if not self._purgatory.has_waiting(topic_partition):
+        is_awaited = self._sessions.note(topic_partition, must_judge=bool(news & News.CHANGED))
+        if not is_awaited and not self._purgatory.has_waiting(topic_partition):
             return
         self._news[topic_partition] = self._news.get(topic_partition, News(0)) | news
         self._look_soon()
@@ -143,7 +109,7 @@ class Fetches:
     # --- One partition of one fetch ---
 
     def _judge(
-        self, spec: FetchSpec, partition: PartitionFetch, so_far: _Progress, now_ms: int
+        self, spec: FetchSpec, partition: PartitionFetch, so_far: Progress, now_ms: int
     ) -> None:
         """Let the partition judge a fetch on arrival; a follower's is counted."""
         driver = self._find(partition, so_far)
@@ -161,7 +127,7 @@ class Fetches:
             )
             self._take(so_far, driver.judge_follower_fetch(now_ms, fetched))
 
-    def _find(self, partition: PartitionFetch, so_far: _Progress) -> PartitionDriver | None:
+    def _find(self, partition: PartitionFetch, so_far: Progress) -> PartitionDriver | None:
         """Return the replica that is asked for, or say why there is none."""
         driver = self._drivers.get(partition.topic_partition)
         if partition.error_code is not ErrorCode.NONE:
@@ -179,7 +145,7 @@ class Fetches:
             partition.leader_epoch, partition.fetch_offset, partition.last_fetched_epoch
         )
 
-    def _take(self, so_far: _Progress, verdict: AnswerFetch) -> None:
+    def _take(self, so_far: Progress, verdict: AnswerFetch) -> None:
         so_far.error_code, so_far.diverging = verdict.error_code, verdict.diverging
         if so_far.is_final:
             so_far.chunks, so_far.size = [], 0
@@ -187,7 +153,7 @@ class Fetches:
     def _read(
         self,
         spec: FetchSpec,
-        progress: list[_Progress],
+        progress: list[Progress],
         news: Mapping[TopicPartition, News] | None = None,
     ) -> bool:
         """Read on in the order asked for, within all limits of bytes; False: there was no room.
@@ -210,7 +176,7 @@ class Fetches:
         self,
         spec: FetchSpec,
         partition: PartitionFetch,
-        so_far: _Progress,
+        so_far: Progress,
         size: int,
         most: int,
     ) -> int:
@@ -222,10 +188,10 @@ class Fetches:
         limit = min(partition.max_bytes - so_far.size, most - size)
         if driver is None or (limit <= 0 and size > 0):
             return 0
-        to_end = ReadEnd.LOG_END if spec.replica_id != -1 else ReadEnd.HIGH_WATERMARK
+        end = read_end(spec)
         try:
             chunks, read_bytes, next_offset = driver.read(
-                so_far.next_offset, max_bytes=max(limit, 0), end=to_end, at_least_one=size == 0
+                so_far.next_offset, max_bytes=max(limit, 0), end=end, at_least_one=size == 0
             )
         except OffsetOutOfRange:
             so_far.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -240,18 +206,21 @@ class Fetches:
             spec.account.take(read_bytes)
         return read_bytes
 
-    def _is_enough(self, spec: FetchSpec, progress: list[_Progress]) -> bool:
-        if not progress or any(so_far.is_final for so_far in progress):
+    def _is_enough(self, spec: FetchSpec, progress: list[Progress]) -> bool:
+        if any(so_far.is_final for so_far in progress):
             return True
+        if not progress:
+            return spec.session is None
         return sum(so_far.size for so_far in progress) >= spec.min_bytes
 
-    def _answers(self, spec: FetchSpec, progress: list[_Progress]) -> FetchAnswers:
-        return [
+    def _answers(self, spec: FetchSpec, progress: list[Progress]) -> FetchAnswers:
+        answers = [
             self._answer(partition, so_far)
             for partition, so_far in zip(spec.partitions, progress, strict=True)
         ]
+        return answers if spec.session is None else news_of(spec, progress, answers, self._drivers)
 
-    def _answer(self, fetch: PartitionFetch, so_far: _Progress) -> FetchedPartition:
+    def _answer(self, fetch: PartitionFetch, so_far: Progress) -> FetchedPartition:
         driver = self._drivers.get(fetch.topic_partition)
         if driver is None or fetch.error_code is not ErrorCode.NONE:
             return FetchedPartition(so_far.error_code)
@@ -278,7 +247,7 @@ class Fetches:
         news, self._news = self._news, {}
         touched: dict[ParkedFetch, None] = {}
         for topic_partition, what in news.items():
-            for parked in self._purgatory.waiting_on(topic_partition):
+            for parked in self._waiting_on(topic_partition):
                 of_interest = News.APPENDED if parked.spec.replica_id != -1 else News.COMMITTED
                 if what & (of_interest | News.CHANGED):
                     touched[parked] = None
@@ -293,6 +262,16 @@ class Fetches:
                 self._finish(parked)
             else:
                 self._note_held(parked, has_room=has_room)
+
+    def _waiting_on(self, topic_partition: TopicPartition) -> list[ParkedFetch]:
+        """Return the fetches that wait for this partition; it is among those they look at."""
+        parked = self._purgatory.waiting_on(topic_partition)
+        for session in self._sessions.watching(topic_partition):
+            waiting = session.waiting
+            if isinstance(waiting, ParkedFetch):
+                waiting.join(session.by_partition[topic_partition].fetch)
+                parked.append(waiting)
+        return parked
 
     def _note_held(self, parked: ParkedFetch, *, has_room: bool) -> None:
         """Remember which parked fetches hold memory, and which wait for it."""
@@ -310,7 +289,9 @@ class Fetches:
             if news.get(partition.topic_partition, News(0)) & News.CHANGED:
                 if parked.spec.account is not None:
                     parked.spec.account.take(-parked.progress[index].size)
-                so_far = parked.progress[index] = _Progress(partition.fetch_offset)
+                if parked.spec.session is not None:
+                    parked.spec.session.take_to_judge(partition)
+                so_far = parked.progress[index] = Progress(partition.fetch_offset)
                 driver = self._find(partition, so_far)
                 if driver is not None:
                     self._take(so_far, self._judge_read(driver, partition))
@@ -319,11 +300,22 @@ class Fetches:
         for parked in self._purgatory.expire(now_ms):
             self._finish(parked)
 
+    def _end_waiting(self, session: FetchSession) -> None:
+        """Answer the fetch of this session that waits: another takes its place, or none can."""
+        if isinstance(session.waiting, ParkedFetch):
+            self._finish(session.waiting)
+
     def _end(self, parked: ParkedFetch) -> None:
         self._purgatory.end(parked)
+        session = parked.spec.session
+        if session is not None and session.waiting is parked:
+            session.waiting = None
         self._starved.pop(parked, None)
         self._holding.pop(parked, None)
 
     def _finish(self, parked: ParkedFetch) -> None:
         self._end(parked)
+        if parked.spec.session is not None:
+            for partition in parked.spec.session.judged():
+                parked.join(partition.fetch)
         parked.answer(self._answers(parked.spec, parked.progress))

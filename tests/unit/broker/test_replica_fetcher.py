@@ -18,12 +18,14 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 from quorumlog.wire.io.connection import KafkaConnection
 
+TOPIC_ID = TopicId(b"t" * 16)
+
 
 class FakeDriver:
     """What a fetcher reads of a replica."""
 
     def __init__(self, index: int) -> None:
-        self.topic_partition, self.topic_id = TopicPartition("t", index), TopicId(b"t" * 16)
+        self.topic_partition, self.topic_id = TopicPartition("t", index), TOPIC_ID
         self.partition = SimpleNamespace(
             log_end_offset=0, log_start_offset=0, accepts_answer=lambda *asked: False
         )
@@ -38,8 +40,12 @@ def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
         broker_epoch=lambda: broker_epoch,
         now_ms=lambda: 0,
         failed=lambda error: None,
-        took=lambda now_ms, active: None,
     )
+
+
+def asked_in(request: FetchRequest | None) -> list[int]:
+    assert request is not None
+    return [one.partition for topic in request.topics for one in topic.partitions]
 
 
 def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,16 +55,14 @@ def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
         fetches = fetcher()
         fetches.set_followed(Followed(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4))
-        request, asked = fetches._request()
-        assert [one.partition for one in request.topics[0].partitions] == [0, 1, 2, 3]
+        assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
         answers = [
             PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
             for index in range(4)
         ]
-        topic = FetchableTopicResponse(topic="t", partitions=answers)
-        fetches._take(FetchResponse(responses=[topic]), asked)
-        request, _ = fetches._request()
-        assert [one.partition for one in request.topics[0].partitions] == [1, 3, 0, 2]
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
+        fetches._take(fetches._session, FetchResponse(responses=[topic]))
+        assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
 
     asyncio.run(story())
 
@@ -99,8 +103,9 @@ def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
 
     async def story() -> None:
         fetches = fetcher(broker_epoch=77)
-        fetches._followed[cast(Any, driver)] = Followed(cast(Any, driver), Epoch(5))
-        request, _ = fetches._request()
+        fetches._followed[TOPIC_ID, 3] = Followed(cast(Any, driver), Epoch(5))
+        request = fetches._request(fetches._session)
+        assert request is not None
         assert request.replica_state == ReplicaState(replica_id=1, replica_epoch=77)
         [topic] = request.topics
         assert topic.topic_id == driver.topic_id
