@@ -144,7 +144,7 @@ def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
 
 
 def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a leader's lanes are stopped, an answer in the second may wake the first."""
+    """Metadata may name other partitions while it is being stopped."""
     runs: list[int] = []
 
     async def note_run(_fetcher: ReplicaFetcher, serial: int) -> None:
