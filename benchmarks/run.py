@@ -30,15 +30,8 @@ PATIENCE_S: Final = 30.0
 _IDLE_S: Final = 8.0
 _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
-    "admission",
-    "start",
-    "idle",
-    "failover",
-    "throughput",
-    "latency",
-    "confluent",
-    "bare",
-    "kafka",
+    *("admission", "start", "idle", "failover", "throughput", "latency", "sparse"),
+    *("confluent", "bare", "kafka"),
 )
 
 
@@ -52,11 +45,11 @@ def _up(directory: Path) -> float:
     return time.monotonic() - started_s
 
 
-def _create_topic(bootstrap: str, name: str) -> None:
+def _create_topic(bootstrap: str, name: str, partitions: int = PARTITIONS) -> None:
     async def create() -> None:
         async with Admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics(
-                [NewTopic(name=name, num_partitions=PARTITIONS, replication_factor=3)]
+                [NewTopic(name=name, num_partitions=partitions, replication_factor=3)]
             )
 
     asyncio.run(create())
@@ -208,6 +201,22 @@ def latency(table: Table, cluster: LocalCluster) -> None:
     )
 
 
+def sparse(table: Table, cluster: LocalCluster) -> None:
+    """Write to each of many partitions once in three seconds."""
+    topic, partitions = "sparse", 90
+    _create_topic(cluster.bootstrap, topic, partitions)
+    load.latencies_ms(cluster.bootstrap, topic, rate_per_s=30, seconds=6)  # the logs are open
+    seen = load.latencies_ms(cluster.bootstrap, topic, rate_per_s=30, seconds=12)
+    table.add(
+        Figure(
+            name="acks=all, RF 3, 90 partitions, each written every 3 s: p99",
+            value=load.percentile(seen, 0.99),
+            unit="ms",
+            goal=50.0,
+        )
+    )
+
+
 def confluent(table: Table, cluster: LocalCluster) -> None:
     """Measure the most used client outside the JVM, 1 KiB records."""
     try:
@@ -320,7 +329,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as scratch:
         cluster = start(table, Path(scratch) / "cluster")
         try:
-            for part in (idle, latency, throughput, confluent, fail_over):
+            for part in (idle, latency, throughput, confluent, sparse, fail_over):
                 if part.__name__.replace("fail_over", "failover") in parts:
                     part(table, cluster)
         finally:

@@ -108,6 +108,7 @@ _LEAST: Final[Mapping[str, int]] = {
             "log.message.timestamp.after.max.ms",
             "log.message.timestamp.before.max.ms",
             "max.connections",
+            "max.incremental.fetch.session.cache.slots",
             "message.max.bytes",
             "offset.metadata.max.bytes",
             "replica.fetch.backoff.ms",

@@ -25,6 +25,7 @@ from quorumlog.node import config as configuration
 from quorumlog.node.assemble import Node, NodeParts
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
+from quorumlog.node.handles import raise_open_files_limit
 from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.storage.errors import StorageError
 
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
         config = configuration.build(values)
     except configuration.ConfigError as error:
         return _end(f"configuration: {error}", EXIT_CONFIG)
+    raise_open_files_limit()
     try:
         # Held until the process ends: by the name that `up` watches, and in the data itself.
         locks = [hold(config.log_dir / ".lock")]

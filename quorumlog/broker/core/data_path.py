@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from quorumlog.broker.core.response_memory import ResponseAccount
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     NO_EPOCH,
@@ -15,6 +16,9 @@ from quorumlog.wire.codec.identifiers import (
     TopicId,
     TopicPartition,
 )
+
+if TYPE_CHECKING:
+    from quorumlog.broker.core.fetch_sessions import FetchSession
 
 ACKS_ALL: Final = -1
 NO_REPLICA: Final = BrokerId(-1)  # a consumer's replica id
@@ -87,6 +91,8 @@ class FetchSpec:
     min_bytes: int
     max_bytes: int
     partitions: list[PartitionFetch]
+    account: ResponseAccount | None = None  # of a consumer's connection: what it reads is counted
+    session: "FetchSession | None" = None  # then `partitions` are those of it to look at
 
     @property
     def is_from_follower(self) -> bool:

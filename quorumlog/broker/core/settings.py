@@ -24,6 +24,8 @@ class BrokerSettings:
     # Fetch.
     fetch_max_bytes: int = 57_671_680  # 55 MiB: caps what a consumer may ask for
 
+    max_incremental_fetch_session_cache_slots: int = 1000
+
     # Replication.
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_wait_max_ms: int = 500
@@ -37,6 +39,9 @@ class BrokerSettings:
     # Connections.
     socket_request_max_bytes: int = 104_857_600
     queued_max_requests: int = 500
+    # DEVIATION: not in Kafka, which sends records from the page cache.
+    # docs/decisions/0026-what-consumers-do-not-take-has-one-limit.md
+    queued_max_response_bytes: int = 104_857_600  # of records that consumers have not taken
     max_connections: int = 2_147_483_647
     connections_max_idle_ms: int = 600_000
 

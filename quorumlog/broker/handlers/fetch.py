@@ -1,18 +1,27 @@
 """Fetch (API key 1): from consumers up to the high watermark, from followers up to the log's end.
 
-Every answer has session id 0: fetch sessions (KIP-227) are not kept, which the protocol allows.
+In a fetch session (KIP-227) both sides name only what has changed: `core/fetch_sessions.py`.
 There are no transactions: the last stable offset is the high watermark.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from quorumlog.broker.core.data_path import FetchedPartition, FetchSpec, PartitionFetch
+from quorumlog.broker.core.fetch_sessions import (
+    FINAL_EPOCH,
+    FULL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+)
 from quorumlog.broker.handlers.api import ApiHandler, Reply
 from quorumlog.broker.handlers.leaders import leader_hints
 from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.io.deadline_timer import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.message import ZERO_UUID
 from quorumlog.wire.codec.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -32,19 +41,75 @@ _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LE
 
 def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
     """Answer now, or when there are min_bytes, an error, or max_wait_ms are over."""
-    # DEVIATION: Kafka keeps fetch sessions.
-    # docs/decisions/0012-fetch-sessions-are-not-kept.md
-    if request.session_id != 0 and request.session_epoch > 0:
-        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    spec = _spec(context, header.api_version, request)
-    return context.replicas.fetch_as(spec, partial(_response, context, header, request))
+    asked = _asked(context, header.api_version, request)
+    session = _session(context, header.api_version, request, asked)
+    if isinstance(session, ErrorCode):
+        return FetchResponse(error_code=session)
+    if session is not None:
+        asked = _of_session(context, session)
+    spec = _spec(context, header.api_version, request, asked, session)
+    return context.replicas.fetch_as(spec, partial(_response, context, header, spec))
 
 
-def _spec(context: BrokerContext, version: int, request: FetchRequest) -> FetchSpec:
-    replica_id, replica_epoch = request.replica_id, -1
-    if version >= REPLICA_STATE_SINCE and request.replica_state is not None:
-        replica_id = request.replica_state.replica_id
-        replica_epoch = request.replica_state.replica_epoch
+def _session(
+    context: BrokerContext, version: int, request: FetchRequest, asked: list[PartitionFetch]
+) -> FetchSession | ErrorCode | None:
+    """Begin, continue or end a fetch session; None: the fetch is without one (KIP-227)."""
+    sessions, now_ms = context.replicas.fetch_sessions, monotonic_ms()
+    uses_topic_ids = version >= TOPIC_IDS_SINCE
+    if request.session_epoch in {FINAL_EPOCH, FULL_EPOCH}:
+        sessions.close(request.session_id)
+        if request.session_epoch == FINAL_EPOCH:
+            return None
+        return sessions.open(
+            now_ms,
+            asked,
+            uses_topic_ids=uses_topic_ids,
+            is_privileged=_replica(version, request)[0] >= 0,
+        )
+    session = sessions.resume(
+        now_ms, request.session_id, request.session_epoch, uses_topic_ids=uses_topic_ids
+    )
+    if isinstance(session, ErrorCode):
+        return session
+    forgotten = [
+        (topic.topic_id if uses_topic_ids else topic.topic, index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
+    return session if sessions.change(session, asked, forgotten) else None
+
+
+def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:
+    """Return what of the session must be looked at."""
+    candidates = session.candidates(monotonic_ms())
+    known_now = [
+        _named(context, partition.fetch)
+        for partition in candidates
+        if partition.fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID
+    ]
+    context.replicas.fetch_sessions.change(session, known_now, ())
+    return [partition.fetch for partition in candidates]
+
+
+def _named(context: BrokerContext, fetch: PartitionFetch) -> PartitionFetch:
+    """Look up the topic's name again: when the partition was asked for, it was not known."""
+    name = "" if fetch.topic_id is None else context.image.topic_names.get(fetch.topic_id, "")
+    if not name:
+        return fetch
+    at = TopicPartition(name, fetch.topic_partition.partition)
+    return replace(fetch, topic_partition=at, error_code=ErrorCode.NONE)
+
+
+def _replica(version: int, request: FetchRequest) -> tuple[BrokerId, int]:
+    """Return the follower's id and broker epoch; -1 for a consumer."""
+    state = request.replica_state
+    if version >= REPLICA_STATE_SINCE and state is not None:
+        return BrokerId(state.replica_id), state.replica_epoch
+    return BrokerId(request.replica_id), -1
+
+
+def _asked(context: BrokerContext, version: int, request: FetchRequest) -> list[PartitionFetch]:
     partitions = []
     for topic in request.topics:
         name, topic_id, error_code = topic.topic, None, ErrorCode.NONE
@@ -65,42 +130,51 @@ def _spec(context: BrokerContext, version: int, request: FetchRequest) -> FetchS
             )
             for fetch in topic.partitions
         ]
+    return partitions
+
+
+def _spec(
+    context: BrokerContext,
+    version: int,
+    request: FetchRequest,
+    partitions: list[PartitionFetch],
+    session: FetchSession | None,
+) -> FetchSpec:
+    replica_id, replica_epoch = _replica(version, request)
     max_bytes = request.max_bytes
     if replica_id < 0:
         max_bytes = min(max_bytes, context.settings.fetch_max_bytes)
     return FetchSpec(
-        replica_id=BrokerId(replica_id),
+        replica_id=replica_id,
         replica_epoch=replica_epoch,
         max_wait_ms=request.max_wait_ms,
         min_bytes=min(request.min_bytes, max_bytes),  # more than fits is never there
         max_bytes=max_bytes,
         partitions=partitions,
+        account=context.account if replica_id < 0 else None,
+        session=session,
     )
 
 
 def _response(
     context: BrokerContext,
     header: RequestHeader,
-    request: FetchRequest,
+    spec: FetchSpec,
     fetched: list[FetchedPartition],
 ) -> FetchResponse:
-    """Write what was fetched, in the request's order."""
-    answers = iter(fetched)
-    response = FetchResponse()
+    """Write what was fetched, in the order of the spec's partitions."""
+    session_id = NO_SESSION if spec.session is None else spec.session.session_id
+    response = FetchResponse(session_id=session_id)
     moved: set[TopicPartition] = set()
-    for topic in request.topics:
-        partitions = []
-        for fetch in topic.partitions:
-            found = next(answers)
-            partitions.append(_partition(fetch.partition, found))
-            if found.error_code in _MOVED:
-                name = topic.topic or context.image.topic_names.get(TopicId(topic.topic_id), "")
-                moved.add(TopicPartition(name, fetch.partition))
-        response.responses.append(
-            FetchableTopicResponse(
-                topic=topic.topic, topic_id=topic.topic_id, partitions=partitions
-            )
-        )
+    topic: FetchableTopicResponse | None = None
+    for fetch, found in zip(spec.partitions, fetched, strict=True):
+        at, topic_id = fetch.topic_partition, fetch.topic_id or ZERO_UUID
+        if topic is None or (topic.topic, topic.topic_id) != (at.topic, topic_id):
+            topic = FetchableTopicResponse(topic=at.topic, topic_id=topic_id, partitions=[])
+            response.responses.append(topic)
+        topic.partitions.append(_partition(at.partition, found))
+        if found.error_code in _MOVED:
+            moved.add(at)
     if moved and header.api_version >= NODE_ENDPOINTS_SINCE:
         response.node_endpoints = [
             NodeEndpoint(node_id=hint.node_id, host=hint.host, port=hint.port, rack=hint.rack)

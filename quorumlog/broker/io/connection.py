@@ -53,7 +53,8 @@ class Connection(FrameProtocol):
         self._server: Final = server
         self._stats: Final = server.stats
         self._loop: Final = asyncio.get_running_loop()
-        self._context = server.context
+        self._account: Final = server.context.replicas.response_memory.open_account()
+        self._context = replace(server.context, account=self._account)
         self._handlers: Final = server.context.handlers
         self._turns: Final[deque[Turn]] = deque()
         # DEVIATION: Kafka counts the requests of all connections together.
@@ -65,6 +66,8 @@ class Connection(FrameProtocol):
         self._is_delivering = self._is_flush_due = False
         self._peer = "?"
         self.last_active_s = self._loop.time()
+        self._unsent_bytes = 0  # when last looked at, while the client takes less than we send
+        self._unsent_since_s = 0.0
 
     # FrameProtocol's hooks.
 
@@ -86,6 +89,7 @@ class Connection(FrameProtocol):
             answer.cancel()
         self._turns.clear()
         self._gathered.clear()
+        self._account.close()
         self._server.closed(self)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -134,7 +138,26 @@ class Connection(FrameProtocol):
 
     def writing_resumed(self) -> None:
         """Go on."""
+        self._account.sent()
+        self._unsent_bytes = 0
         self._regulate()
+
+    def silent_for_s(self) -> float:
+        """Return for how long the client has taken nothing of what is sent, as far as was seen.
+
+        Seen by this method: it must be called now and then. 0 if nothing waits to be taken.
+        """
+        if self.is_writable or self.is_closing:
+            return 0.0
+        now_s, unsent_bytes = self._loop.time(), self.transport.get_write_buffer_size()
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
+        return now_s - self._unsent_since_s
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the memory for records this connection holds."""
+        return self._account.held
 
     @property
     def is_busy(self) -> bool:
@@ -196,6 +219,8 @@ class Connection(FrameProtocol):
         except Exception:  # noqa: BLE001  # whatever a handler returned: its bug ends here
             self._handler_failed(header)
             return
+        if header.api_key == FETCH_KEY:
+            self._account.hand_over()
         self._gathered += buffers
         self._gathered_bytes += sum(map(len, buffers))
         if self._gathered_bytes >= FLUSH_BYTES:
@@ -211,6 +236,8 @@ class Connection(FrameProtocol):
             self._stats.bytes_out += self._gathered_bytes
             self._gathered_bytes = 0
             self.write(buffers)
+            if self.is_writable:
+                self._account.sent()
 
     def _regulate(self) -> None:
         """Take in frames only while there is room for what they cause."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quorumlog.broker.core.response_memory import ResponseAccount
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.image_watch import ImageWatch
 from quorumlog.metadata_quorum.controller_client import ControllerClient
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """Assembled once per node; the server hands each connection a copy with its `client_host`."""
+    """Assembled once per node; each connection has a copy with its own last two fields."""
 
     broker_id: BrokerId
     cluster_id: str
@@ -32,6 +33,7 @@ class BrokerContext:
     handlers: Mapping[int, "ApiHandler"]  # by API key: what is answered, and advertised
     now_ms: Callable[[], int]  # wall clock, ms since 1970
     client_host: str = ""  # the peer's address
+    account: ResponseAccount | None = None  # what the peer was answered and has not taken
 
     @property
     def image(self) -> ClusterImage:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.broker.core import events
 from quorumlog.broker.io.partition_driver import PartitionDriver
@@ -11,11 +11,20 @@ from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOf
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
-from quorumlog.wire.codec.messages.fetch import FetchPartition, PartitionData
+from quorumlog.wire.codec.messages.fetch import PartitionData
 
 FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 
 logger = logging.getLogger(__name__)
+
+
+class Position(NamedTuple):
+    """What is asked of a partition: from the end of our log on, in the leader's epoch."""
+
+    leader_epoch: Epoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch
+    log_start_offset: Offset
 
 
 @dataclass(slots=True, eq=False)
@@ -26,7 +35,16 @@ class Followed:
     leader_epoch: Epoch
     backoff_ms: int = 0
     not_before_ms: int = 0
-    active_ms: int = 0  # when it last brought records, or began
+
+    def position(self) -> Position:
+        """Return what to ask now."""
+        driver = self.driver
+        return Position(
+            self.leader_epoch,
+            driver.partition.log_end_offset,
+            driver.log.epochs.latest_epoch,
+            driver.partition.kept_log_start_offset,
+        )
 
     def back_off(self, now_ms: int, backoff_max_ms: int) -> None:
         """Leave it out for a while, twice as long each time."""
@@ -37,7 +55,7 @@ class Followed:
 
 def take_answer(
     followed: Followed,
-    fetch: FetchPartition,
+    asked: Position,
     answer: PartitionData,
     *,
     now_ms: int,
@@ -48,12 +66,12 @@ def take_answer(
 
     Raises StorageError if the log is of no more use.
     """
-    driver, fetch_offset = followed.driver, Offset(fetch.fetch_offset)
-    last_fetched_epoch = Epoch(fetch.last_fetched_epoch)
+    driver, fetch_offset = followed.driver, asked.fetch_offset
+    last_fetched_epoch = asked.last_fetched_epoch
     if not driver.partition.accepts_answer(followed.leader_epoch, fetch_offset, last_fetched_epoch):
         return
     if answer.error_code == ErrorCode.NONE and _take_records(
-        followed, fetch, answer, now_ms, wall_clock_ms
+        followed, asked, answer, now_ms, wall_clock_ms
     ):
         followed.backoff_ms = 0
         return
@@ -82,7 +100,7 @@ def take_answer(
 
 def _take_records(
     followed: Followed,
-    fetch: FetchPartition,
+    asked: Position,
     answer: PartitionData,
     now_ms: int,
     wall_clock_ms: Callable[[], int],
@@ -95,8 +113,8 @@ def _take_records(
             now_ms,
             events.LeaderDiverged(
                 leader_epoch=leader_epoch,
-                fetch_offset=Offset(fetch.fetch_offset),
-                last_fetched_epoch=Epoch(fetch.last_fetched_epoch),
+                fetch_offset=asked.fetch_offset,
+                last_fetched_epoch=asked.last_fetched_epoch,
                 epoch=Epoch(diverging.epoch),
                 end_offset=Offset(diverging.end_offset),
             ),

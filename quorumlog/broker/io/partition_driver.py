@@ -176,9 +176,7 @@ class PartitionDriver:
 
     def read(self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool) -> TailRead:
         """Read whole batches from `offset` on. Raises OffsetOutOfRange, StorageError."""
-        partition = self.partition
-        to_log_end = end is ReadEnd.LOG_END
-        end_offset = partition.log_end_offset if to_log_end else partition.high_watermark
+        end_offset = self.end(end)
         recent = self._tail.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
@@ -188,6 +186,11 @@ class PartitionDriver:
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
         return TailRead([records] if records else [], len(records), next_offset)
+
+    def end(self, end: ReadEnd) -> Offset:
+        """Return the offset (exclusive) where a read to this end stops."""
+        partition = self.partition
+        return partition.log_end_offset if end is ReadEnd.LOG_END else partition.high_watermark
 
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock."""

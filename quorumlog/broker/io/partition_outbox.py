@@ -5,10 +5,11 @@ from typing import Final
 
 from quorumlog.broker.core.data_path import LeadershipListener
 from quorumlog.broker.core.effects import ProposeIsr
-from quorumlog.broker.io.fetches import Fetches, News
+from quorumlog.broker.io.fetches import Fetches
 from quorumlog.broker.io.isr_proposals import IsrProposals
 from quorumlog.broker.io.log_manager import LogManager
 from quorumlog.broker.io.log_starts import LogStarts
+from quorumlog.broker.io.parked_fetch import News
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.broker.io.replica_fetchers import ReplicaFetchers
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch

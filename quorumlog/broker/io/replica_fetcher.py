@@ -1,25 +1,28 @@
 """Following: one fetcher per leader asks it for all partitions that we follow there.
 
-A fetch is a long poll. When the set of partitions changes while one is parked at the leader, a new
-fetch starts at once on another connection; the old answer, when it comes, is used as far as it
-still fits. Without fetch sessions (KIP-227). Sources: KIP-320, KIP-595, KIP-903.
+A fetch is a long poll in a fetch session, and names what has changed since the last one. When the
+set of partitions changes while one is parked at the leader, a new fetch begins another session at
+once, on another connection; the leader ends the old one, and its answer is used as far as it still
+fits. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from quorumlog.broker.core.session_client import SessionClient
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.deadline_timer import monotonic_ms
-from quorumlog.broker.io.fetch_answers import FIRST_BACKOFF_MS, Followed, take_answer
-from quorumlog.broker.io.partition_driver import PartitionDriver
+from quorumlog.broker.io.fetch_answers import FIRST_BACKOFF_MS, Followed, Position, take_answer
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     ReplicaState,
 )
 from quorumlog.wire.io.connection import (
@@ -31,19 +34,24 @@ from quorumlog.wire.io.connection import (
 
 LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
 CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated less and less often: rather begin anew
-_CONNECTION_ERRORS: Final = (ConnectionLost, RequestTimedOut, UnsupportedVersion, OSError)
-_Key = tuple[bytes | str, int]
-_Asked = dict[_Key, tuple[Followed, FetchPartition]]
+_Key = tuple[bytes, int]  # a topic's id and a partition's index
+_Session = SessionClient[_Key, Position]
+
+
+class _SessionLost(Exception):
+    """The leader does not know our session: another begins, on another connection."""
+
+
+_FETCH_ERRORS: Final = (
+    *(ConnectionLost, RequestTimedOut, UnsupportedVersion, OSError),
+    _SessionLost,
+)
 
 logger = logging.getLogger(__name__)
 
 
 class ReplicaFetcher:
-    """Follows one leader at one address.
-
-    `broker_epoch()`: nothing is fetched while it is -1. `took(now_ms, active)` is called after each
-    answer with those that it brought records for.
-    """
+    """Follows one leader at one address. `broker_epoch()`: nothing is fetched while it is -1."""
 
     def __init__(
         self,
@@ -54,40 +62,52 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         now_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
-        took: Callable[[int, Sequence[Followed]], None],
     ) -> None:
         self.address: Final = address
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
         self._wall_clock_ms: Final = now_ms
-        self._followed: dict[PartitionDriver, Followed] = {}
+        self._followed: dict[_Key, Followed] = {}
+        self._session: _Session = SessionClient()  # of the loop that counts
         self._idle: list[KafkaConnection] = []
-        self._loops: set[asyncio.Task[None]] = set()
+        self._loops: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._given_up: set[asyncio.Task[None]] = set()  # loops that close their connections
         self._serial = 0  # of the loop that counts
         self._is_at_leader = False  # a fetch of that loop is with the leader
         self._is_stopped = False
         self._changed: Final = asyncio.Event()
         self._failed: Final = failed
-        self._took: Final = took
 
     def set_followed(self, followed: Iterable[Followed]) -> None:
         """Replace what is followed; a parked fetch does not delay what is new."""
-        self._followed = {one.driver: one for one in followed}
+        self._followed = {
+            (one.driver.topic_id, one.driver.topic_partition.partition): one for one in followed
+        }
+        for key in (*self._followed, *self._session.asked):
+            self._session.touch(key)
         self.wake()
 
     def wake(self) -> None:
-        """Fetch at once, unless it was stopped: the other lane may move something here then."""
+        """Fetch at once, unless it was stopped.
+
+        A new fetch does not wait for one that is parked at the leader. If LOOPS_MAX are parked,
+        the oldest gives way: its connection is closed, and what it would have brought is asked
+        for by the new one.
+        """
         if self._is_stopped:
             return
         self._changed.set()
-        if self._is_at_leader and len(self._loops) >= LOOPS_MAX:
-            return  # the answer that comes next makes room
         if self._is_at_leader or not self._loops:
             self._serial += 1
             self._is_at_leader = False
+            if len(self._loops) >= LOOPS_MAX:
+                oldest = next(iter(self._loops))
+                del self._loops[oldest]
+                self._given_up.add(oldest)
+                oldest.cancel()
             loop = asyncio.create_task(self._run(self._serial))
-            self._loops.add(loop)
+            self._loops[loop] = None
             loop.add_done_callback(self._loop_ended)
 
     async def stop(self) -> None:
@@ -95,7 +115,7 @@ class ReplicaFetcher:
         self._is_stopped = True
         for loop in self._loops:
             loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await asyncio.gather(*self._loops, *self._given_up, return_exceptions=True)
         for connection in self._idle:
             await connection.close()
         self._idle.clear()
@@ -103,6 +123,7 @@ class ReplicaFetcher:
     async def _run(self, serial: int) -> None:
         connection: KafkaConnection | None = None
         failures = 0
+        session = self._begin_session(self._session)
         try:
             while serial == self._serial:
                 if not self._is_due():
@@ -112,28 +133,36 @@ class ReplicaFetcher:
                     if connection is None:
                         connection = await self._connect()
                     # Built now: what there is to ask may have changed meanwhile.
-                    request, asked = self._request()
-                    if not asked:
+                    request = self._request(session)
+                    if request is None:
+                        session = self._begin_session(session)
                         continue
                     self._is_at_leader = serial == self._serial
                     response = await connection.send(request)
-                except _CONNECTION_ERRORS as error:
+                    if not session.answered(response.error_code, response.session_id):
+                        raise _SessionLost(ErrorCode(response.error_code).name)
+                except _FETCH_ERRORS as error:
                     await self._discard(connection)
                     connection = None
                     if serial == self._serial:
                         self._is_at_leader = False
+                        session = self._begin_session(session)
                         failures += 1
                         await self._after_failure(failures, error)
                     continue
                 if serial == self._serial:
                     self._is_at_leader = False
                 failures = 0
-                self._take(response, asked)
+                self._take(session, response)
             if connection is not None and not connection.closed.done():
                 self._idle.append(connection)
                 connection = None
         finally:
             await self._discard(connection)
+
+    def _begin_session(self, former: _Session) -> _Session:
+        self._session = SessionClient(closes=former.session_id)
+        return self._session
 
     async def _connect(self) -> KafkaConnection:
         while self._idle:
@@ -183,69 +212,81 @@ class ReplicaFetcher:
             return
         self._changed.clear()
 
-    def _request(self) -> tuple[FetchRequest, _Asked]:
-        """Ask for all that is not backing off, each from the end of our log."""
+    def _request(self, session: _Session) -> FetchRequest | None:
+        """Ask for all that is not backing off; None: there is nothing, and the session is void."""
         self._changed.clear()
-        asked: _Asked = {}
-        topics: dict[str, FetchTopic] = {}
-        broker_epoch = self._broker_epoch()
-        now_ms = monotonic_ms()
-        for driver, followed in self._followed.items():
-            if followed.not_before_ms > now_ms:
-                continue
-            name, index = driver.topic_partition
-            fetch = FetchPartition(
-                partition=index,
-                current_leader_epoch=followed.leader_epoch,
-                fetch_offset=driver.partition.log_end_offset,
-                last_fetched_epoch=driver.log.epochs.latest_epoch,
-                log_start_offset=driver.partition.kept_log_start_offset,
-                partition_max_bytes=self._settings.replica_fetch_max_bytes,
-            )
-            topic = topics.get(name)
+        now_ms, followed_by_key = monotonic_ms(), self._followed
+
+        def question(key: _Key) -> Position | None:
+            followed = followed_by_key.get(key)
+            if followed is None or followed.not_before_ms > now_ms:
+                return None
+            return followed.position()
+
+        changes = session.changes(now_ms, followed_by_key, question)
+        if not session.asked:
+            return None
+        topics: dict[bytes, FetchTopic] = {}
+        for key in changes.named:
+            topic_id, index = key
+            topic = topics.get(topic_id)
             if topic is None:
-                topic = topics[name] = FetchTopic(topic=name, topic_id=driver.topic_id)
-            topic.partitions.append(fetch)
-            # The version decides which of the two names the answer bears.
-            asked[driver.topic_id, index] = asked[name, index] = followed, fetch
-        request = FetchRequest(
+                topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
+            topic.partitions.append(self._fetch_of(index, session.asked[key]))
+        forgotten: dict[bytes, ForgottenTopic] = {}
+        for topic_id, index in changes.forgotten:
+            gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
+            gone.partitions.append(index)
+        return FetchRequest(
             replica_id=self._broker_id,
-            replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),
+            replica_state=ReplicaState(
+                replica_id=self._broker_id, replica_epoch=self._broker_epoch()
+            ),
             max_wait_ms=self._settings.replica_fetch_wait_max_ms,
             min_bytes=self._settings.replica_fetch_min_bytes,
             max_bytes=self._settings.replica_fetch_response_max_bytes,
+            session_id=session.session_id,
+            session_epoch=session.epoch,
             topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
         )
-        return request, asked
 
-    def _take(self, response: FetchResponse, asked: _Asked) -> None:
+    def _fetch_of(self, index: int, asked: Position) -> FetchPartition:
+        return FetchPartition(
+            partition=index,
+            current_leader_epoch=asked.leader_epoch,
+            fetch_offset=asked.fetch_offset,
+            last_fetched_epoch=asked.last_fetched_epoch,
+            log_start_offset=asked.log_start_offset,
+            partition_max_bytes=self._settings.replica_fetch_max_bytes,
+        )
+
+    def _take(self, session: _Session, response: FetchResponse) -> None:
         now_ms = monotonic_ms()
-        active: list[Followed] = []
         for topic in response.responses:
             for answer in topic.partitions:
-                index = answer.partition_index
-                found = asked.get((topic.topic_id, index)) or asked.get((topic.topic, index))
-                if found is None:
+                key = topic.topic_id, answer.partition_index
+                session.touch(key)
+                asked, followed = session.asked.get(key), self._followed.get(key)
+                if asked is None or followed is None:
                     continue
-                followed, fetch = found
-                if self._followed.get(followed.driver) is not followed:
-                    continue
+                if asked.leader_epoch != followed.leader_epoch:
+                    continue  # it is followed in a newer epoch by now
                 take_answer(
                     followed,
-                    fetch,
+                    asked,
                     answer,
                     now_ms=now_ms,
                     wall_clock_ms=self._wall_clock_ms,
                     backoff_max_ms=self._settings.replica_fetch_backoff_ms,
                 )
                 if answer.records:
-                    active.append(followed)
-                    # Asked for last next time: a full answer leaves out whoever comes last.
-                    self._followed[followed.driver] = self._followed.pop(followed.driver)
-        self._took(now_ms, active)
+                    # Asked for last in a full fetch: a full answer leaves out whoever comes last.
+                    self._followed[key] = self._followed.pop(key)
 
     def _loop_ended(self, loop: asyncio.Task[None]) -> None:
-        self._loops.discard(loop)
+        self._loops.pop(loop, None)
+        self._given_up.discard(loop)
         error = None if loop.cancelled() else loop.exception()
         if error is not None:
             self._failed(error)

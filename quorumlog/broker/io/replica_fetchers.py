@@ -6,7 +6,6 @@ from typing import Final
 
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.fetch_answers import Followed
-from quorumlog.broker.io.fetch_lanes import FetchLanes, Took
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.broker.io.replica_fetcher import ReplicaFetcher
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -33,7 +32,7 @@ class ReplicaFetchers:
         self._followed: dict[BrokerId, dict[PartitionDriver, Followed]] = {}
         self._leaders: dict[PartitionDriver, BrokerId] = {}
         self._changed: set[BrokerId] = set()
-        self._fetchers: dict[BrokerId, FetchLanes] = {}
+        self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._stopping: set[asyncio.Task[None]] = set()
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
@@ -82,21 +81,17 @@ class ReplicaFetchers:
         self._fetchers.clear()
         await asyncio.gather(*self._stopping)
 
-    def _start(self, address: tuple[str, int]) -> FetchLanes:
-        def make(took: Took) -> ReplicaFetcher:
-            return ReplicaFetcher(
-                self._broker_id,
-                address,
-                self._settings,
-                broker_epoch=self._broker_epoch,
-                now_ms=self._now_ms,
-                failed=self._failed,
-                took=took,
-            )
+    def _start(self, address: tuple[str, int]) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            self._broker_id,
+            address,
+            self._settings,
+            broker_epoch=self._broker_epoch,
+            now_ms=self._now_ms,
+            failed=self._failed,
+        )
 
-        return FetchLanes(address, make)
-
-    def _stop(self, fetcher: FetchLanes) -> None:
+    def _stop(self, fetcher: ReplicaFetcher) -> None:
         task = asyncio.create_task(fetcher.stop())
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)

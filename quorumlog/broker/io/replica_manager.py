@@ -6,6 +6,7 @@ disk or invariant ends in `failure`: who runs the node awaits it.
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,16 +23,19 @@ from quorumlog.broker.core.data_path import (
     ProduceResult,
     ReadEnd,
 )
+from quorumlog.broker.core.fetch_sessions import FetchSessions
 from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.core.response_memory import ResponseMemory
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.appends import Appends
 from quorumlog.broker.io.deadline_timer import monotonic_ms
 from quorumlog.broker.io.descriptions import Descriptions
-from quorumlog.broker.io.fetches import Fetches, News
+from quorumlog.broker.io.fetches import Fetches
 from quorumlog.broker.io.isr_proposals import IsrProposals
 from quorumlog.broker.io.log_manager import LogManager
 from quorumlog.broker.io.log_starts import LogStarts
 from quorumlog.broker.io.offset_lookup import look_up_epoch_end, look_up_offset
+from quorumlog.broker.io.parked_fetch import News
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.broker.io.partition_outbox import PartitionOutbox
 from quorumlog.broker.io.record_deletions import RecordDeletions
@@ -98,7 +102,17 @@ class ReplicaManager:
         )
         self._drivers: Final = self._replicas.drivers
         self._appends: Final = Appends(self._replicas, now_ms=now_ms, log_failed=self._fail)
-        self._fetches: Final = Fetches(self._drivers, self._replicas.error_for_missing)
+        self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
+        self.fetch_sessions: Final = FetchSessions(
+            settings.max_incremental_fetch_session_cache_slots,
+            new_id=lambda: 1 + secrets.randbelow(2**31 - 1),
+        )
+        self._fetches: Final = Fetches(
+            self._drivers,
+            self._replicas.error_for_missing,
+            self.response_memory,
+            self.fetch_sessions,
+        )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._fetchers: Final = ReplicaFetchers(
             broker_id,

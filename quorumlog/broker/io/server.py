@@ -15,6 +15,8 @@ from quorumlog.invariants import InvariantViolation
 BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
 STOP_POLL_S: Final = 0.01
+SILENCE_CHECK_S: Final = 1.0
+SILENT_S: Final = 5.0  # so long a client may take nothing while memory is scarce
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +30,8 @@ class ServerStats:
     bytes_out: int = 0
     connections: int = 0  # accepted, ever
     connections_refused: int = 0
-    connections_idle: int = 0  # closed because nothing came for too long
+    connections_idle: int = 0  # closed because nothing came, or was taken, for too long
+    connections_silent: int = 0  # closed because others needed the memory of what was not taken
 
 
 class Server:
@@ -44,6 +47,7 @@ class Server:
         self._connections: Final[set[Connection]] = set()
         self._listener: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port, which the system chooses if `port` is 0."""
@@ -56,6 +60,7 @@ class Server:
             lambda: Connection(self), sock=listener, backlog=BACKLOG
         )
         self._check_idle()
+        self._check_silence()
         chosen: int = self._listener.sockets[0].getsockname()[1]
         return chosen
 
@@ -63,8 +68,9 @@ class Server:
         """Accept nobody, let requests that are under way end for a while, close everything."""
         if self._listener is not None:
             self._listener.close()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
+        for timer in (self._idle_timer, self._silence_timer):
+            if timer is not None:
+                timer.cancel()
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + grace_ms / 1000
         # Polled, because a stop is rare and the state of a request changes often.
@@ -104,4 +110,17 @@ class Server:
             if loop.time() - peer.last_active_s > idle_s and not peer.is_busy:
                 self.stats.connections_idle += 1
                 peer.close()
+            elif peer.silent_for_s() > idle_s:
+                self.stats.connections_idle += 1
+                peer.abort()  # what it does not take would never be sent
         self._idle_timer = loop.call_later(idle_s / IDLE_CHECKS, self._check_idle)
+
+    def _check_silence(self) -> None:
+        """While memory is scarce, close the connections that hold some and take nothing."""
+        if self.context.replicas.response_memory.is_scarce:
+            for peer in [*self._connections]:
+                if peer.held_bytes and peer.silent_for_s() > SILENT_S:
+                    self.stats.connections_silent += 1
+                    peer.abort()
+        loop = asyncio.get_running_loop()
+        self._silence_timer = loop.call_later(SILENCE_CHECK_S, self._check_silence)

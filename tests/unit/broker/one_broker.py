@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, Partitio
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.messages.fetch import FetchPartition, PartitionData
+from quorumlog.wire.codec.messages.fetch import PartitionData
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
 from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, image
 
@@ -71,7 +71,7 @@ def append(replicas: ReplicaManager, acks: int = 1, records: bytes = BATCH) -> P
     return future.result()
 
 
-def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: int) -> FetchSpec:
+def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: Any) -> FetchSpec:
     partition = PartitionFetch(
         topic_partition=AT,
         fetch_offset=Offset(offset),
@@ -85,7 +85,7 @@ def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits
         max_bytes=1000,
         partitions=[partition],
     )
-    return replace(spec, **limits)  # type: ignore[arg-type]  # the names are FetchSpec's
+    return replace(spec, **limits)
 
 
 def size(answers: object) -> int:
@@ -115,14 +115,15 @@ def follow(replicas: ReplicaManager) -> Callable[[bytes | bytearray], Followed]:
     followed = Followed(driver, Epoch(1))
 
     def take(records: bytes | bytearray) -> Followed:
-        fetch = FetchPartition(
-            partition=0,
-            current_leader_epoch=1,
-            fetch_offset=driver.partition.log_end_offset,
-            last_fetched_epoch=driver.log.epochs.latest_epoch,
-        )
         answer = PartitionData(partition_index=0, high_watermark=9, records=records)
-        take_answer(followed, fetch, answer, now_ms=0, wall_clock_ms=lambda: 0, backoff_max_ms=1000)
+        take_answer(
+            followed,
+            followed.position(),
+            answer,
+            now_ms=0,
+            wall_clock_ms=lambda: 0,
+            backoff_max_ms=1000,
+        )
         return followed
 
     return take

@@ -6,36 +6,46 @@ import pytest
 
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.fetch_answers import Followed
-from quorumlog.broker.io.replica_fetcher import ReplicaFetcher
+from quorumlog.broker.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
     FetchResponse,
     PartitionData,
+    ReplicaState,
 )
+from quorumlog.wire.io.connection import KafkaConnection
+
+TOPIC_ID = TopicId(b"t" * 16)
 
 
 class FakeDriver:
     """What a fetcher reads of a replica."""
 
     def __init__(self, index: int) -> None:
-        self.topic_partition, self.topic_id = TopicPartition("t", index), TopicId(b"t" * 16)
+        self.topic_partition, self.topic_id = TopicPartition("t", index), TOPIC_ID
         self.partition = SimpleNamespace(
             log_end_offset=0, kept_log_start_offset=0, accepts_answer=lambda *asked: False
         )
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 
 
-def fetcher() -> ReplicaFetcher:
+def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
     return ReplicaFetcher(
         BrokerId(1),
         ("localhost", 0),
         BrokerSettings(),
-        broker_epoch=lambda: 0,
+        broker_epoch=lambda: broker_epoch,
         now_ms=lambda: 0,
         failed=lambda error: None,
-        took=lambda now_ms, active: None,
     )
+
+
+def asked_in(request: FetchRequest | None) -> list[int]:
+    assert request is not None
+    return [one.partition for topic in request.topics for one in topic.partitions]
 
 
 def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,22 +55,96 @@ def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
         fetches = fetcher()
         fetches.set_followed(Followed(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4))
-        request, asked = fetches._request()
-        assert [one.partition for one in request.topics[0].partitions] == [0, 1, 2, 3]
+        assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
         answers = [
             PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
             for index in range(4)
         ]
-        topic = FetchableTopicResponse(topic="t", partitions=answers)
-        fetches._take(FetchResponse(responses=[topic]), asked)
-        request, _ = fetches._request()
-        assert [one.partition for one in request.topics[0].partitions] == [1, 3, 0, 2]
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
+        fetches._take(fetches._session, FetchResponse(responses=[topic]))
+        assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
+
+    asyncio.run(story())
+
+
+class ParkingLeader:
+    """A leader that answers nothing: every fetch is parked. `asked`: partitions, by fetch."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[int]] = []
+        self.news = asyncio.Event()
+        self.open_connections = 0
+
+    async def open(self, *_address: object, **_options: object) -> "ParkingLeader":
+        self.open_connections += 1
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        return self
+
+    async def send(self, request: FetchRequest) -> FetchResponse:
+        self.asked.append([one.partition for topic in request.topics for one in topic.partitions])
+        self.news.set()
+        never: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def close(self) -> None:
+        self.open_connections -= 1
+
+    async def fetches(self, count: int) -> None:
+        while len(self.asked) < count:
+            self.news.clear()
+            await self.news.wait()
+
+
+def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
+    """Without the two epochs a leader could tell neither a deposed one nor a parted log."""
+    driver = FakeDriver(3)
+    driver.partition.log_end_offset, driver.partition.kept_log_start_offset = 70, 20
+    driver.log.epochs.latest_epoch = 4
+
+    async def story() -> None:
+        fetches = fetcher(broker_epoch=77)
+        fetches._followed[TOPIC_ID, 3] = Followed(cast(Any, driver), Epoch(5))
+        request = fetches._request(fetches._session)
+        assert request is not None
+        assert request.replica_state == ReplicaState(replica_id=1, replica_epoch=77)
+        [topic] = request.topics
+        assert topic.topic_id == driver.topic_id
+        assert topic.partitions == [
+            FetchPartition(
+                partition=3,
+                current_leader_epoch=5,
+                fetch_offset=70,
+                last_fetched_epoch=4,
+                log_start_offset=20,
+                partition_max_bytes=BrokerSettings().replica_fetch_max_bytes,
+            )
+        ]
+
+    asyncio.run(story())
+
+
+def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def story() -> None:
+        leader = ParkingLeader()
+        monkeypatch.setattr(KafkaConnection, "open", leader.open)
+        fetches = fetcher()
+        followed = [Followed(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)]
+        async with asyncio.timeout(5):
+            for count in range(1, 11):
+                fetches.set_followed(followed[:count])
+                await leader.fetches(count)
+        assert leader.asked == [list(range(count)) for count in range(1, 11)]
+        assert leader.open_connections == LOOPS_MAX
+        await fetches.stop()
+        assert leader.open_connections == 0
 
     asyncio.run(story())
 
 
 def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a leader's lanes are stopped, an answer in the second may wake the first."""
+    """Metadata may name other partitions while it is being stopped."""
     runs: list[int] = []
 
     async def note_run(_fetcher: ReplicaFetcher, serial: int) -> None:

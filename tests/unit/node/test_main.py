@@ -37,7 +37,10 @@ def test_the_last_line_says_why_it_ends(
         f"controller.quorum.voters=1@127.0.0.1:1\nlog.dirs={tmp_path}\n"
     )
     monkeypatch.setattr(node_main, "_serve", fails)
+    raised: list[bool] = []
+    monkeypatch.setattr(node_main, "raise_open_files_limit", lambda: raised.append(True))
     status = node_main.main([str(properties)])
+    assert raised == [True]
     assert (status, capsys.readouterr().err.splitlines()[-1]) == expected
 
 

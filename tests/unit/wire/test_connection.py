@@ -12,6 +12,12 @@ from quorumlog.wire.codec.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
 )
+from quorumlog.wire.codec.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
 from quorumlog.wire.codec.messages.vote import VoteRequest
@@ -25,6 +31,7 @@ from quorumlog.wire.io.connection import (
 )
 
 KNOWN = [
+    ApiVersion(api_key=1, min_version=4, max_version=12),
     ApiVersion(api_key=18, min_version=0, max_version=4),
     ApiVersion(api_key=12, min_version=0, max_version=3),
     ApiVersion(api_key=3, min_version=0, max_version=12),
@@ -123,6 +130,25 @@ def test_an_answer_may_arrive_byte_by_byte() -> None:
             broker.writer.write(bytes([byte]))
             await asyncio.sleep(0)
         assert (await asked).error_code == 5
+
+    run(scenario)
+
+
+def test_an_answer_keeps_its_bytes_when_others_follow() -> None:
+    """The socket is read into one buffer: the records of an answer are not a part of it."""
+
+    def records(filler: bytes) -> FetchResponse:
+        data = PartitionData(partition_index=0, records=filler * 50_000)
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
+
+    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+        answers = []
+        for filler in (b"a", b"b", b"c"):
+            asked = asyncio.create_task(connection.send(FetchRequest(), version=12))
+            await broker.answer(records(filler))
+            answers.append(await asked)
+        seen = [answer.responses[0].partitions[0].records for answer in answers]
+        assert seen == [b"a" * 50_000, b"b" * 50_000, b"c" * 50_000]
 
     run(scenario)
 

@@ -1,0 +1,34 @@
+"""How many files a node may have open: each log of a partition keeps one, each connection one."""
+
+import logging
+import resource
+from typing import Final
+
+MACOS_LIMIT: Final = 10_240  # its OPEN_MAX: a soft limit above is refused, though the hard one is
+
+_log = logging.getLogger("quorumlog.node")
+
+
+def raise_open_files_limit() -> int:
+    """Raise this process's soft limit of open files to the hard limit; return what it is now.
+
+    Systems set the soft limit low (1024, macOS 256) for programs that use `select`. A limit that
+    cannot be raised is logged and stays as it is.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for wanted in (hard, MACOS_LIMIT):
+        if not _is_more(wanted, soft):
+            break
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (OSError, ValueError) as error:
+            _log.warning("open files: %d, and not more (%d): %s", soft, wanted, error)
+        else:
+            return wanted
+    return soft
+
+
+def _is_more(wanted: int, soft: int) -> bool:
+    if soft == resource.RLIM_INFINITY:
+        return False
+    return wanted == resource.RLIM_INFINITY or wanted > soft

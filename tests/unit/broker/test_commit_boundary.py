@@ -1,0 +1,99 @@
+"""What is above the high watermark may go again: who is shown it, and who is not."""
+
+import asyncio
+from pathlib import Path
+
+from quorumlog.broker.core import events
+from quorumlog.broker.core.data_path import DEBUG_REPLICA, NO_REPLICA, OffsetAnswer, ProduceResult
+from quorumlog.broker.io.offset_lookup import LATEST
+from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.records import read_header
+from tests.unit.broker.one_broker import (
+    AT,
+    append,
+    fetch_of,
+    from_leader,
+    publish,
+    run,
+    sequenced,
+)
+from tests.unit.broker.replicas import image
+
+
+def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -> None:
+    """Its newest batches are in memory: they must not outlive the leadership they were made in."""
+
+    async def story(replicas: ReplicaManager) -> None:
+        driver = replicas.driver(AT)
+        assert driver is not None
+        append(replicas)  # offset 0 in epoch 0, which no follower has fetched
+        publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
+        driver.feed(
+            0,
+            events.LeaderDiverged(
+                leader_epoch=Epoch(1),
+                fetch_offset=Offset(1),
+                last_fetched_epoch=Epoch(0),
+                epoch=Epoch(-1),
+                end_offset=Offset(0),
+            ),
+        )
+        driver.append_as_follower(
+            from_leader(0),
+            leader_epoch=Epoch(1),
+            high_watermark=Offset(0),
+            log_start_offset=Offset(0),
+            now_ms=0,
+            wall_ms=0,
+        )
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        append(replicas)  # offset 1 in epoch 2, which continues what was in memory
+        assert driver.partition.high_watermark == 0
+        fetched = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=2, max_wait_ms=0))
+        assert isinstance(fetched, list)
+        records = b"".join(fetched[0].records)
+        first = read_header(records)
+        second = read_header(records, first.size_in_bytes)
+        assert [first.leader_epoch, second.leader_epoch] == [1, 2]
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        append(replicas)
+
+        def latest(replica_id: BrokerId) -> OffsetAnswer:
+            return replicas.list_offset(AT, LATEST, replica_id=replica_id)
+
+        assert latest(NO_REPLICA) == OffsetAnswer(ErrorCode.NONE, 0, -1, Epoch(0))
+        assert latest(BrokerId(9)).offset == 0  # it is no replica of this partition
+        assert latest(BrokerId(2)).offset == latest(DEBUG_REPLICA).offset == 1
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_committed(
+    tmp_path: Path,
+) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        waiting: list[asyncio.Future[ProduceResult]] = []
+
+        def produce(sequence: int) -> list[bool]:
+            future = replicas.append(AT, sequenced(sequence), acks=-1, timeout_ms=1000)
+            waiting.append(future)
+            return [one.done() for one in waiting]
+
+        for sequence in (0, 1, 2):
+            produce(sequence)
+        assert produce(1) == [False] * 4
+        replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))
+        assert [one.done() for one in waiting] == [True, False, False, False]
+        replicas.fetch(fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=0))
+        assert [one.done() for one in waiting] == [True, True, False, True]
+        assert waiting[3].result() == waiting[1].result()
+        assert produce(0)[4]  # committed long ago
+
+    run(tmp_path, story, isr=(1, 2))

@@ -1,0 +1,399 @@
+"""Fetch sessions over a connection: what a client names, and what it is told (KIP-227)."""
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.broker.core.fetch_sessions import FINAL_EPOCH
+from quorumlog.broker.core.session_client import SessionClient
+from quorumlog.metadata_quorum.image import ClusterDelta
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from quorumlog.wire.io.connection import KafkaConnection
+from tests.unit.broker.groups.asking import asking, create, run
+from tests.unit.broker.groups.single_broker import SETTINGS, SingleBroker, single_broker
+from tests.unit.broker.one_broker import BATCH
+
+TOPIC = "orders"
+PARTITIONS = 12
+
+
+class Consumer:
+    """Asks in a session; `told`: what the last answer said, by partition."""
+
+    def __init__(self, connection: KafkaConnection, topic_id: bytes, version: int = 17) -> None:
+        self.connection, self.topic_id, self.version = connection, topic_id, version
+        self.session: SessionClient[int, int] = SessionClient()
+        self.positions: dict[int, int] = {}
+        self.told: dict[int, PartitionData] = {}
+        self.leader_epoch = -1
+        self.now_ms = 0
+
+    def request(self, max_wait_ms: int = 0, max_bytes: int = 1_000_000) -> FetchRequest:
+        self.now_ms += 1000  # so that the client looks at all its positions
+        changes = self.session.changes(self.now_ms, self.positions, self.positions.get)
+        named = [
+            FetchPartition(
+                partition=index,
+                fetch_offset=self.positions[index],
+                current_leader_epoch=self.leader_epoch,
+                partition_max_bytes=1_000_000,
+            )
+            for index in changes.named
+        ]
+        name: dict[str, Any] = (
+            {"topic": TOPIC} if self.version < 13 else {"topic_id": self.topic_id}
+        )
+        return FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=max_bytes,
+            session_id=self.session.session_id,
+            session_epoch=self.session.epoch,
+            topics=[FetchTopic(partitions=named, **name)] if named else [],
+            forgotten_topics_data=[ForgottenTopic(partitions=changes.forgotten, **name)]
+            if changes.forgotten
+            else [],
+        )
+
+    def take(self, response: FetchResponse) -> dict[int, PartitionData]:
+        assert self.session.answered(response.error_code, response.session_id)
+        self.told = {
+            answer.partition_index: answer
+            for topic in response.responses
+            for answer in topic.partitions
+        }
+        for index, answer in self.told.items():
+            self.positions[index] += len(answer.records or b"") // len(BATCH)
+        return self.told
+
+    async def fetch(self, max_wait_ms: int = 0) -> dict[int, PartitionData]:
+        request = self.request(max_wait_ms)
+        async with asyncio.timeout(20):
+            return self.take(await self.connection.send(request, version=self.version))
+
+
+async def created(broker: SingleBroker, connection: KafkaConnection, partitions: int) -> bytes:
+    """Create the topic; return its id when all logs are open."""
+    topic_id = await create(connection, TOPIC, partitions=partitions)
+    async with asyncio.timeout(20):
+        while any(
+            broker.replicas.partition(TopicPartition(TOPIC, index)) is None
+            for index in range(partitions)
+        ):
+            await asyncio.sleep(0)
+    return topic_id
+
+
+async def parked(broker: SingleBroker) -> None:
+    async with asyncio.timeout(20):
+        while not broker.replicas._fetches._purgatory.deadlines:
+            await asyncio.sleep(0)
+
+
+def append(broker: SingleBroker, index: int) -> None:
+    at = TopicPartition(TOPIC, index)
+    assert broker.replicas.append(at, BATCH, acks=1, timeout_ms=0).result().error_code == 0
+
+
+@pytest.mark.parametrize("version", [7, 12, 13, 17])
+def test_an_answer_tells_what_has_changed(version: int, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            topic_id = await created(broker, connection, 3)
+            consumer = Consumer(connection, topic_id, version)
+            consumer.positions = dict.fromkeys(range(3), 0)
+            append(broker, 1)
+            assert sorted(await consumer.fetch()) == [0, 1, 2]  # the first tells everything
+            assert consumer.session.session_id > 0
+            assert consumer.positions == {0: 0, 1: 1, 2: 0}
+            assert await consumer.fetch() == {}
+            append(broker, 2)
+            [told] = (await consumer.fetch()).values()
+            assert (told.partition_index, told.high_watermark) == (2, 1)
+            assert told.records
+            append(broker, 0)
+            append(broker, 2)
+            del consumer.positions[0]  # paused: forgotten
+            assert list(await consumer.fetch()) == [2]
+            consumer.positions[0] = 0
+            assert list(await consumer.fetch()) == [0]
+            assert len(broker.replicas.fetch_sessions) == 1
+
+    run(scenario())
+
+
+def test_records_that_were_not_taken_are_told_again(tmp_path: Path) -> None:
+    """A client that stays at its offset without naming it means the records that are there."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            consumer = Consumer(connection, await created(broker, connection, 2))
+            consumer.positions = {0: 0, 1: 0}
+            append(broker, 0)
+            await consumer.fetch()
+            consumer.positions[0] = 0
+            consumer.session.asked[0] = 0
+            for _ in range(3):
+                told = await consumer.fetch()
+                assert told[0].records
+                consumer.positions[0] = consumer.session.asked[0] = 0
+
+    run(scenario())
+
+
+def test_a_full_answer_does_not_keep_the_other_partitions_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            consumer = Consumer(connection, await created(broker, connection, 3))
+            consumer.positions = dict.fromkeys(range(3), 0)
+            for index in range(3):
+                append(broker, index)
+                append(broker, index)
+            seen = []
+            for _ in range(6):
+                request = consumer.request(max_bytes=1)
+                told = consumer.take(await connection.send(request, version=17))
+                seen += [index for index, answer in told.items() if answer.records]
+            assert seen == [0, 1, 2, 0, 1, 2]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("version", [12, 17])
+def test_a_fetch_that_waits_ends_with_any_partition_of_its_session(
+    version: int, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            topic_id = await created(broker, connection, 20)
+            consumer = Consumer(connection, topic_id, version)
+            consumer.positions = dict.fromkeys(range(20), 0)
+            await consumer.fetch()
+            for index in (3, 19):
+                waiting = asyncio.create_task(consumer.fetch(max_wait_ms=2**31 - 1))
+                await parked(broker)
+                append(broker, index)
+                assert list(await waiting) == [index]
+
+    run(scenario())
+
+
+def test_a_new_leader_epoch_ends_a_fetch_that_waits_in_a_session(tmp_path: Path) -> None:
+    """The session remembers in which epoch was asked (KAFKA-9338)."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            consumer = Consumer(connection, await created(broker, connection, 20))
+            consumer.positions, consumer.leader_epoch = dict.fromkeys(range(20), 0), 0
+            await consumer.fetch()
+            waiting = asyncio.create_task(consumer.fetch(max_wait_ms=2**31 - 1))
+            await parked(broker)
+            topic = broker.controller.image.topics[TOPIC]
+            newer = replace(topic.partitions[7], leader_epoch=Epoch(1), partition_epoch=Epoch(1))
+            partitions = (*topic.partitions[:7], newer, *topic.partitions[8:])
+            topics = {
+                **broker.controller.image.topics,
+                TOPIC: replace(topic, partitions=partitions),
+            }
+            changed = ClusterDelta(partitions=frozenset({TopicPartition(TOPIC, 7)}))
+            broker.controller.publish(changed, topics=topics)
+            [told] = (await waiting).values()
+            assert told.partition_index == 7
+            assert told.error_code == ErrorCode.FENCED_LEADER_EPOCH
+            again = await consumer.fetch()  # an error stays until it is asked otherwise
+            assert again[7].error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+    run(scenario())
+
+
+def test_a_topic_made_again_is_another_one_for_a_session(tmp_path: Path) -> None:
+    """KAFKA-13111: the session names topics by id."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            consumer = Consumer(connection, await created(broker, connection, 1))
+            consumer.positions = {0: 0}
+            await consumer.fetch()
+            await connection.send(
+                DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=1000), version=5
+            )
+            told = await consumer.fetch()
+            assert told[0].error_code in {
+                ErrorCode.UNKNOWN_TOPIC_ID,
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            }
+            await created(broker, connection, 1)
+            append(broker, 0)
+            told = await consumer.fetch()
+            assert told[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert not told[0].records
+
+    run(scenario())
+
+
+def test_a_topic_that_is_not_known_yet_is_served_when_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            known = await create(connection, "known", partitions=1)
+            soon = (int.from_bytes(known, "big") + 1).to_bytes(16, "big")
+            consumer = Consumer(connection, soon)
+            consumer.positions = {0: 0}
+            assert (await consumer.fetch())[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert (await consumer.fetch())[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+            assert await created(broker, connection, 1) == soon
+            append(broker, 0)
+            told = await consumer.fetch()
+            assert (told[0].error_code, bool(told[0].records)) == (ErrorCode.NONE, True)
+
+    run(scenario())
+
+
+def test_a_session_that_is_not_known_or_missed_a_step_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            consumer = Consumer(connection, await created(broker, connection, 1))
+            consumer.positions = {0: 0}
+            await consumer.fetch()
+            session_id = consumer.session.session_id
+            for wrong_id, epoch, version, expected in (
+                (session_id ^ 1, 1, 17, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+                (session_id, 2, 17, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+                (session_id, 1, 12, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR),
+            ):
+                request = FetchRequest(session_id=wrong_id, session_epoch=epoch)
+                answer = await connection.send(request, version=version)
+                assert (answer.error_code, answer.responses) == (expected, [])
+            assert await consumer.fetch() == {}  # none of these harmed it
+            final = FetchRequest(session_id=session_id, session_epoch=FINAL_EPOCH)
+            assert (await connection.send(final, version=17)).session_id == 0
+            late = FetchRequest(session_id=session_id, session_epoch=2)
+            answer = await connection.send(late, version=17)
+            assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+    run(scenario())
+
+
+def test_a_full_fetch_ends_the_fetch_that_waits_in_the_session_it_replaces(
+    tmp_path: Path,
+) -> None:
+    """A follower begins another session on another connection when its partitions change."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            consumer = Consumer(connection, await created(broker, connection, 2))
+            consumer.positions = {0: 0}
+            await consumer.fetch()
+            waiting = asyncio.create_task(consumer.fetch(max_wait_ms=2**31 - 1))
+            await parked(broker)
+            other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="other")
+            second = Consumer(other, consumer.topic_id)
+            second.session = SessionClient(closes=consumer.session.session_id)
+            second.positions = {0: 0, 1: 0}
+            await second.fetch()
+            assert await waiting == {}
+            assert len(broker.replicas.fetch_sessions) == 1
+            await other.close()
+
+    run(scenario())
+
+
+def test_without_a_slot_a_fetch_is_answered_without_a_session(tmp_path: Path) -> None:
+    settings = replace(SETTINGS, max_incremental_fetch_session_cache_slots=1)
+
+    async def scenario() -> None:
+        async with single_broker(tmp_path, settings) as broker:
+            connection = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+            topic_id = await created(broker, connection, 1)
+            first, second = Consumer(connection, topic_id), Consumer(connection, topic_id)
+            first.positions, second.positions = {0: 0}, {0: 0}
+            await first.fetch()
+            for _ in range(3):
+                append(broker, 0)
+                assert (await second.fetch())[0].records
+                assert second.session.session_id == 0
+            assert (await first.fetch())[0].records
+            await connection.close()
+
+    asyncio.run(scenario())
+
+
+class Story:
+    """A consumer that is moved about at random over what a broker appends; `seed` decides all."""
+
+    def __init__(self, broker: SingleBroker, consumer: Consumer, choose: random.Random) -> None:
+        self.broker, self.consumer, self.choose = broker, consumer, choose
+        self.appended = [0] * PARTITIONS
+
+    def append_one(self, index: int) -> None:
+        append(self.broker, index)
+        self.appended[index] += 1
+
+    def change(self) -> None:
+        """Append, pause, resume or seek."""
+        index, positions = self.choose.randrange(PARTITIONS), self.consumer.positions
+        match self.choose.randrange(5):
+            case 0 | 1:
+                self.append_one(index)
+            case 2:
+                positions.pop(index, None)
+            case 3:
+                positions.setdefault(index, 0)
+            case _:
+                positions[index] = self.choose.randint(0, self.appended[index])
+
+    async def fetch(self, max_wait_ms: int) -> None:
+        """Fetch; something is appended meanwhile if it waits; an answer may be lost."""
+        before = dict(self.consumer.positions)
+        request = self.consumer.request(max_wait_ms, self.choose.choice([1, 200, 1_000_000]))
+        sending = self.consumer.connection.send(request, version=self.consumer.version)
+        answer = asyncio.create_task(sending)
+        await asyncio.sleep(0)
+        if max_wait_ms:
+            self.append_one(self.choose.randrange(PARTITIONS))
+        response = await answer
+        if self.choose.random() < 0.1:
+            self.consumer.session = SessionClient(closes=self.consumer.session.session_id)
+            return
+        for index, told in self.consumer.take(response).items():
+            assert told.error_code == ErrorCode.NONE
+            at = TopicPartition(TOPIC, index)
+            whole = bytes(self.broker.replicas.read_local(at, before[index], 10**6).records)
+            part = told.records or b""
+            assert isinstance(part, bytes | memoryview)
+            assert whole.startswith(part)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_in_a_session_the_same_is_read_as_without(seed: int, tmp_path: Path) -> None:
+    """Whatever is appended, forgotten, asked again, lost or waited for."""
+    choose = random.Random(seed)
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            topic_id = await created(broker, connection, PARTITIONS)
+            consumer = Consumer(connection, topic_id, choose.choice([12, 17]))
+            story = Story(broker, consumer, choose)
+            for _ in range(60):
+                for _ in range(choose.randrange(4)):
+                    story.change()
+                await story.fetch(choose.choice([0, 0, 20]))
+            consumer.positions = dict.fromkeys(range(PARTITIONS), 0)
+            for _ in range(500):
+                await story.fetch(0)
+            assert consumer.positions == dict(enumerate(story.appended))
+
+    run(scenario())

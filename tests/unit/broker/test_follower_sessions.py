@@ -1,0 +1,120 @@
+"""A follower's fetches in a session, at the leader's data path: what counts, and what it learns."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.core import events
+from quorumlog.broker.core.data_path import FetchedPartition, FetchSpec
+from quorumlog.broker.core.effects import AnswerFetch
+from quorumlog.broker.core.fetch_sessions import SWEEP_INTERVAL_MS, FetchSession
+from quorumlog.broker.io.deadline_timer import monotonic_ms
+from quorumlog.broker.io.partition_driver import PartitionDriver
+from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.wire.codec.identifiers import Offset
+from tests.unit.broker.one_broker import AT, BATCH, append, fetch_of, run, size
+
+
+class FollowerTwo:
+    """Broker 2, in a session with the leader."""
+
+    def __init__(self, replicas: ReplicaManager) -> None:
+        self.replicas = replicas
+        first = fetch_of(0, replica_id=2, leader_epoch=0).partitions
+        session = replicas.fetch_sessions.open(
+            monotonic_ms(), first, uses_topic_ids=False, is_privileged=True
+        )
+        assert session is not None
+        self.session: FetchSession = session
+
+    def names(self, offset: int) -> None:
+        [asked] = fetch_of(offset, replica_id=2, leader_epoch=0).partitions
+        assert self.replicas.fetch_sessions.change(self.session, [asked], [])
+
+    def spec(self, max_wait_ms: int) -> FetchSpec:
+        candidates = self.session.candidates(monotonic_ms())
+        return replace(
+            fetch_of(0, replica_id=2, max_wait_ms=max_wait_ms),
+            partitions=[one.fetch for one in candidates],
+            session=self.session,
+        )
+
+    async def fetch(self, max_wait_ms: int = 0) -> list[FetchedPartition]:
+        fetched = self.replicas.fetch(self.spec(max_wait_ms))
+        return await fetched if isinstance(fetched, asyncio.Future) else fetched
+
+
+def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        follower, partition = FollowerTwo(replicas), replicas.partition(AT)
+        assert partition is not None
+        assert [one.high_watermark for one in await follower.fetch()] == [0]
+        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        assert size(await follower.fetch()) == len(BATCH)
+        assert not produced.done()
+        assert size(await follower.fetch()) == len(BATCH)  # not named: it has not taken them
+        follower.names(1)
+        [told] = await follower.fetch()
+        assert produced.done()
+        assert (told.high_watermark, list(told.records)) == (1, [])
+        assert await follower.fetch() == []
+        assert await follower.fetch(max_wait_ms=1) == []
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_follower_that_waits_gets_the_batch_that_is_appended(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        follower = FollowerTwo(replicas)
+        await follower.fetch()
+        for offset in range(3):
+            waiting = asyncio.ensure_future(follower.fetch(max_wait_ms=60_000))
+            await asyncio.sleep(0)
+            append(replicas)
+            [told] = await waiting
+            assert (len(told.records), told.high_watermark) == (1, offset)
+            follower.names(offset + 1)
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: Path) -> None:
+    """Whether it may join the ISR depends on the controller's answers, too."""
+
+    async def story(replicas: ReplicaManager) -> None:
+        follower = FollowerTwo(replicas)
+        await follower.fetch()
+        seen: list[Offset] = []
+        judge = PartitionDriver.judge_follower_fetch
+
+        def noting(
+            self: PartitionDriver, now_ms: int, event: events.FollowerFetched
+        ) -> AnswerFetch:
+            seen.append(event.fetch_offset)
+            return judge(self, now_ms, event)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PartitionDriver, "judge_follower_fetch", noting)
+            await follower.fetch()
+            assert seen == []
+            follower.session.swept_ms -= SWEEP_INTERVAL_MS
+            await follower.fetch()
+            assert seen == [0]
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        follower = FollowerTwo(replicas)
+        waiting = replicas.fetch(follower.spec(60_000))
+        assert isinstance(waiting, asyncio.Future)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert follower.session.waiting is None
+        append(replicas)
+        assert size(await follower.fetch()) == len(BATCH)
+
+    run(tmp_path, story, isr=(1, 2))
