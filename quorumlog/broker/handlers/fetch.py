@@ -1,4 +1,4 @@
-"""Fetch (API key 1): from consumers up to the high watermark, from followers up to the log's end.
+"""Fetch (API key 1): from consumers up to the high watermark, from replicas up to the log's end.
 
 Every answer has session id 0: fetch sessions (KIP-227) are not kept, which the protocol allows.
 There are no transactions: the last stable offset is the high watermark.
@@ -12,7 +12,14 @@ from quorumlog.broker.handlers.api import ApiHandler, Reply
 from quorumlog.broker.handlers.leaders import leader_hints
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import (
+    UNKNOWN_OFFSET,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from quorumlog.wire.codec.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -37,7 +44,8 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     if request.session_id != 0 and request.session_epoch > 0:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     spec = _spec(context, header.api_version, request)
-    return context.replicas.fetch_as(spec, partial(_response, context, header, request))
+    respond = partial(_response, context, header, request, spec.is_from_follower)
+    return context.replicas.fetch_as(spec, respond)
 
 
 def _spec(context: BrokerContext, version: int, request: FetchRequest) -> FetchSpec:
@@ -81,6 +89,7 @@ def _response(
     context: BrokerContext,
     header: RequestHeader,
     request: FetchRequest,
+    is_from_follower: bool,
     fetched: list[FetchedPartition],
 ) -> FetchResponse:
     """Write what was fetched, in the request's order."""
@@ -91,7 +100,9 @@ def _response(
         partitions = []
         for fetch in topic.partitions:
             found = next(answers)
-            partitions.append(_partition(fetch.partition, found))
+            # Beside an error Kafka names no offsets. Our follower needs where the log starts.
+            is_silent = found.error_code is not ErrorCode.NONE and not is_from_follower
+            partitions.append(_partition(fetch.partition, found, is_silent=is_silent))
             if found.error_code in _MOVED:
                 name = topic.topic or context.image.topic_names.get(TopicId(topic.topic_id), "")
                 moved.add(TopicPartition(name, fetch.partition))
@@ -108,13 +119,14 @@ def _response(
     return response
 
 
-def _partition(index: int, found: FetchedPartition) -> PartitionData:
+def _partition(index: int, found: FetchedPartition, *, is_silent: bool) -> PartitionData:
+    high_watermark = UNKNOWN_OFFSET if is_silent else found.high_watermark
     data = PartitionData(
         partition_index=index,
         error_code=found.error_code,
-        high_watermark=found.high_watermark,
-        last_stable_offset=found.high_watermark,
-        log_start_offset=found.log_start_offset,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
+        log_start_offset=UNKNOWN_OFFSET if is_silent else found.log_start_offset,
         aborted_transactions=None,
         records=found.records or b"",
     )
