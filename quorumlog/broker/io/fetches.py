@@ -38,6 +38,14 @@ class News(IntFlag):
     CHANGED = 4  # leader, epoch or existence: of interest to all
 
 
+def _of_interest(spec: FetchSpec) -> News:
+    if spec.read_end is ReadEnd.HIGH_WATERMARK:
+        return News.COMMITTED | News.CHANGED
+    # A follower, which a debugging consumer may read, learns with its records what is committed.
+    committed = News(0) if spec.is_leader_only else News.COMMITTED
+    return News.APPENDED | News.CHANGED | committed
+
+
 class _Progress:
     """How far one partition of a fetch has come."""
 
@@ -140,7 +148,7 @@ class Fetches:
         if driver is None:
             return
         if not spec.is_from_follower:
-            self._take(so_far, self._judge_read(driver, partition))
+            self._take(so_far, self._judge_read(spec, driver, partition))
         else:
             fetched = events.FollowerFetched(
                 broker_id=spec.replica_id,
@@ -164,9 +172,14 @@ class Fetches:
             return driver
         return None
 
-    def _judge_read(self, driver: PartitionDriver, partition: PartitionFetch) -> AnswerFetch:
+    def _judge_read(
+        self, spec: FetchSpec, driver: PartitionDriver, partition: PartitionFetch
+    ) -> AnswerFetch:
         return driver.partition.judge_read(
-            partition.leader_epoch, partition.fetch_offset, partition.last_fetched_epoch
+            partition.leader_epoch,
+            partition.fetch_offset,
+            partition.last_fetched_epoch,
+            leader_only=spec.is_leader_only,
         )
 
     def _take(self, so_far: _Progress, verdict: AnswerFetch) -> None:
@@ -189,10 +202,12 @@ class Fetches:
         limit = min(partition.max_bytes - so_far.size, spec.max_bytes - size)
         if driver is None or (limit <= 0 and size > 0):
             return 0
-        to_end = ReadEnd.LOG_END if spec.replica_id != -1 else ReadEnd.HIGH_WATERMARK
         try:
             chunks, read_bytes, next_offset = driver.read(
-                so_far.next_offset, max_bytes=max(limit, 0), end=to_end, at_least_one=size == 0
+                so_far.next_offset,
+                max_bytes=max(limit, 0),
+                end=spec.read_end,
+                at_least_one=size == 0,
             )
         except OffsetOutOfRange:
             so_far.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -239,8 +254,7 @@ class Fetches:
         touched: dict[ParkedFetch, None] = {}
         for topic_partition, what in news.items():
             for parked in self._purgatory.waiting_on(topic_partition):
-                of_interest = News.APPENDED if parked.spec.replica_id != -1 else News.COMMITTED
-                if what & (of_interest | News.CHANGED):
+                if what & _of_interest(parked.spec):
                     touched[parked] = None
         for parked in touched:
             self._judge_changed(parked, news)
@@ -255,7 +269,7 @@ class Fetches:
                 so_far = parked.progress[index] = _Progress(partition.fetch_offset)
                 driver = self._find(partition, so_far)
                 if driver is not None:
-                    self._take(so_far, self._judge_read(driver, partition))
+                    self._take(so_far, self._judge_read(parked.spec, driver, partition))
 
     def _read_touched(self, parked: ParkedFetch, news: Mapping[TopicPartition, News]) -> None:
         size = sum(so_far.size for so_far in parked.progress)
