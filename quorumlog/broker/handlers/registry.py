@@ -22,6 +22,7 @@ from quorumlog.broker.handlers import (
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
     produce,
@@ -53,6 +54,7 @@ HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
             offset_for_leader_epoch,
             describe_configs,
             delete_groups,
+            offset_delete,
             describe_cluster,
         )
     }
