@@ -36,6 +36,7 @@ class BrokerSettings:
     # Connections.
     socket_request_max_bytes: int = 104_857_600
     queued_max_requests: int = 500
+    max_request_partition_size_limit: int = 2000  # of one answer to DescribeTopicPartitions
     max_connections: int = 2_147_483_647
     connections_max_idle_ms: int = 600_000
 

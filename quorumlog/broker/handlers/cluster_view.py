@@ -78,11 +78,12 @@ def _partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=[*partition.replicas],
         isr_nodes=[*partition.isr],
-        offline_replicas=[*_offline(image, partition.replicas)],
+        offline_replicas=[*offline_replicas(image, partition.replicas)],
     )
 
 
-def _offline(image: ClusterImage, replicas: Iterable[BrokerId]) -> Iterable[BrokerId]:
+def offline_replicas(image: ClusterImage, replicas: Iterable[BrokerId]) -> Iterable[BrokerId]:
+    """Yield those whose broker does not serve."""
     for broker_id in replicas:
         registration = image.brokers.get(broker_id)
         if registration is None or registration.fenced:

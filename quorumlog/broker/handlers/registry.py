@@ -12,12 +12,14 @@ from quorumlog.broker.handlers import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     metadata,
@@ -56,6 +58,8 @@ HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
             delete_groups,
             offset_delete,
             describe_cluster,
+            list_config_resources,
+            describe_topic_partitions,
         )
     }
 )
