@@ -6,6 +6,7 @@ from typing import Final
 
 from quorumlog.broker.handlers import (
     api_versions,
+    consumer_group_heartbeat,
     create_topics,
     delete_groups,
     delete_topics,
@@ -58,6 +59,7 @@ HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
             delete_groups,
             offset_delete,
             describe_cluster,
+            consumer_group_heartbeat,
             list_config_resources,
             describe_topic_partitions,
         )

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from quorumlog.wire.codec.messages.describe_cluster import DescribeClusterRequest
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -135,6 +136,20 @@ def test_a_producer_id_without_an_epoch_or_the_reverse_is_refused(tmp_path: Path
                         is_given,
                         0 if is_given else -1,
                     )
+
+    run(scenario())
+
+
+def test_the_consumer_group_protocol_is_refused_aloud(tmp_path: Path) -> None:
+    """A client that got no answer would wait without a word to its user."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            for version in versions(68):
+                request = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m")
+                answer = await connection.send(request, version=version)
+                assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+                assert "group.protocol=classic" in (answer.error_message or "")
 
     run(scenario())
 
