@@ -24,7 +24,7 @@ REFUSAL: Final = (
 def handle(
     context: BrokerContext, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
-    """Refuse with UNSUPPORTED_VERSION, which is fatal in every client."""
+    """Refuse with UNSUPPORTED_VERSION: no client tries again."""
     del context, header, request
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSAL
