@@ -29,6 +29,7 @@ from quorumlog.broker.core.groups.requests import (
     CommitResult,
     CommittedOffset,
     DeleteGroup,
+    DeleteOffsets,
     Join,
     JoinResult,
     Leave,
@@ -88,6 +89,9 @@ class OneGroup(RuleBasedStateMachine):
                         self.hear_commit(request_id, request)
                 case _:  # an outcome that nothing follows from
                     pass
+        if "g" not in self.group.coordinator.groups:
+            self.told.clear()  # if the group comes again, it starts at generation 1
+            self.newest_generation = 0
 
     def hear_join(self, client: Client, result: JoinResult) -> None:
         if result.error_code in {ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED}:
@@ -249,6 +253,8 @@ class OneGroup(RuleBasedStateMachine):
         self.stale.clear()
         loaded = self.group.coordinator.groups.get("g")
         self.newest_generation = 0 if loaded is None else loaded.generation_id
+        if loaded is not None:
+            self.replaced -= {*loaded.members}  # by an id that was never committed
         if loaded is None:
             self.told.clear()  # the group starts again at generation 1
 
@@ -301,6 +307,7 @@ class OneGroupAmongStrangers(OneGroup):
                 assignments={key: f"{self.tags}:".encode() for key in group.members},
             ),
             leave(member_id, instance=instance),
+            DeleteOffsets(group_id="g", partitions=(T0,)),
         ]
         self.group.ask(data.draw(st.sampled_from(requests)))
         self.hear()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ACKS_ALL: Final = -1
 NO_REPLICA: Final = BrokerId(-1)  # a consumer's replica id
-DEBUG_REPLICA: Final = BrokerId(-2)  # a consumer that may read up to the log end
+DEBUG_REPLICA: Final = BrokerId(-2)  # Kafka's debugging consumer: any replica, up to its log end
 
 
 class ReadEnd(Enum):
@@ -82,7 +82,8 @@ class PartitionFetch:
 class FetchSpec:
     """A whole fetch request, without its wire version.
 
-    `replica_id` is NO_REPLICA for a consumer. Durations in ms, sizes in bytes.
+    `replica_id` is NO_REPLICA for a consumer, DEBUG_REPLICA for a debugging consumer. Durations in
+    ms, sizes in bytes.
     """
 
     replica_id: BrokerId = NO_REPLICA
@@ -96,8 +97,19 @@ class FetchSpec:
 
     @property
     def is_from_follower(self) -> bool:
-        """Whether a replica asks: it may read above the high watermark."""
+        """Whether a replica asks: what it holds is counted."""
         return self.replica_id >= 0
+
+    @property
+    def is_leader_only(self) -> bool:
+        """Whether only the leader may answer: for all but the debugging consumer."""
+        return self.replica_id > DEBUG_REPLICA
+
+    @property
+    def read_end(self) -> ReadEnd:
+        """Where its reads stop: consumers see what is committed."""
+        is_consumer = self.replica_id == NO_REPLICA
+        return ReadEnd.HIGH_WATERMARK if is_consumer else ReadEnd.LOG_END
 
 
 class FetchedPartition(NamedTuple):

@@ -34,21 +34,29 @@ class LeaderRules(PartitionState):
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
-    def epoch_refusal(self, leader_epoch: Epoch) -> ErrorCode:
-        """Say why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320)."""
+    def epoch_refusal(self, leader_epoch: Epoch, *, leader_only: bool = True) -> ErrorCode:
+        """Say why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320).
+
+        Without `leader_only` a follower in that epoch serves as well.
+        """
         if leader_epoch > self.leader_epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if NO_EPOCH < leader_epoch < self.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if not isinstance(self.role, Leader):
+        if leader_only and not isinstance(self.role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
     def judge_read(
-        self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
+        self,
+        leader_epoch: Epoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: Epoch,
+        *,
+        leader_only: bool = True,
     ) -> AnswerFetch:
         """Judge a fetch, whoever sent it; changes nothing."""
-        refusal = self.epoch_refusal(leader_epoch)
+        refusal = self.epoch_refusal(leader_epoch, leader_only=leader_only)
         if refusal is not ErrorCode.NONE:
             return AnswerFetch(error_code=refusal)
         error_code, diverging = judge_fetch(

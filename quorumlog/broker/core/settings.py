@@ -39,6 +39,7 @@ class BrokerSettings:
     # Connections.
     socket_request_max_bytes: int = 104_857_600
     queued_max_requests: int = 500
+    max_request_partition_size_limit: int = 2000  # of one answer to DescribeTopicPartitions
     # DEVIATION: not in Kafka, which sends records from the page cache.
     # docs/decisions/0026-what-consumers-do-not-take-has-one-limit.md
     queued_max_response_bytes: int = 104_857_600  # of records that consumers have not taken

@@ -1,6 +1,14 @@
-"""ApiVersions (18): what this broker answers. Source: KIP-35, KIP-511."""
+"""ApiVersions (18): what this broker answers. Source: KIP-35, KIP-511, KIP-584 (features)."""
+
+import re
+from typing import Final
 
 from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.features import (
+    finalized_features,
+    finalized_features_epoch,
+    supported_features,
+)
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.api_versions import (
@@ -9,6 +17,9 @@ from quorumlog.wire.codec.messages.api_versions import (
     ApiVersionsResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+
+FIRST_VERSION_WITH_SOFTWARE: Final = 3
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def _ranges(context: BrokerContext) -> list[ApiVersion]:
@@ -35,9 +46,21 @@ def unsupported_version(context: BrokerContext) -> ApiVersionsResponse:
 def handle(
     context: BrokerContext, header: RequestHeader, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
-    """Answer with exactly what is registered."""
-    del header, request
-    return ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=_ranges(context))
+    """Answer with exactly what is registered, and the features that are in force.
+
+    A client that says who it is, but not in KIP-511's form, is refused with INVALID_REQUEST.
+    """
+    if header.api_version < FIRST_VERSION_WITH_SOFTWARE:
+        return ApiVersionsResponse(api_keys=_ranges(context))
+    software = (request.client_software_name, request.client_software_version)
+    if not all(map(_SOFTWARE.fullmatch, software)):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(
+        api_keys=_ranges(context),
+        supported_features=supported_features(header.api_version),
+        finalized_features_epoch=finalized_features_epoch(context.image),
+        finalized_features=finalized_features(),
+    )
 
 
 HANDLER = ApiHandler(

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 
+from quorumlog.broker.handlers.authorized_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC
 from quorumlog.broker.handlers.names import INTERNAL_TOPICS
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 from quorumlog.wire.codec.messages.metadata import (
+    MetadataRequest,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -16,12 +18,19 @@ from quorumlog.wire.codec.messages.metadata import (
 
 
 def metadata_response(
-    context: BrokerContext, topics: list[MetadataResponseTopic]
+    context: BrokerContext, request: MetadataRequest, topics: list[MetadataResponseTopic]
 ) -> MetadataResponse:
-    """Return these topics with the brokers that clients may talk to."""
+    """Return these topics with the brokers that clients may talk to.
+
+    With the operations that are authorized, if the request asks for them (KIP-430).
+    """
     image = context.image
     unfenced = [broker for _, broker in sorted(image.brokers.items()) if not broker.fenced]
-    return MetadataResponse(
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:  # as Kafka: it has no name
+                topic.topic_authorized_operations = ALL_OF_TOPIC
+    response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(
                 node_id=broker.broker_id, host=broker.host, port=broker.port, rack=broker.rack
@@ -32,6 +41,9 @@ def metadata_response(
         controller_id=controller_for_clients(image, context.broker_id),
         topics=topics,
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ALL_OF_CLUSTER
+    return response
 
 
 def controller_for_clients(image: ClusterImage, default: BrokerId) -> BrokerId:
@@ -66,11 +78,12 @@ def _partition(
         leader_epoch=partition.leader_epoch,
         replica_nodes=[*partition.replicas],
         isr_nodes=[*partition.isr],
-        offline_replicas=[*_offline(image, partition.replicas)],
+        offline_replicas=[*offline_replicas(image, partition.replicas)],
     )
 
 
-def _offline(image: ClusterImage, replicas: Iterable[BrokerId]) -> Iterable[BrokerId]:
+def offline_replicas(image: ClusterImage, replicas: Iterable[BrokerId]) -> Iterable[BrokerId]:
+    """Yield those whose broker does not serve."""
     for broker_id in replicas:
         registration = image.brokers.get(broker_id)
         if registration is None or registration.fenced:

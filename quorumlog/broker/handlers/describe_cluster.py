@@ -1,8 +1,9 @@
-"""DescribeCluster (60): the brokers, for admin clients. Source: KIP-700, KIP-919, KIP-1073."""
+"""DescribeCluster (60): the brokers, for admin clients. Source: KIP-430, 700, 919, 1073."""
 
 from typing import Final
 
 from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.authorized_operations import ALL_OF_CLUSTER
 from quorumlog.broker.handlers.cluster_view import controller_for_clients
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -13,7 +14,8 @@ from quorumlog.wire.codec.messages.describe_cluster import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
-BROKER_ENDPOINTS: Final = 1
+BROKERS: Final = 1  # of endpoint_type (KIP-919)
+CONTROLLERS: Final = 2
 
 
 def handle(
@@ -21,11 +23,15 @@ def handle(
 ) -> DescribeClusterResponse:
     """List brokers; the fenced ones only when asked for."""
     del header
-    if request.endpoint_type != BROKER_ENDPOINTS:
+    if request.endpoint_type not in {BROKERS, CONTROLLERS}:
+        return DescribeClusterResponse(
+            error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            error_message=f"there are no endpoints of type {request.endpoint_type}",
+        )
+    if request.endpoint_type == CONTROLLERS:
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
             error_message="this is a broker: ask it for brokers",
-            cluster_id=context.cluster_id,
         )
     brokers = [
         DescribeClusterBroker(
@@ -38,11 +44,14 @@ def handle(
         for _, broker in sorted(context.image.brokers.items())
         if request.include_fenced_brokers or not broker.fenced
     ]
-    return DescribeClusterResponse(
+    response = DescribeClusterResponse(
         cluster_id=context.cluster_id,
         controller_id=controller_for_clients(context.image, context.broker_id),
         brokers=brokers,
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = ALL_OF_CLUSTER
+    return response
 
 
 HANDLER = ApiHandler(

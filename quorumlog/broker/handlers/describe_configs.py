@@ -7,6 +7,7 @@ from typing import Final
 
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.names import is_topic_name
 from quorumlog.broker.handlers.topic_configs import TOPIC_CONFIGS, ConfigType, broker_default
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -54,9 +55,16 @@ def _describe(
     if resource.resource_type == TOPIC:
         topic = context.image.topics.get(name)
         if topic is None:
-            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            is_name = is_topic_name(name)
+            result.error_code = (
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                if is_name
+                else ErrorCode.INVALID_TOPIC_EXCEPTION
+            )
             return result
         configs = topic_configs(context.settings, topic.configs)
+    elif resource.resource_type == BROKER and not name:
+        return result  # what all brokers are told at run time: nothing, so far
     elif resource.resource_type == BROKER and name == str(context.broker_id):
         configs = _broker_configs(context)
     else:

@@ -1,8 +1,12 @@
-"""DescribeGroups (15): members and their parts. Source: Kafka's protocol guide; KIP-1043 (v6)."""
+"""DescribeGroups (15): members and their parts. Source: Kafka's protocol guide.
+
+KIP-430 (authorized operations, v3), KIP-1043 (GROUP_ID_NOT_FOUND, v6).
+"""
 
 from quorumlog.broker.core.groups.group import Group, Member
 from quorumlog.broker.core.groups.states import GroupState
 from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.authorized_operations import ALL_OF_GROUP
 from quorumlog.broker.handlers.names import shortened
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -22,9 +26,12 @@ def handle(
 ) -> DescribeGroupsResponse:
     """Describe each group that is asked for."""
     knows_not_found = header.api_version >= FIRST_VERSION_WITH_NOT_FOUND
-    return DescribeGroupsResponse(
-        groups=[_describe(context, group_id, knows_not_found) for group_id in request.groups]
-    )
+    groups = [_describe(context, group_id, knows_not_found) for group_id in request.groups]
+    if request.include_authorized_operations:
+        for group in groups:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = ALL_OF_GROUP
+    return DescribeGroupsResponse(groups=groups)
 
 
 def _describe(context: BrokerContext, group_id: str, knows_not_found: bool) -> DescribedGroup:

@@ -1,4 +1,4 @@
-"""Fetch (API key 1): from consumers up to the high watermark, from followers up to the log's end.
+"""Fetch (API key 1): from consumers up to the high watermark, from replicas up to the log's end.
 
 In a fetch session (KIP-227) both sides name only what has changed: `core/fetch_sessions.py`.
 There are no transactions: the last stable offset is the high watermark.
@@ -20,7 +20,14 @@ from quorumlog.broker.handlers.leaders import leader_hints
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.broker.io.deadline_timer import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import (
+    UNKNOWN_OFFSET,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 from quorumlog.wire.codec.message import ZERO_UUID
 from quorumlog.wire.codec.messages.fetch import (
     EpochEndOffset,
@@ -172,7 +179,9 @@ def _response(
         if topic is None or (topic.topic, topic.topic_id) != (at.topic, topic_id):
             topic = FetchableTopicResponse(topic=at.topic, topic_id=topic_id, partitions=[])
             response.responses.append(topic)
-        topic.partitions.append(_partition(at.partition, found))
+        # Beside an error Kafka names no offsets. Our follower needs where the log starts.
+        is_silent = found.error_code is not ErrorCode.NONE and not spec.is_from_follower
+        topic.partitions.append(_partition(at.partition, found, is_silent=is_silent))
         if found.error_code in _MOVED:
             moved.add(at)
     if moved and header.api_version >= NODE_ENDPOINTS_SINCE:
@@ -183,13 +192,14 @@ def _response(
     return response
 
 
-def _partition(index: int, found: FetchedPartition) -> PartitionData:
+def _partition(index: int, found: FetchedPartition, *, is_silent: bool) -> PartitionData:
+    high_watermark = UNKNOWN_OFFSET if is_silent else found.high_watermark
     data = PartitionData(
         partition_index=index,
         error_code=found.error_code,
-        high_watermark=found.high_watermark,
-        last_stable_offset=found.high_watermark,
-        log_start_offset=found.log_start_offset,
+        high_watermark=high_watermark,
+        last_stable_offset=high_watermark,
+        log_start_offset=UNKNOWN_OFFSET if is_silent else found.log_start_offset,
         aborted_transactions=None,
         records=found.records or b"",
     )

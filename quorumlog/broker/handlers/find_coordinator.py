@@ -93,8 +93,8 @@ def _find(context: BrokerContext, key_type: int, key: str, refusal: str | None) 
         missing.error_code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         missing.error_message = "this cluster does not support transactions"
         return missing
-    if key_type != GROUP or not key:
-        missing.error_code = ErrorCode.INVALID_REQUEST if key else ErrorCode.INVALID_GROUP_ID
+    if key_type != GROUP:
+        missing.error_code = ErrorCode.INVALID_REQUEST
         return missing
     partition = context.image.partition(context.groups.partition_of(key))
     leader = None if partition is None else context.image.brokers.get(partition.leader_id)

@@ -1,11 +1,23 @@
 """ListOffsets (API key 2): by time, or the special offsets of KIP-79, 734, 405."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
 from quorumlog.broker.core.data_path import OffsetAnswer
 from quorumlog.broker.handlers.api import ApiHandler, Reply
 from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.io.offset_lookup import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    OF_MAX_TIMESTAMP,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.list_offsets import (
+    ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -13,32 +25,57 @@ from quorumlog.wire.codec.messages.list_offsets import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
-OFFSET_NOT_AVAILABLE_SINCE = 5  # KIP-207
+OFFSET_NOT_AVAILABLE_SINCE: Final = 5  # KIP-207
+FIRST_VERSION_OF_SPECIAL: Final[Mapping[int, int]] = MappingProxyType(
+    {LATEST: 1, EARLIEST: 1, OF_MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+)
 
 
 def handle(context: BrokerContext, header: RequestHeader, request: ListOffsetsRequest) -> Reply:
-    """Look up each partition's offset."""
+    """Look up each partition's offset; one that is named twice is answered once: with an error."""
+    asked: dict[str, dict[int, ListOffsetsPartition]] = {}
+    repeated: set[TopicPartition] = set()
+    for topic in request.topics:
+        partitions = asked.setdefault(topic.name, {})
+        for partition in topic.partitions:
+            if partition.partition_index in partitions:
+                repeated.add(TopicPartition(topic.name, partition.partition_index))
+            partitions[partition.partition_index] = partition
+
+    def look_up(where: TopicPartition, partition: ListOffsetsPartition) -> OffsetAnswer:
+        if where in repeated:
+            return OffsetAnswer(ErrorCode.INVALID_REQUEST)
+        if not _is_supported(partition.timestamp, header.api_version):
+            return OffsetAnswer(ErrorCode.UNSUPPORTED_VERSION)
+        return context.replicas.list_offset(
+            where,
+            partition.timestamp,
+            Epoch(partition.current_leader_epoch),
+            BrokerId(request.replica_id),
+        )
+
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
-                name=topic.name,
+                name=name,
                 partitions=[
                     _partition_response(
-                        header,
-                        partition.partition_index,
-                        context.replicas.list_offset(
-                            TopicPartition(topic.name, partition.partition_index),
-                            partition.timestamp,
-                            Epoch(partition.current_leader_epoch),
-                            BrokerId(request.replica_id),
-                        ),
+                        header, index, look_up(TopicPartition(name, index), partition)
                     )
-                    for partition in topic.partitions
+                    for index, partition in partitions.items()
                 ],
             )
-            for topic in request.topics
+            for name, partitions in asked.items()
         ]
     )
+
+
+def _is_supported(timestamp_ms: int, version: int) -> bool:
+    """Whether the version knows this special offset; a true timestamp every version does."""
+    if timestamp_ms >= 0:
+        return True
+    first_version = FIRST_VERSION_OF_SPECIAL.get(timestamp_ms)
+    return first_version is not None and version >= first_version
 
 
 def _partition_response(

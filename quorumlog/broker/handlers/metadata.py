@@ -1,8 +1,11 @@
 """Metadata (3): where brokers and partitions are; may create a topic that is asked for.
 
-Source: KIP-516 (topic ids from v10 on), KIP-204 (auto creation is the client's choice from v4 on).
+Source: KIP-516 (topic ids from v10 on), KIP-204 (auto creation is the client's choice from v4 on),
+KIP-430 (authorized operations from v8 on).
 """
 
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
@@ -16,13 +19,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId
 from quorumlog.wire.codec.messages.metadata import (
     MetadataRequest,
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseTopic,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
 CREATED_WAIT_MS: Final = 1000  # for the new topic's leaders to be known here
-FIRST_VERSION_WITH_IDS: Final = 12  # 10 and 11 have the field, but names are what counts
+FIRST_VERSION_BY_IDS: Final = 12  # 10 and 11 have the field, but Kafka refuses to look at it
 
 
 def handle(context: BrokerContext, header: RequestHeader, request: MetadataRequest) -> Reply:
@@ -30,7 +34,9 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
     asked = request.topics
     if asked is None or (header.api_version == 0 and not asked):
         topics = [topic_of(context.image, topic) for topic in context.image.topics.values()]
-        return metadata_response(context, topics)
+        return metadata_response(context, request, topics)
+    if _is_by_id_too_early(header, asked):
+        return _refused(asked)
     names = [
         topic.name for topic in asked if topic.name is not None and topic.topic_id == ZERO_TOPIC_ID
     ]
@@ -44,38 +50,59 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
             if name not in known and is_topic_name(name) and name != TRANSACTIONS_TOPIC
         ]
         if missing:
-            return _create_then_answer(context, header, request, missing)
-    return _answer(context, header, request)
+            return _create_then_answer(context, request, missing)
+    return _answer(context, request)
+
+
+def _is_by_id_too_early(header: RequestHeader, asked: Iterable[MetadataRequestTopic]) -> bool:
+    """Whether a topic is asked for by its id, or by no name, in a version that goes by names."""
+    return header.api_version < FIRST_VERSION_BY_IDS and any(
+        topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in asked
+    )
+
+
+def _refused(asked: Iterable[MetadataRequestTopic]) -> MetadataResponse:
+    """Refuse the whole request, as Kafka does, for each of its topics."""
+    return MetadataResponse(
+        topics=[
+            MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
+            )
+            for topic in asked
+        ]
+    )
 
 
 def _answer(
     context: BrokerContext,
-    header: RequestHeader,
     request: MetadataRequest,
-    refused: dict[str, ErrorCode] | None = None,
+    refused: Mapping[str, ErrorCode] = MappingProxyType({}),
 ) -> MetadataResponse:
-    image, topics = context.image, []
-    for asked in request.topics or ():
-        topic_id, name = TopicId(asked.topic_id), asked.name
-        if topic_id != ZERO_TOPIC_ID and header.api_version >= FIRST_VERSION_WITH_IDS:
-            name = image.topic_names.get(topic_id)
-            missing = ErrorCode.UNKNOWN_TOPIC_ID
-        else:
-            missing = (refused or {}).get(name or "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if not is_topic_name(name or ""):
-                missing = ErrorCode.INVALID_TOPIC_EXCEPTION
-        topic = image.topics.get(name or "")
-        if topic is not None:
-            topics.append(topic_of(image, topic))
-            continue
-        if name is None and header.api_version < FIRST_VERSION_WITH_IDS:
-            name = ""
-        topics.append(MetadataResponseTopic(error_code=missing, name=name, topic_id=topic_id))
-    return metadata_response(context, topics)
+    """Answer what is asked for by name or id: once, however often it is asked for."""
+    asked_once = {(asked.name, asked.topic_id): asked for asked in request.topics or ()}
+    topics = [_topic(context, asked, refused) for asked in asked_once.values()]
+    return metadata_response(context, request, topics)
+
+
+def _topic(
+    context: BrokerContext, asked: MetadataRequestTopic, refused: Mapping[str, ErrorCode]
+) -> MetadataResponseTopic:
+    image, topic_id, name = context.image, TopicId(asked.topic_id), asked.name
+    if topic_id != ZERO_TOPIC_ID:
+        name = image.topic_names.get(topic_id)
+        missing = ErrorCode.UNKNOWN_TOPIC_ID
+    elif not is_topic_name(name or ""):
+        missing = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        missing = refused.get(name or "", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    topic = image.topics.get(name or "")
+    if topic is not None:
+        return topic_of(image, topic)
+    return MetadataResponseTopic(error_code=missing, name=name, topic_id=topic_id)
 
 
 async def _create_then_answer(
-    context: BrokerContext, header: RequestHeader, request: MetadataRequest, missing: list[str]
+    context: BrokerContext, request: MetadataRequest, missing: list[str]
 ) -> MetadataResponse:
     """Create, and wait a little: an answer with leaders spares every client a retry."""
     refused = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -86,7 +113,7 @@ async def _create_then_answer(
     try:
         results = await context.controller.create_topics(wanted)
     except ControllerUnavailable:
-        return _answer(context, header, request, refused)
+        return _answer(context, request, refused)
     refused |= {
         result.name: result.error_code
         for result in results
@@ -98,7 +125,7 @@ async def _create_then_answer(
     await context.metadata.wait_until(
         lambda image: all(name in image.topics for name in created), timeout_ms=CREATED_WAIT_MS
     )
-    return _answer(context, header, request, refused)
+    return _answer(context, request, refused)
 
 
 HANDLER = ApiHandler(api_key=MetadataRequest.API_KEY, min_version=0, max_version=13, handle=handle)

@@ -6,6 +6,7 @@ from typing import Final
 
 from quorumlog.broker.handlers import (
     api_versions,
+    consumer_group_heartbeat,
     create_topics,
     delete_groups,
     delete_records,
@@ -15,16 +16,19 @@ from quorumlog.broker.handlers import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_topic_partitions,
     fetch,
     find_coordinator,
     heartbeat,
     init_producer_id,
     join_group,
     leave_group,
+    list_config_resources,
     list_groups,
     list_offsets,
     metadata,
     offset_commit,
+    offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
     produce,
@@ -57,9 +61,13 @@ HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
             offset_for_leader_epoch,
             describe_configs,
             delete_groups,
+            offset_delete,
             describe_cluster,
             describe_log_dirs,
             describe_producers,
+            consumer_group_heartbeat,
+            list_config_resources,
+            describe_topic_partitions,
         )
     }
 )

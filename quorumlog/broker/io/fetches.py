@@ -19,7 +19,7 @@ from quorumlog.broker.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.core.purgatory import FetchPurgatory
 from quorumlog.broker.core.response_memory import ResponseMemory
 from quorumlog.broker.io.deadline_timer import DeadlineTimer, monotonic_ms
-from quorumlog.broker.io.parked_fetch import FetchAnswers, News, ParkedFetch, Progress, read_end
+from quorumlog.broker.io.parked_fetch import FetchAnswers, News, ParkedFetch, Progress, of_interest
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.broker.io.session_answers import drop_settled, news_of
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
@@ -116,7 +116,7 @@ class Fetches:
         if driver is None:
             return
         if not spec.is_from_follower:
-            self._take(so_far, self._judge_read(driver, partition))
+            self._take(so_far, self._judge_read(spec, driver, partition))
         else:
             fetched = events.FollowerFetched(
                 broker_id=spec.replica_id,
@@ -141,9 +141,14 @@ class Fetches:
             return driver
         return None
 
-    def _judge_read(self, driver: PartitionDriver, partition: PartitionFetch) -> AnswerFetch:
+    def _judge_read(
+        self, spec: FetchSpec, driver: PartitionDriver, partition: PartitionFetch
+    ) -> AnswerFetch:
         return driver.partition.judge_read(
-            partition.leader_epoch, partition.fetch_offset, partition.last_fetched_epoch
+            partition.leader_epoch,
+            partition.fetch_offset,
+            partition.last_fetched_epoch,
+            leader_only=spec.is_leader_only,
         )
 
     def _take(self, so_far: Progress, verdict: AnswerFetch) -> None:
@@ -189,10 +194,12 @@ class Fetches:
         limit = min(partition.max_bytes - so_far.size, most - size)
         if driver is None or (limit <= 0 and size > 0):
             return 0
-        end = read_end(spec)
         try:
             chunks, read_bytes, next_offset = driver.read(
-                so_far.next_offset, max_bytes=max(limit, 0), end=end, at_least_one=size == 0
+                so_far.next_offset,
+                max_bytes=max(limit, 0),
+                end=spec.read_end,
+                at_least_one=size == 0,
             )
         except OffsetOutOfRange:
             so_far.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -249,10 +256,9 @@ class Fetches:
         touched: dict[ParkedFetch, bool] = {}  # whether it is answered whatever it has
         for topic_partition, what in news.items():
             for parked in self._waiting_on(topic_partition):
-                of_interest = News.APPENDED if parked.spec.replica_id != -1 else News.COMMITTED
-                has_new_start = parked.spec.is_from_follower and bool(what & News.LOG_START)
-                if has_new_start or what & (of_interest | News.CHANGED):
-                    touched[parked] = touched.get(parked, False) or has_new_start
+                new = what & of_interest(parked.spec)
+                if new:
+                    touched[parked] = touched.get(parked, False) or bool(new & News.LOG_START)
         starved, self._starved = self._starved, {}
         for parked in (*starved, *(one for one in touched if one not in starved)):
             if parked.is_over:
@@ -296,7 +302,7 @@ class Fetches:
                 so_far = parked.progress[index] = Progress(partition.fetch_offset)
                 driver = self._find(partition, so_far)
                 if driver is not None:
-                    self._take(so_far, self._judge_read(driver, partition))
+                    self._take(so_far, self._judge_read(parked.spec, driver, partition))
 
     def _expire(self, now_ms: int) -> None:
         for parked in self._purgatory.expire(now_ms):

@@ -1,5 +1,7 @@
 """ListOffsets and OffsetForLeaderEpoch for one partition that we lead. Reads only.
 
+Kafka's debugging consumer (replica id -2) may ask a follower as well.
+
 Sources: KIP-79 (by time), KIP-207 (offsets not available yet), KIP-320, KIP-734 (of the maximum).
 """
 
@@ -26,7 +28,7 @@ def look_up_offset(
 ) -> OffsetAnswer:
     """Find the offset for a timestamp, or one of the special offsets above."""
     partition = driver.partition
-    refusal = partition.epoch_refusal(leader_epoch)
+    refusal = partition.epoch_refusal(leader_epoch, leader_only=replica_id != DEBUG_REPLICA)
     if refusal is not ErrorCode.NONE:
         return OffsetAnswer(refusal)
     is_consumer = replica_id not in {DEBUG_REPLICA, *partition_followers(partition)}

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from enum import IntFlag
 
 from quorumlog.broker.core.data_path import (
-    NO_REPLICA,
     DivergingEpoch,
     FetchedPartition,
     FetchSpec,
@@ -71,6 +70,11 @@ class ParkedFetch(WaitingFetch):
             self.progress.append(Progress(fetch.fetch_offset))
 
 
-def read_end(spec: FetchSpec) -> ReadEnd:
-    """Return where the reads of a fetch stop: only consumers stop at the high watermark."""
-    return ReadEnd.HIGH_WATERMARK if spec.replica_id == NO_REPLICA else ReadEnd.LOG_END
+def of_interest(spec: FetchSpec) -> News:
+    """Return the news for which a parked fetch is looked at again."""
+    if spec.read_end is ReadEnd.HIGH_WATERMARK:
+        return News.COMMITTED | News.CHANGED
+    if spec.is_from_follower:
+        return News.APPENDED | News.CHANGED | News.LOG_START
+    # A follower, which a debugging consumer may read, learns with its records what is committed.
+    return News.APPENDED | News.COMMITTED | News.CHANGED

@@ -28,6 +28,7 @@ from quorumlog.broker.core.partition import Partition
 from quorumlog.broker.core.response_memory import ResponseMemory
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.appends import Appends
+from quorumlog.broker.io.checkpoints import Checkpoints
 from quorumlog.broker.io.deadline_timer import monotonic_ms
 from quorumlog.broker.io.descriptions import Descriptions
 from quorumlog.broker.io.fetches import Fetches
@@ -59,7 +60,6 @@ from quorumlog.wire.codec.identifiers import (
 Buffer = bytes | bytearray | memoryview
 AnswerT = TypeVar("AnswerT")
 TICK_MS_MAX: Final = 500
-RECOVERY_POINT_INTERVAL_S: Final = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +121,9 @@ class ReplicaManager:
             now_ms=now_ms,
             failed=self._fail,
         )
+        self._checkpoints: Final = Checkpoints(
+            self._logs, self._drivers, settings.replica_high_watermark_checkpoint_interval_ms
+        )
         self._log_starts: Final = LogStarts(self._logs, self._drivers, self._fetchers.wake)
         self.deletions: Final = RecordDeletions(self._replicas)
         self.descriptions: Final = Descriptions(self._replicas, self._logs)
@@ -144,7 +147,7 @@ class ReplicaManager:
             self._proposals.run(),
             self._log_starts.run(),
             self._tick(),
-            self._checkpoint(),
+            self._checkpoints.run(),
             self._go_on(),
         ):
             task = asyncio.create_task(work)
@@ -358,39 +361,12 @@ class ReplicaManager:
                 for driver in self._drivers.values():
                     driver.producers.expire(self._now_ms(), self.settings.producer_id_expiration_ms)
 
-    async def _checkpoint(self) -> None:
-        interval_s = self.settings.replica_high_watermark_checkpoint_interval_ms / 1000
-        recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
-        while True:
-            await asyncio.sleep(interval_s)
-            self._logs.note_high_watermarks(self._high_watermarks())
-            await asyncio.to_thread(self._logs.write_high_watermarks)
-            recovery_points_due_s -= interval_s
-            if recovery_points_due_s <= 0:
-                recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
-                await self._flush_full_segments()
-
-    async def _flush_full_segments(self) -> None:
-        """Bound what a recovery must read, without an fsync per append."""
-        for at, driver in list(self._drivers.items()):
-            log = driver.log
-            if log.failure is None and log.flushed_offset < log.segment_base_offsets[-1]:
-                try:
-                    await asyncio.to_thread(log.flush)
-                except StorageError:
-                    if self._drivers.get(at) is driver:
-                        raise  # else the replica was removed, and its log closed, meanwhile
-        self._logs.checkpoint_recovery_points({at: d.log for at, d in self._drivers.items()})
-
-    def _high_watermarks(self) -> dict[TopicPartition, Offset]:
-        return {at: driver.partition.high_watermark for at, driver in self._drivers.items()}
-
     def _close_logs(self) -> None:
         logs = {at: driver.log for at, driver in self._drivers.items()}
         epoch = self.broker_epoch
         if epoch == -1 and self.clean_shutdown_epoch is not None:
             epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
-        self._logs.close(logs, self._high_watermarks(), epoch)
+        self._logs.close(logs, self._checkpoints.high_watermarks(), epoch)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from quorumlog.broker.core.data_path import FetchedPartition, FetchSpec, PartitionFetch
-from quorumlog.broker.io.parked_fetch import FetchAnswers, Progress, read_end
+from quorumlog.broker.io.parked_fetch import FetchAnswers, Progress
 from quorumlog.broker.io.partition_driver import PartitionDriver
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -65,4 +65,4 @@ def _has_read_all(
     driver = drivers.get(fetch.topic_partition)
     if so_far.is_final or driver is None:
         return False
-    return driver.end(read_end(spec)) <= so_far.next_offset
+    return driver.end(spec.read_end) <= so_far.next_offset

@@ -102,7 +102,7 @@ def test_a_flush_that_fails_ends_the_broker(tmp_path: Path) -> None:
             append(replicas, records=sequenced(sequence))
         disk.errors = {"fsync": EIO}
         with pytest.raises(StorageError, match="cannot flush"):
-            await replicas._flush_full_segments()
+            await replicas._checkpoints._flush_full_segments()
         answer = append(replicas, records=sequenced(3))
         assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
 

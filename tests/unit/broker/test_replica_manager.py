@@ -273,7 +273,7 @@ def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Pa
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(driver.log, "flush", late_flush)
             patch.setattr(type(driver.log), "segment_base_offsets", (Offset(1),))
-            flushing = asyncio.create_task(replicas._flush_full_segments())
+            flushing = asyncio.create_task(replicas._checkpoints._flush_full_segments())
             await asyncio.sleep(0)
             gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
             replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))

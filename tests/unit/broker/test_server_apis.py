@@ -241,7 +241,7 @@ def test_internal_topics_are_made_as_they_must_be_whoever_asks_first(tmp_path: P
         async with asking(tmp_path) as (broker, connection):
             names = ("__consumer_offsets", "__transaction_state", "__consumer_offsets")
             request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names])
-            offsets, transactions, _ = (await connection.send(request)).topics
+            offsets, transactions = (await connection.send(request)).topics
             assert (offsets.error_code, len(offsets.partitions)) == (ErrorCode.NONE, 3)
             assert transactions.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             made = broker.controller.image.topics

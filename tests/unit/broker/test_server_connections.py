@@ -37,9 +37,10 @@ from tests.unit.broker.peer import (
 
 def test_api_versions_says_exactly_what_is_registered(tmp_path: Path) -> None:
     async def scenario() -> None:
+        ask = ApiVersionsRequest(client_software_name="test", client_software_version="1")
         async with serving(tmp_path) as (_, _, port), connected(port) as peer:
             for version in range(5):
-                peer.send(ApiVersionsRequest(), version, version)
+                peer.send(ask, version, version)
                 correlation_id, response = await peer.answer(API_VERSIONS, version)
                 assert correlation_id == version
                 assert isinstance(response, ApiVersionsResponse)

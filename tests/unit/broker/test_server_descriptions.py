@@ -1,156 +1,193 @@
-"""DescribeLogDirs and DescribeProducers, asked over a connection in every version."""
+"""DescribeTopicPartitions, page by page, and ListConfigResources."""
 
-import errno
-import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quorumlog.storage.io.disk import RealDisk
+from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.messages.describe_log_dirs import (
-    DescribableLogDirTopic,
-    DescribeLogDirsRequest,
-    DescribeLogDirsResult,
-)
-from quorumlog.wire.codec.messages.describe_producers import (
-    DescribeProducersRequest,
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+from quorumlog.wire.codec.messages.describe_topic_partitions import (
+    DescribeTopicPartitionsRequest,
+    RequestCursor,
     TopicRequest,
 )
-from quorumlog.wire.codec.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    TopicProduceData,
-)
-from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, create, run, versions
+from tests.unit.broker.groups.asking import asking, coordinator_is_ready, create, run
+from tests.unit.broker.groups.single_broker import BROKER, SETTINGS, single_broker
+from tests.unit.broker.replicas import broker as registered
+
+Place = tuple[str, int]
+ALL = [(name, index) for name, count in (("a", 2), ("b", 1), ("c", 3)) for index in range(count)]
 
 
-async def produce(
-    connection: KafkaConnection, topic_id: bytes, *, sequence: int = -1, producer_id: int = -1
-) -> int:
-    """Append a batch to partition 0; return its size."""
-    batch = encode_batch(
-        [Record(offset, 1, None, b"value") for offset in range(3)],
-        producer_id=producer_id,
-        producer_epoch=4 if producer_id >= 0 else -1,
-        base_sequence=sequence,
+def describe(
+    *names: str, limit: int = 2000, cursor: Place | None = None
+) -> DescribeTopicPartitionsRequest:
+    return DescribeTopicPartitionsRequest(
+        topics=[TopicRequest(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=None
+        if cursor is None
+        else RequestCursor(topic_name=cursor[0], partition_index=cursor[1]),
     )
-    data = TopicProduceData(
-        topic_id=topic_id, partition_data=[PartitionProduceData(index=0, records=batch)]
-    )
-    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data])
-    response = await connection.send(request, version=13)
-    assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
-    return len(batch)
 
 
-async def describe(
-    connection: KafkaConnection, version: int, topics: dict[str, list[int]] | None
-) -> DescribeLogDirsResult:
-    asked = None
-    if topics is not None:
-        asked = [
-            DescribableLogDirTopic(topic=name, partitions=indexes)
-            for name, indexes in topics.items()
-        ]
-    response = await connection.send(DescribeLogDirsRequest(topics=asked), version=version)
-    assert response.error_code == ErrorCode.NONE
-    [result] = response.results
-    return result
+async def pages(connection: KafkaConnection, *names: str, limit: int) -> list[list[Place]]:
+    """Return the partitions of each page, until there is no cursor any more."""
+    found: list[list[Place]] = []
+    cursor: Place | None = None
+    while len(found) < 20:
+        answer = await connection.send(describe(*names, limit=limit, cursor=cursor))
+        found.append(
+            [
+                (topic.name or "", part.partition_index)
+                for topic in answer.topics
+                for part in topic.partitions
+            ]
+        )
+        if answer.next_cursor is None:
+            break
+        following = (answer.next_cursor.topic_name, answer.next_cursor.partition_index)
+        assert following != cursor
+        cursor = following
+    return found
 
 
-def sizes(result: DescribeLogDirsResult) -> dict[tuple[str, int], int]:
-    assert not any(part.is_future_key for topic in result.topics for part in topic.partitions)
-    return {
-        (topic.name, part.partition_index): part.partition_size + part.offset_lag
-        for topic in result.topics
-        for part in topic.partitions
-    }
+async def create_abc(connection: KafkaConnection) -> None:
+    for name, count in (("c", 3), ("a", 2), ("b", 1)):
+        await create(connection, name, count)
 
 
-def test_the_log_directory_is_described_in_every_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("limit", [-5, 0, 1, 2, 3, 4, 5, 6, 7])
+def test_pages_are_of_the_size_asked_for_and_leave_nothing_out(tmp_path: Path, limit: int) -> None:
     async def scenario() -> None:
         async with asking(tmp_path) as (_, connection):
-            topic_id = await create(connection, "t", 2)
-            await create(connection, "u", 1)
-            size = await produce(connection, topic_id) + await produce(connection, topic_id)
-            for version in versions(35):
-                result = await describe(connection, version, None)
-                assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
-                assert sizes(result) == {("t", 0): size, ("t", 1): 0, ("u", 0): 0}
-                chosen = await describe(connection, version, {"t": [0, 0, 9], "v": [0]})
-                assert sizes(chosen) == {("t", 0): size}
-                assert (await describe(connection, version, {})).topics == []
-                if version >= 4:
-                    total = os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
-                    assert result.total_bytes == total
-                    assert 0 < result.usable_bytes <= total
+            await create_abc(connection)
+            for names in ((), ("c", "b", "a", "b")):
+                found = await pages(connection, *names, limit=limit)
+                assert [place for page in found for place in page] == ALL
+                assert [len(page) for page in found[:-1]] == [max(limit, 1)] * (len(found) - 1)
 
     run(scenario())
 
 
-def test_a_disk_that_refuses_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def space(disk: RealDisk, path: str) -> tuple[int, int]:
-        raise OSError(errno.EIO, "planted", path)
-
+def test_the_broker_has_a_limit_of_its_own(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            await create(connection, "t", 1)
-            monkeypatch.setattr(RealDisk, "space", space)
-            result = await describe(connection, 4, None)
-            assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert (result.topics, result.total_bytes, result.usable_bytes) == ([], -1, -1)
+        settings = replace(SETTINGS, max_request_partition_size_limit=4)
+        async with single_broker(tmp_path, settings) as broker:
+            connection = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+            await create_abc(connection)
+            found = await pages(connection, limit=2000)
+            assert [len(page) for page in found] == [4, 2]
+            await connection.close()
 
     run(scenario())
 
 
-def test_the_producers_of_a_partition_are_described(tmp_path: Path) -> None:
+def test_a_cursor_goes_on_where_a_topic_was_deleted_or_ended_before(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            await create_abc(connection)
+            for cursor, left in (
+                (("aa", 7), ["b", "c"]),
+                (("b", 9), ["b", "c"]),  # of b nothing is left
+                (("d", 0), []),
+            ):
+                answer = await connection.send(describe(cursor=cursor))
+                assert [topic.name for topic in answer.topics] == left
+                assert answer.next_cursor is None
+            answer = await connection.send(describe(limit=1, cursor=("b", 9)))
+            assert [len(topic.partitions) for topic in answer.topics] == [0, 1]
+            assert answer.next_cursor is not None
+            assert answer.next_cursor.topic_name == "c"
+
+    run(scenario())
+
+
+def test_a_cursor_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            await create_abc(connection)
+            for cursor in (("b", 0), ("a", -1)):
+                answer = await connection.send(describe("a", "c", cursor=cursor))
+                outcomes = [(topic.name, topic.error_code) for topic in answer.topics]
+                refusal = ErrorCode.INVALID_REQUEST
+                assert outcomes == [("a", refusal), ("c", refusal)]
+
+    run(scenario())
+
+
+def test_a_partition_is_shown_with_its_elr(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asking(tmp_path) as (broker, connection):
             topic_id = await create(connection, "t", 1)
-            before_ms = broker.context.now_ms()
-            await produce(connection, topic_id)
-            await produce(connection, topic_id, producer_id=7, sequence=0)
-            await produce(connection, topic_id, producer_id=8, sequence=0)
-            await produce(connection, topic_id, producer_id=7, sequence=3)
-            request = DescribeProducersRequest(
-                topics=[
-                    TopicRequest(name="t", partition_indexes=[0, 0, 5]),
-                    TopicRequest(name="u", partition_indexes=[0]),
-                ]
+            topic = broker.controller.image.topics["t"]
+            [partition] = topic.partitions
+            shrunk = replace(
+                partition,
+                leader_id=NO_LEADER,
+                replicas=(BROKER, BrokerId(2), BrokerId(3)),
+                isr=(),
+                elr=(BrokerId(2),),
             )
-            response = await connection.send(request)
-            here, elsewhere = response.topics[0].partitions
-            assert here.error_code == ErrorCode.NONE
-            told = [
-                (p.producer_id, p.producer_epoch, p.last_sequence) for p in here.active_producers
-            ]
-            assert told == [(8, 4, 2), (7, 4, 5)]
-            for producer in here.active_producers:
-                assert before_ms <= producer.last_timestamp <= broker.context.now_ms()
-                assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert (elsewhere.partition_index, elsewhere.error_code) == (5, unknown)
-            assert response.topics[1].partitions[0].error_code == unknown
+            brokers = {
+                **broker.controller.image.brokers,
+                BrokerId(2): registered(BrokerId(2)),
+                BrokerId(3): registered(BrokerId(3), fenced=True),
+            }
+            topics = {"t": replace(topic, partitions=(shrunk,))}
+            broker.controller.publish(ClusterDelta(), brokers=brokers, topics=topics)
+            found, unknown, illegal = (await connection.send(describe("t", "u", "x/y"))).topics
+            assert (found.topic_id, found.topic_authorized_operations) == (topic_id, 3576)
+            [shown] = found.partitions
+            assert shown.eligible_leader_replicas == [2]
+            assert (shown.last_known_elr, shown.offline_replicas) == ([], [3])
+            assert (shown.leader_id, shown.isr_nodes, shown.replica_nodes) == (-1, [], [1, 2, 3])
+            assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     run(scenario())
 
 
-def test_many_producers_are_described_with_breaks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("quorumlog.broker.io.descriptions.PRODUCERS_AT_ONCE", 2)
-
+def test_internal_topics_are_marked(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asking(tmp_path) as (_, connection):
-            topic_id = await create(connection, "t", 1)
-            for producer_id in range(5):
-                await produce(connection, topic_id, producer_id=producer_id, sequence=0)
-            asked = TopicRequest(name="t", partition_indexes=[0])
-            response = await connection.send(DescribeProducersRequest(topics=[asked]))
-            described = response.topics[0].partitions[0].active_producers
-            assert [producer.producer_id for producer in described] == [0, 1, 2, 3, 4]
+            await create(connection, "t", 1)
+            await coordinator_is_ready(connection)
+            answer = await connection.send(describe())
+            marks = {topic.name: topic.is_internal for topic in answer.topics}
+            assert marks == {"__consumer_offsets": True, "t": False}
+
+    run(scenario())
+
+
+def test_topics_and_brokers_have_configurations(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            await create(connection, "b")
+            await create(connection, "a")
+            fenced = registered(BrokerId(7), fenced=True)
+            brokers = {**broker.controller.image.brokers, BrokerId(7): fenced}
+            broker.controller.publish(ClusterDelta(), brokers=brokers)
+            topics, here = [(2, "a"), (2, "b")], [(4, "1")]
+            for types, expected in (
+                ([], topics + here),
+                ([2], topics),
+                ([4, 2, 2], topics + here),
+                ([8, 16, 32], []),
+            ):
+                request = ListConfigResourcesRequest(resource_types=types)
+                answer = await connection.send(request)
+                resources = answer.config_resources
+                assert answer.error_code == ErrorCode.NONE
+                assert [(one.resource_type, one.resource_name) for one in resources] == expected
+            metrics = await connection.send(ListConfigResourcesRequest(), version=0)
+            assert (metrics.error_code, metrics.config_resources) == (ErrorCode.NONE, [])
+            unknown = await connection.send(ListConfigResourcesRequest(resource_types=[2, 3]))
+            assert unknown.error_code == ErrorCode.UNSUPPORTED_VERSION
+            assert unknown.config_resources == []
 
     run(scenario())

@@ -1,5 +1,6 @@
 """docs/protocol-support.md is the registry, printed: `--rewrite` prints it again."""
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ PAGE = Path(__file__).parents[3] / "docs/protocol-support.md"
 HEAD = """# Which of Kafka's APIs are answered
 
 Printed from `quorumlog/broker/handlers/registry.py`. A broker advertises exactly these in
-ApiVersions; a request of any other API or version closes its connection, as in Kafka. The oldest
-versions are those of Kafka 4 (KIP-896).
+ApiVersions, with the [features](decisions/0030-features-name-what-works.md) that are in force; a
+request of any other API or version closes its connection, as in Kafka. The oldest versions are
+those of Kafka 4 (KIP-896).
 """
 NOTES = """
 Produce is advertised from version 0 on but answered from version 3 on, as in Kafka: librdkafka
@@ -22,8 +24,18 @@ ApiVersions of an unknown version is answered in version 0 with UNSUPPORTED_VERS
 
 Transactions are not supported: InitProducerId with a transactional id and FindCoordinator for a
 transaction are refused by TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which clients report at once
-instead of retrying. Groups are of the classic protocol.
+instead of retrying. Groups are of the classic protocol: ConsumerGroupHeartbeat only says so
+([decision 31](decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md)).
+
+## What is not answered
+
+Brokers of Apache Kafka 4 answer these as well; here a request of one of them closes its connection:
+
 """
+BETWEEN_SERVERS = {  # of KRaft, by listeners of controllers only: here by the control listener
+    *(52, 53, 54, 56, 59),  # Vote, Begin- and EndQuorumEpoch, AlterPartition, FetchSnapshot
+    *(58, 62, 63, 67, 70, 73, 82),  # Envelope, registrations, AllocateProducerIds, ...
+}
 
 
 def page() -> str:
@@ -33,7 +45,13 @@ def page() -> str:
         if handler.advertised_min_version is not None:
             answered += f" (advertised from {handler.advertised_min_version})"
         rows.append(f"| {key} | {APIS[key].name} | {answered} |")
-    return "\n".join([HEAD, *rows, NOTES])
+    absent = [
+        f"{api.name} ({key})"
+        for key, api in sorted(APIS.items())
+        if key not in HANDLERS and key not in BETWEEN_SERVERS
+    ]
+    listed = textwrap.fill(", ".join(absent) + ".", 100, break_long_words=False)
+    return "\n".join([HEAD, *rows, NOTES]) + listed + "\n"
 
 
 def test_the_page_says_what_is_registered(request: pytest.FixtureRequest) -> None:

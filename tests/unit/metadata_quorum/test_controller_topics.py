@@ -139,9 +139,9 @@ def test_a_topic_grows_and_never_shrinks(bench: Bench) -> None:
 
 def test_configuration_is_set_deleted_and_refused(bench: Bench) -> None:
     bench.create(topic(retention_ms="5"))
-    for entries in ({"retention.ms": None, "segment.bytes": "100"}, {"segment.bytes": "x"}):
+    for entries in ({"retention.ms": None, "segment.bytes": "2000000"}, {"segment.bytes": "x"}):
         bench.ask(AlterTopicConfigs(name="t", entries=entries))
-    assert bench.controller.cluster.configs("t") == {"segment.bytes": "100"}
+    assert bench.controller.cluster.configs("t") == {"segment.bytes": "2000000"}
 
 
 def test_a_change_of_min_isr_voids_what_was_computed_with_the_old_one(bench: Bench) -> None:

@@ -64,6 +64,10 @@ def test_kafkas_names_reach_the_settings_they_name() -> None:
         ),
         ({"node.id": "-1"}, "node.id=-1: it must be at least 0"),
         ({"node.id": "2147483648"}, "it must be at most 2147483647"),
+        (
+            {"offsets.topic.segment.bytes": "1048575"},
+            "offsets.topic.segment.bytes=1048575: it must be at least 1048576",
+        ),
         ({"num.partitions": "0"}, "num.partitions=0: it must be at least 1"),
         ({"num.partitions": "1_000"}, "num.partitions=1_000: a whole number is needed"),
         ({"num.partitions": "1" * 5000}, "it must be at most 9223372036854775807"),

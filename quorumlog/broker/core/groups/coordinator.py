@@ -15,14 +15,16 @@ from quorumlog.broker.core.groups.classic import ClassicProtocol
 from quorumlog.broker.core.groups.effects import Effect
 from quorumlog.broker.core.groups.events import Event
 from quorumlog.broker.core.groups.group import Group
+from quorumlog.broker.core.groups.offset_deletion import decide_deletion
 from quorumlog.broker.core.groups.offsets import CommittedState
 from quorumlog.broker.core.groups.outbox import Outbox, WriteDone
-from quorumlog.broker.core.groups.records import LogRecord, OffsetRecord
+from quorumlog.broker.core.groups.records import GroupRecord, LogRecord, OffsetRecord
 from quorumlog.broker.core.groups.requests import (
     CommitOffsets,
     CommitResult,
     CommittedOffset,
     DeleteGroup,
+    DeleteOffsets,
     Heartbeat,
     Join,
     Leave,
@@ -117,7 +119,11 @@ class GroupCoordinator:
         return sorted({*self.groups, *self.committed.offsets})
 
     def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
-        if not 0 < len(request.group_id.encode()) <= NAME_BYTES_MAX:
+        # Offsets of the empty group are kept for clients that are older than groups, as in Kafka.
+        is_nameless = not request.group_id
+        may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup)
+        is_too_long = len(request.group_id.encode()) > NAME_BYTES_MAX
+        if is_too_long or (is_nameless and not may_be_nameless):
             self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
             return None
         group = self.groups.get(request.group_id)
@@ -126,8 +132,10 @@ class GroupCoordinator:
                 self._handle_join(now_ms, request_id, request)
             case CommitOffsets():
                 return self._handle_commit(group, now_ms, request_id, request)
+            case DeleteOffsets():
+                return self._handle_delete_offsets(group, request_id, request)
             case DeleteGroup():
-                self._handle_delete(group, request_id, request)
+                self._handle_delete(group, now_ms, request_id, request)
             case Leave():
                 self._handle_leave(group, now_ms, request_id, request)
             case Sync() | Heartbeat() if group is None:
@@ -205,8 +213,10 @@ class GroupCoordinator:
         self, group: Group | None, now_ms: int, request: CommitOffsets
     ) -> ErrorCode:
         if group is None:
-            is_without = request.generation_id < 0
-            return ErrorCode.NONE if is_without else ErrorCode.ILLEGAL_GENERATION
+            if request.generation_id < 0:
+                return ErrorCode.NONE
+            has_offsets = request.group_id in self.committed.offsets
+            return ErrorCode.UNKNOWN_MEMBER_ID if has_offsets else ErrorCode.ILLEGAL_GENERATION
         if request.generation_id < 0 and group.state is GroupState.EMPTY:
             return ErrorCode.NONE
         return self._classic.commit_refusal(group, now_ms, request)
@@ -223,39 +233,71 @@ class GroupCoordinator:
 
     # Removal.
 
-    def _handle_delete(self, group: Group | None, request_id: int, request: DeleteGroup) -> None:
+    def _handle_delete_offsets(
+        self, group: Group | None, request_id: int, request: DeleteOffsets
+    ) -> None:
+        """Take back offsets; the group stays."""
+        offsets = self.committed.offsets.get(request.group_id, {})
+        result, records = decide_deletion(group, offsets, request)
+
+        def done(_now_ms: int, error_code: ErrorCode) -> None:
+            is_written = error_code is ErrorCode.NONE
+            self._outbox.reply(request_id, result if is_written else request.refuse(error_code))
+
+        if records:
+            self._outbox.append(records, done)
+        else:
+            self._outbox.reply(request_id, result)
+
+    def _handle_delete(
+        self, group: Group | None, now_ms: int, request_id: int, request: DeleteGroup
+    ) -> None:
         group_id = request.group_id
         if group_id not in self.committed.offsets and group is None:
             self._outbox.reply(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
-        elif group is not None and (group.state is not GroupState.EMPTY or group.pending):
+        elif group is not None and group.state is not GroupState.EMPTY:
             self._outbox.reply(request_id, ErrorCode.NON_EMPTY_GROUP)
         else:
             partitions = self.committed.offsets.get(group_id, {})
-            self._forget(group_id, partitions, request_id)
+            self._forget(group_id, now_ms, partitions, request_id)
 
     def _forget(
-        self, group_id: str, partitions: Iterable[TopicPartition], request_id: int | None
+        self,
+        group_id: str,
+        now_ms: int,
+        partitions: Iterable[TopicPartition],
+        request_id: int | None,
     ) -> None:
+        """Take back the group's records; `request_id`: of the administrator who wants it so."""
+
         def done(now_ms: int, error_code: ErrorCode) -> None:
             if error_code is ErrorCode.NONE:
-                self._drop_if_unused(group_id, now_ms)
+                self._drop_if_unused(group_id, now_ms, even_if_awaited=request_id is not None)
             if request_id is not None:
                 self._outbox.reply(request_id, error_code)
 
         records = self.committed.tombstones(group_id, partitions)
+        if not records and self._outbox.is_writing(group_id):
+            records = [GroupRecord(group_id=group_id, stored=None)]  # of what is being written
         if records:
             self._outbox.append(tuple(records), done)
-        elif request_id is not None:  # no record ever told of it: there is nothing to take back
-            self._outbox.reply(request_id, ErrorCode.NONE)
+        else:  # no record ever told of it: there is nothing to take back
+            done(now_ms, ErrorCode.NONE)
 
-    def _drop_if_unused(self, group_id: str, now_ms: int) -> None:
+    def _drop_if_unused(self, group_id: str, now_ms: int, *, even_if_awaited: bool = False) -> None:
+        """Forget a group without members, offsets or records.
+
+        It is kept for a client that was given a member id and has not come back with it, unless
+        `even_if_awaited`.
+        """
         group = self.groups.get(group_id)
         is_unused = group_id not in self.committed.groups and group_id not in self.committed.offsets
         if (
             group is not None
             and group.state is GroupState.EMPTY
-            and not group.pending
+            and (even_if_awaited or not group.pending)
             and is_unused
+            and not self._outbox.is_writing(group_id)  # else it would leave a record behind
         ):
             group.transition(GroupState.DEAD, now_ms)
             del self.groups[group_id]
@@ -283,7 +325,7 @@ class GroupCoordinator:
             expired = self.committed.expired(group_id, before_ms)
             is_last = len(expired) == len(self.committed.offsets.get(group_id, {}))
             if expired or (is_last and group_id in self.committed.groups):
-                self._forget(group_id, expired, None)
+                self._forget(group_id, now_ms, expired, None)
             else:
                 self._drop_if_unused(group_id, now_ms)
 

@@ -145,14 +145,15 @@ class Joining:
         old_id, new_id = group.static[join.group_instance_id or ""], join.new_member_id
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
-            if error_code is not ErrorCode.NONE:
+            is_current = group.storing_generation == generation_id
+            if is_current:  # else a rebalance began meanwhile, and may store its own
                 group.storing_generation = None
+            if error_code is not ErrorCode.NONE:
                 self._outbox.reply(request_id, join.refuse(error_code))
                 return
-            if group.storing_generation != generation_id:  # a rebalance began meanwhile
+            if not is_current:
                 self._outbox.reply(request_id, join.refuse(ErrorCode.REBALANCE_IN_PROGRESS))
                 return
-            group.storing_generation = None
             was_leader = group.leader == old_id
             member = self._rename(group, old_id, new_id)
             member.take_over(join, request_id)

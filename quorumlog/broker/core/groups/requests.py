@@ -146,7 +146,10 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """`error_code` is of the whole, `partitions` of those that were looked at one by one."""
+    """Of OffsetCommit and OffsetDelete.
+
+    `error_code` is of the whole, `partitions` of those that were looked at one by one.
+    """
 
     error_code: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
@@ -167,6 +170,17 @@ class CommitOffsets(GroupRequest[CommitResult]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteOffsets(GroupRequest[CommitResult]):
+    """OffsetDelete. A partition whose offset a member goes by is GROUP_SUBSCRIBED_TO_TOPIC."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def refuse(self, error_code: ErrorCode) -> CommitResult:
+        """Refuse all partitions."""
+        return CommitResult(error_code=error_code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup(GroupRequest[ErrorCode]):
     """DeleteGroups, for one of them."""
 
@@ -175,5 +189,5 @@ class DeleteGroup(GroupRequest[ErrorCode]):
         return error_code
 
 
-Request = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteGroup
+Request = Join | Sync | Heartbeat | Leave | CommitOffsets | DeleteOffsets | DeleteGroup
 Result = JoinResult | SyncResult | LeaveResult | CommitResult | ErrorCode

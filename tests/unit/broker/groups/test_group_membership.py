@@ -2,11 +2,18 @@
 
 from dataclasses import replace
 
-from quorumlog.broker.core.groups.requests import JoinResult, LeaveResult, Request, SyncResult
+from quorumlog.broker.core.groups.requests import (
+    DeleteOffsets,
+    JoinResult,
+    LeaveResult,
+    Request,
+    SyncResult,
+)
 from quorumlog.broker.core.groups.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.unit.broker.groups.coordination import (
     SETTINGS,
+    T0,
     Coordination,
     beat,
     commit,
@@ -239,7 +246,8 @@ def test_requests_that_make_no_sense_are_refused() -> None:
     assert group.coordinator.groups == {}
     assert group.answer(beat("stranger", 0)) is ErrorCode.UNKNOWN_MEMBER_ID
     assert group.answer(sync("stranger", 0)) == SyncResult(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
-    others: tuple[Request, ...] = (beat("a", 0), sync("a", 0), leave("a"), commit(1))
+    deletion = DeleteOffsets(group_id="g", partitions=(T0,))
+    others: tuple[Request, ...] = (beat("a", 0), sync("a", 0), leave("a"), deletion)
     for other in others:
         nameless = replace(other, group_id="")
         assert group.answer(nameless) == nameless.refuse(ErrorCode.INVALID_GROUP_ID)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from quorumlog.broker.core.groups import events
 from quorumlog.broker.core.groups.requests import CommitResult, CommittedOffset, DeleteGroup
+from quorumlog.broker.core.groups.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.unit.broker.groups.coordination import (
     SETTINGS,
@@ -73,8 +74,23 @@ def test_only_a_member_of_this_generation_commits() -> None:
 def test_without_a_group_a_generation_makes_no_sense() -> None:
     group = Coordination()
     assert group.answer(commit(1, "a", 1)) == commit(1).refuse(ErrorCode.ILLEGAL_GENERATION)
-    nameless = replace(commit(1), group_id="")
-    assert group.answer(nameless) == commit(1).refuse(ErrorCode.INVALID_GROUP_ID)
+
+
+def test_a_group_of_offsets_alone_has_no_members() -> None:
+    group = Coordination()
+    group.answer(commit(5))
+    assert group.answer(commit(6, "x", 3)) == commit(6).refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert offset(group) == 5
+
+
+def test_the_empty_group_keeps_offsets_and_is_deleted() -> None:
+    """Of clients that are older than groups: Kafka has kept taking these."""
+    group = Coordination()
+    group.answer(replace(commit(5), group_id=""))
+    for known in (group, group.reloaded()):
+        assert known.coordinator.fetch_offsets("", [T0])[T0] is not None
+    assert group.answer(DeleteGroup(group_id="")) is ErrorCode.NONE
+    assert group.coordinator.known_groups() == []
 
 
 def test_a_tool_commits_for_a_group_only_while_nobody_is_there() -> None:
@@ -172,17 +188,39 @@ def test_a_group_is_kept_as_long_as_one_of_its_offsets() -> None:
     assert group.reloaded().coordinator.groups["g"].generation_id == 2
 
 
-def test_a_group_that_somebody_is_about_to_join_is_neither_deleted_nor_forgotten() -> None:
+def test_a_group_that_somebody_is_about_to_join_is_not_forgotten() -> None:
     group = Coordination()
-    group.answer(commit(5))
     group.ask(join(new_member_id="p", requires_known_member_id=True, session_timeout_ms=20_000))
-    assert group.answer(DeleteGroup(group_id="g")) is ErrorCode.NON_EMPTY_GROUP
-    assert offset(group) == 5
-    bare = Coordination()
-    bare.ask(join(new_member_id="p", requires_known_member_id=True, session_timeout_ms=20_000))
-    bare.ask(join(new_member_id="q", requires_known_member_id=True, session_timeout_ms=5_000))
-    bare.tick(15_000)
-    assert [*bare.coordinator.groups["g"].pending] == ["p"]
+    group.ask(join(new_member_id="q", requires_known_member_id=True, session_timeout_ms=5_000))
+    group.tick(15_000)
+    assert [*group.coordinator.groups["g"].pending] == ["p"]
+
+
+def test_a_group_that_somebody_is_about_to_join_is_deleted_all_the_same() -> None:
+    """Kafka: a client that has only been given a member id is no member."""
+    with_offset, bare = Coordination(), Coordination()
+    with_offset.answer(commit(5))
+    for group in (with_offset, bare):
+        group.ask(join(new_member_id="p", requires_known_member_id=True))
+        assert group.answer(DeleteGroup(group_id="g")) is ErrorCode.NONE
+        assert (offset(group), group.coordinator.known_groups()) == (None, [])
+        joining = group.ask(join("p"))
+        assert group.replies[joining] == join("p").refuse(ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def test_a_group_whose_only_record_is_being_written_is_deleted_after_it() -> None:
+    group = Coordination()
+    group.ask(join(new_member_id="a"))
+    group.ask(leave("a"))
+    group.tick(200)
+    assert group.coordinator.groups["g"].state is GroupState.EMPTY
+    assert len(group.writes) == 1
+    deleting = group.ask(DeleteGroup(group_id="g"))
+    assert (len(group.writes), deleting in group.replies) == (2, False)
+    group.commit_writes()
+    assert group.replies[deleting] is ErrorCode.NONE
+    assert group.coordinator.groups == {}
+    assert group.reloaded().coordinator.known_groups() == []
 
 
 def test_offsets_without_a_group_expire_by_their_own_age() -> None:

@@ -36,6 +36,24 @@ def test_a_follower_comes_back_without_a_rebalance() -> None:
     assert group.answer(beat("b2", 1, "i-b")) is ErrorCode.NONE
 
 
+def test_a_return_that_could_not_be_written_does_not_hold_up_a_newer_generation() -> None:
+    """Its failure came while the newer generation's assignment was being written."""
+    group = Coordination()
+    group.stable("a", instances=True)
+    first = rejoin(group, "i-a", "a2")
+    second = rejoin(group, "i-a", "a3")  # the client did not wait: this one starts a rebalance
+    joined = result(group, second)
+    assert (joined.error_code, joined.generation_id) == (ErrorCode.NONE, 2)
+    syncing = group.ask(sync("a3", 2, a3=b"all"))
+    group.fail_write()
+    assert result(group, first).error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    group.commit_writes()
+    answer = group.replies[syncing]
+    assert isinstance(answer, SyncResult)
+    assert (answer.error_code, answer.assignment) == (ErrorCode.NONE, b"all")
+    assert group.coordinator.groups["g"].state is GroupState.STABLE
+
+
 def test_a_leader_comes_back_as_leader_with_nothing_to_assign() -> None:
     group = Coordination()
     group.stable("a", "b", instances=True)

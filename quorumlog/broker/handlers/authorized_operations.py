@@ -1,0 +1,51 @@
+"""What a client may do with a resource, as a bit field: all of it, for there is no authorizer.
+
+Bit n is Kafka's operation code n. Source: KIP-430; the operations of each resource type are those
+of Kafka's `AclEntry.supportedOperations`.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+
+class AclOperation(IntEnum):
+    """Kafka's codes."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+def _bits(*operations: AclOperation) -> int:
+    return sum(1 << operation for operation in operations)
+
+
+_CONFIGS: Final = (AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
+
+ALL_OF_TOPIC: Final = _bits(
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    *_CONFIGS,
+)
+ALL_OF_GROUP: Final = _bits(
+    AclOperation.READ, AclOperation.DELETE, AclOperation.DESCRIBE, *_CONFIGS
+)
+ALL_OF_CLUSTER: Final = _bits(
+    AclOperation.CREATE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
+    AclOperation.CLUSTER_ACTION,
+    AclOperation.IDEMPOTENT_WRITE,
+    *_CONFIGS,
+)

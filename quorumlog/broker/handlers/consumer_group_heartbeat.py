@@ -1,0 +1,36 @@
+"""ConsumerGroupHeartbeat (68): says that the consumer group protocol of KIP-848 is not there.
+
+Advertised although it only refuses, as by a Kafka whose `group.version` is 0: a client that finds
+no such API waits silently (librdkafka), one that is refused tells its user at once.
+docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
+"""
+
+from typing import Final
+
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+REFUSAL: Final = (
+    "this cluster does not have the consumer group protocol (KIP-848): set group.protocol=classic"
+)
+
+
+def handle(
+    context: BrokerContext, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerGroupHeartbeatResponse:
+    """Refuse with UNSUPPORTED_VERSION: no client tries again."""
+    del context, header, request
+    return ConsumerGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSAL
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=ConsumerGroupHeartbeatRequest.API_KEY, min_version=0, max_version=1, handle=handle
+)

@@ -1,0 +1,59 @@
+"""The feature levels that a client may go by: what this cluster does, at no level above that.
+
+Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KIP-966
+(eligible.leader.replicas.version). docs/decisions/0030-features-name-what-works.md says what is
+named and what is not.
+"""
+
+from typing import Final, NamedTuple
+
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
+
+# Before this version clients refuse a range that begins at 0 (KAFKA-17011).
+FIRST_VERSION_WITH_LEVEL_ZERO: Final = 4
+
+
+class Feature(NamedTuple):
+    """Levels [min_level, max_level] are supported; `max_level` is in force, from the start on."""
+
+    name: str
+    min_level: int
+    max_level: int
+
+
+FEATURES: Final = (
+    Feature("eligible.leader.replicas.version", 1, 1),  # always on
+    Feature("group.version", 0, 0),  # classic groups only
+    Feature("kraft.version", 0, 0),  # the voters do not change
+)
+
+
+def supported_features(version: int) -> list[SupportedFeatureKey]:
+    """Return the features for an answer to ApiVersions of this version."""
+    least = 0 if version >= FIRST_VERSION_WITH_LEVEL_ZERO else 1
+    return [
+        SupportedFeatureKey(
+            name=feature.name, min_version=feature.min_level, max_version=feature.max_level
+        )
+        for feature in FEATURES
+        if feature.min_level >= least
+    ]
+
+
+def finalized_features() -> list[FinalizedFeatureKey]:
+    """Return the features that are in force; level 0 means "off" and is not named, as in Kafka."""
+    return [
+        FinalizedFeatureKey(
+            name=feature.name,
+            min_version_level=feature.max_level,
+            max_version_level=feature.max_level,
+        )
+        for feature in FEATURES
+        if feature.max_level > 0
+    ]
+
+
+def finalized_features_epoch(image: ClusterImage) -> int:
+    """Return the offset of the last metadata record that is known here; -1 before the first."""
+    return image.end_offset - 1

@@ -1,0 +1,68 @@
+"""ListConfigResources (74): what DescribeConfigs can describe. Source: KIP-1142; v0: KIP-714.
+
+In version 0 the API was ListClientMetricsResources: those are all that it lists.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+class ResourceType(IntEnum):
+    """What has a configuration, in Kafka's codes."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+FIRST_VERSION_WITH_TYPES: Final = 1
+
+
+def handle(
+    context: BrokerContext, header: RequestHeader, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    """List the resources of each type that is asked for; without types: of all.
+
+    Of client metrics and groups there are none. An unknown type is UNSUPPORTED_VERSION.
+    """
+    known = [*ResourceType]
+    if header.api_version < FIRST_VERSION_WITH_TYPES:
+        known = [ResourceType.CLIENT_METRICS]
+    wanted = set(request.resource_types or known)
+    if not wanted <= {*known}:
+        return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=resource_type)
+            for resource_type in sorted(wanted)
+            for name in _names(context, resource_type)
+        ]
+    )
+
+
+def _names(context: BrokerContext, resource_type: int) -> list[str]:
+    if resource_type == ResourceType.TOPIC:
+        return sorted(context.image.topics)
+    # DEVIATION: Kafka names the brokers as BROKER_LOGGER, too. Ours have no levels to describe.
+    # docs/decisions/0030-features-name-what-works.md
+    if resource_type == ResourceType.BROKER:
+        brokers = sorted(context.image.brokers.items())
+        return [str(broker_id) for broker_id, broker in brokers if not broker.fenced]
+    return []
+
+
+HANDLER = ApiHandler(
+    api_key=ListConfigResourcesRequest.API_KEY, min_version=0, max_version=1, handle=handle
+)

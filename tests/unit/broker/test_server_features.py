@@ -1,0 +1,66 @@
+"""ApiVersions from v3 on: who the client is (KIP-511), and which features are in force."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.handlers.features import FEATURES
+from quorumlog.metadata_quorum.image import ClusterDelta
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
+from tests.unit.broker.groups.asking import asking, run
+
+ASK = ApiVersionsRequest(client_software_name="test-client.2", client_software_version="1.0-rc1")
+
+
+def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            broker.controller.publish(ClusterDelta(), end_offset=Offset(7))
+            for version in (0, 1, 2):
+                answer = await connection.send(ASK, version=version)
+                assert answer.supported_features == []
+                assert answer.finalized_features == []
+            for version in (3, 4):
+                answer = await connection.send(ASK, version=version)
+                ranges = {
+                    feature.name: (feature.min_version, feature.max_version)
+                    for feature in answer.supported_features
+                }
+                known = {"eligible.leader.replicas.version": (1, 1)}
+                if version == 4:  # older clients cannot take a range that begins at 0
+                    known |= {"group.version": (0, 0), "kraft.version": (0, 0)}
+                assert ranges == known
+                [final] = answer.finalized_features
+                assert final.name == "eligible.leader.replicas.version"
+                assert (final.min_version_level, final.max_version_level) == (1, 1)
+                assert answer.finalized_features_epoch == 6
+
+    run(scenario())
+
+
+def test_nothing_is_promised_that_makes_a_client_choose_a_protocol_that_is_not_there() -> None:
+    levels = {feature.name: feature.max_level for feature in FEATURES}
+    assert levels.get("group.version", 0) == 0  # 1: the consumer group protocol of KIP-848
+    assert levels.get("transaction.version", 0) == 0  # 2: the transactions of KIP-890
+    assert levels.get("share.version", 0) == 0
+    assert levels.get("streams.version", 0) == 0
+
+
+@pytest.mark.parametrize("text", ["", "a b", "-a", "a.", "é", "a\n", "x" * 30_000 + "-"])
+def test_a_client_that_says_who_it_is_in_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            for name, software_version in ((text, "1"), ("test", text)):
+                request = ApiVersionsRequest(
+                    client_software_name=name, client_software_version=software_version
+                )
+                for version in (3, 4):
+                    refused = await connection.send(request, version=version)
+                    assert refused.error_code == ErrorCode.INVALID_REQUEST
+                    assert refused.api_keys == []
+                older = await connection.send(request, version=2)
+                assert older.error_code == ErrorCode.NONE
+
+    run(scenario())

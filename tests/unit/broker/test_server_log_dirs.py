@@ -1,0 +1,156 @@
+"""DescribeLogDirs and DescribeProducers, asked over a connection in every version."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResult,
+)
+from quorumlog.wire.codec.messages.describe_producers import (
+    DescribeProducersRequest,
+    TopicRequest,
+)
+from quorumlog.wire.codec.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.io.connection import KafkaConnection
+from tests.unit.broker.groups.asking import asking, create, run, versions
+
+
+async def produce(
+    connection: KafkaConnection, topic_id: bytes, *, sequence: int = -1, producer_id: int = -1
+) -> int:
+    """Append a batch to partition 0; return its size."""
+    batch = encode_batch(
+        [Record(offset, 1, None, b"value") for offset in range(3)],
+        producer_id=producer_id,
+        producer_epoch=4 if producer_id >= 0 else -1,
+        base_sequence=sequence,
+    )
+    data = TopicProduceData(
+        topic_id=topic_id, partition_data=[PartitionProduceData(index=0, records=batch)]
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data])
+    response = await connection.send(request, version=13)
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.NONE
+    return len(batch)
+
+
+async def describe(
+    connection: KafkaConnection, version: int, topics: dict[str, list[int]] | None
+) -> DescribeLogDirsResult:
+    asked = None
+    if topics is not None:
+        asked = [
+            DescribableLogDirTopic(topic=name, partitions=indexes)
+            for name, indexes in topics.items()
+        ]
+    response = await connection.send(DescribeLogDirsRequest(topics=asked), version=version)
+    assert response.error_code == ErrorCode.NONE
+    [result] = response.results
+    return result
+
+
+def sizes(result: DescribeLogDirsResult) -> dict[tuple[str, int], int]:
+    assert not any(part.is_future_key for topic in result.topics for part in topic.partitions)
+    return {
+        (topic.name, part.partition_index): part.partition_size + part.offset_lag
+        for topic in result.topics
+        for part in topic.partitions
+    }
+
+
+def test_the_log_directory_is_described_in_every_version(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            topic_id = await create(connection, "t", 2)
+            await create(connection, "u", 1)
+            size = await produce(connection, topic_id) + await produce(connection, topic_id)
+            for version in versions(35):
+                result = await describe(connection, version, None)
+                assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
+                assert sizes(result) == {("t", 0): size, ("t", 1): 0, ("u", 0): 0}
+                chosen = await describe(connection, version, {"t": [0, 0, 9], "v": [0]})
+                assert sizes(chosen) == {("t", 0): size}
+                assert (await describe(connection, version, {})).topics == []
+                if version >= 4:
+                    total = os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
+                    assert result.total_bytes == total
+                    assert 0 < result.usable_bytes <= total
+
+    run(scenario())
+
+
+def test_a_disk_that_refuses_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def space(disk: RealDisk, path: str) -> tuple[int, int]:
+        raise OSError(errno.EIO, "planted", path)
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            await create(connection, "t", 1)
+            monkeypatch.setattr(RealDisk, "space", space)
+            result = await describe(connection, 4, None)
+            assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert (result.topics, result.total_bytes, result.usable_bytes) == ([], -1, -1)
+
+    run(scenario())
+
+
+def test_the_producers_of_a_partition_are_described(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            topic_id = await create(connection, "t", 1)
+            before_ms = broker.context.now_ms()
+            await produce(connection, topic_id)
+            await produce(connection, topic_id, producer_id=7, sequence=0)
+            await produce(connection, topic_id, producer_id=8, sequence=0)
+            await produce(connection, topic_id, producer_id=7, sequence=3)
+            request = DescribeProducersRequest(
+                topics=[
+                    TopicRequest(name="t", partition_indexes=[0, 0, 5]),
+                    TopicRequest(name="u", partition_indexes=[0]),
+                ]
+            )
+            response = await connection.send(request)
+            here, elsewhere = response.topics[0].partitions
+            assert here.error_code == ErrorCode.NONE
+            told = [
+                (p.producer_id, p.producer_epoch, p.last_sequence) for p in here.active_producers
+            ]
+            assert told == [(8, 4, 2), (7, 4, 5)]
+            for producer in here.active_producers:
+                assert before_ms <= producer.last_timestamp <= broker.context.now_ms()
+                assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert (elsewhere.partition_index, elsewhere.error_code) == (5, unknown)
+            assert response.topics[1].partitions[0].error_code == unknown
+
+    run(scenario())
+
+
+def test_many_producers_are_described_with_breaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumlog.broker.io.descriptions.PRODUCERS_AT_ONCE", 2)
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            topic_id = await create(connection, "t", 1)
+            for producer_id in range(5):
+                await produce(connection, topic_id, producer_id=producer_id, sequence=0)
+            asked = TopicRequest(name="t", partition_indexes=[0])
+            response = await connection.send(DescribeProducersRequest(topics=[asked]))
+            described = response.topics[0].partitions[0].active_producers
+            assert [producer.producer_id for producer in described] == [0, 1, 2, 3, 4]
+
+    run(scenario())
