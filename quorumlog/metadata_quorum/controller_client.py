@@ -32,8 +32,20 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    """A topic to grow to `count` partitions; `assignments`: the replicas of each one added.
+
+    None: the controller places them.
+    """
+
+    name: str
+    count: int
+    assignments: tuple[tuple[BrokerId, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What became of one topic of a create or delete request."""
+    """What became of one topic of a request. `name` is empty for an id that no topic has."""
 
     name: str
     error_code: ErrorCode
@@ -83,8 +95,16 @@ class ControllerClient(Protocol):
     ) -> list[TopicResult]:
         """Create; a result per topic, after the metadata is committed."""
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        """Delete; a result per name, after the metadata is committed."""
+    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
+        """Return the ids that the controller knows; a result per name, in their order."""
+
+    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
+        """Delete; a result per id, in their order, after the metadata is committed."""
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Grow; a result per topic, in their order, after the metadata is committed."""
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]

@@ -13,12 +13,12 @@ from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
     AlterTopicConfigs,
+    CreatePartitions,
     Decision,
     DeleteTopics,
-    GrowTopic,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller_client import IsrProposal, NewTopic
+from quorumlog.metadata_quorum.controller_client import IsrProposal, NewPartitions, NewTopic
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.replay import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -191,10 +191,11 @@ class World(Bench):
         )
 
     def do_grow(self, name: str, partitions: int) -> None:
-        self.ask(GrowTopic(name=name, partitions=partitions))
+        self.ask(CreatePartitions(topics=(NewPartitions(name=name, count=partitions),)))
 
     def do_delete(self, name: str) -> None:
-        self.ask(DeleteTopics(names=(name,)))
+        topic_id = self.controller.cluster.topic_id(name)
+        self.ask(DeleteTopics(topic_ids=(topic_id or TopicId(b"?" * 16),)))
 
     def do_min_isr(self, name: str, least: int) -> None:
         self.ask(AlterTopicConfigs(name=name, entries={"min.insync.replicas": str(least)}))

@@ -9,13 +9,14 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     IsrProposal,
     IsrResult,
+    NewPartitions,
     NewTopic,
     ProducerIdBlock,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId
 
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
@@ -29,18 +30,24 @@ class CreateTopics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopics:
-    """Delete by name."""
+class FindTopics:
+    """Ask for the ids of topics: `DeleteTopics` takes nothing else."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GrowTopic:
-    """Raise the number of partitions of one topic to `partitions`."""
+class DeleteTopics:
+    """Delete by id, so that neither a repetition nor a late copy meets another topic (KIP-516)."""
 
-    name: str
-    partitions: int
+    topic_ids: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitions:
+    """Grow each topic on its own: one may fail beside another (KIP-195)."""
+
+    topics: tuple[NewPartitions, ...]
     validate_only: bool = False
 
 
@@ -97,8 +104,9 @@ ControllerRequest = (
     BrokerRegistration
     | BrokerHeartbeat
     | CreateTopics
+    | FindTopics
     | DeleteTopics
-    | GrowTopic
+    | CreatePartitions
     | AlterTopicConfigs
     | AlterPartitions
     | AllocateProducerIds

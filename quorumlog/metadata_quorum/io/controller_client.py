@@ -1,8 +1,9 @@
 """The way from any node to the active controller: directly if it is this one, else over HTTP.
 
-It follows the leader as this node knows it, and asks again when it was the wrong one, did not
-answer, or went away, until the request's time is up. So a request may take effect more than once;
-what may not is refused by the controller the second time.
+It follows the leader as this node knows it, and asks again when that was the wrong one or went
+away, until the request's time is up. So a request may take effect more than once; what may not is
+refused by the controller the second time. A broker's own requests are small and are repeated when
+the leader is silent, too. A user's request is not: it may be what keeps the leader busy.
 """
 
 import asyncio
@@ -14,9 +15,10 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     AlterTopicConfigs,
     ControllerRequest,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    GrowTopic,
+    FindTopics,
     IsrResults,
     ProducerIdsReply,
     TopicResults,
@@ -28,6 +30,7 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
     IsrProposal,
     IsrResult,
+    NewPartitions,
     NewTopic,
     ProducerIdBlock,
     RegistrationReply,
@@ -36,9 +39,10 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
 RETRY_S: Final = (0.02, 0.5)  # first, last
+_OF_USERS: Final = (CreateTopics, FindTopics, DeleteTopics, CreatePartitions, AlterTopicConfigs)
 
 
 class LeaderWatch:
@@ -58,9 +62,13 @@ class LeaderWatch:
         """Return at the next change, or after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
+                await self.change()
         except TimeoutError:
             return
+
+    async def change(self) -> None:
+        """Return at the next change: of the leader, or of the epoch that it leads in."""
+        await self._changed.wait()
 
 
 class QuorumControllerClient:
@@ -91,15 +99,23 @@ class QuorumControllerClient:
         response: TopicResults = await self._ask(request)
         return list(response.results)
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
+    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
         """See ControllerClient."""
-        response: TopicResults = await self._ask(DeleteTopics(names=tuple(names)))
+        response: TopicResults = await self._ask(FindTopics(names=tuple(names)))
         return list(response.results)
 
-    async def grow_topic(self, request: GrowTopic) -> TopicResult:
-        """Add partitions to a topic; answered after the commit."""
+    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
+        """See ControllerClient."""
+        response: TopicResults = await self._ask(DeleteTopics(topic_ids=tuple(topic_ids)))
+        return list(response.results)
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """See ControllerClient."""
+        request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
         response: TopicResults = await self._ask(request)
-        return response.results[0]
+        return list(response.results)
 
     async def alter_topic_configs(self, request: AlterTopicConfigs) -> TopicResult:
         """Change the configuration of a topic; answered after the commit."""
@@ -156,4 +172,21 @@ class QuorumControllerClient:
             return await self._ask_local(request)
         if leader_id == NO_LEADER:
             raise NotController("nobody is known to lead the quorum")
+        if isinstance(request, _OF_USERS):
+            return await self._ask_while_it_leads(leader_id, request)
         return await self._ask_remote(leader_id, request, self._attempt_timeout_ms)
+
+    async def _ask_while_it_leads(self, leader_id: BrokerId, request: ControllerRequest) -> object:
+        """Ask once, for all the time there is. Raises NotController when the leader changes."""
+        timeout_ms = int(self._request_timeout_s * 1000)
+        answer = asyncio.ensure_future(self._ask_remote(leader_id, request, timeout_ms))
+        change = asyncio.ensure_future(self._leader.change())
+        try:
+            await asyncio.wait({answer, change}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            raise NotController(f"node {leader_id} was silent until it led no more")
+        finally:
+            answer.cancel()
+            change.cancel()
+            await asyncio.gather(answer, change, return_exceptions=True)

@@ -17,6 +17,7 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.controller_client import (
     IsrProposal,
     IsrResult,
+    NewPartitions,
     NewTopic,
     ProducerIdBlock,
     TopicResult,
@@ -122,23 +123,36 @@ class TestController:
             replication_factor=1,
         )
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        results = []
-        for name in names:
-            topic = self.image.topics.get(name)
-            if topic is None:
-                unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                results.append(TopicResult(name=name, error_code=unknown))
-                continue
-            self.publish(
-                ClusterDelta(deleted_topics={name: topic.topic_id}),
-                topics={key: value for key, value in self.image.topics.items() if key != name},
-                topic_names={
-                    key: value for key, value in self.image.topic_names.items() if value != name
-                },
-            )
-            results.append(TopicResult(name=name, error_code=ErrorCode.NONE))
-        return results
+    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return [
+            TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic.topic_id)
+            if (topic := self.image.topics.get(name)) is not None
+            else TopicResult(name=name, error_code=unknown)
+            for name in names
+        ]
+
+    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
+        return [self._delete(topic_id) for topic_id in topic_ids]
+
+    def _delete(self, topic_id: TopicId) -> TopicResult:
+        name = self.image.topic_names.get(topic_id)
+        if name is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+            return TopicResult(name="", error_code=unknown, topic_id=topic_id)
+        self.publish(
+            ClusterDelta(deleted_topics={name: topic_id}),
+            topics={key: value for key, value in self.image.topics.items() if key != name},
+            topic_names={
+                key: value for key, value in self.image.topic_names.items() if key != topic_id
+            },
+        )
+        return TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        raise NotImplementedError  # admin_broker.py has a controller that decides
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
