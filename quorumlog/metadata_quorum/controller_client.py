@@ -7,6 +7,7 @@ outcome is then unknown, and the caller decides whether asking again is safe.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Protocol
 
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -53,6 +54,54 @@ class TopicResult:
     topic_id: TopicId = TopicId(bytes(16))
     partitions: int = -1
     replication_factor: int = -1
+
+
+class ConfigOperation(IntEnum):
+    """What to do with a setting (KIP-339); the numbers are those of the protocol."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One setting. `value`: None only for DELETE; items with commas for APPEND and SUBTRACT."""
+
+    name: str
+    value: str | None = None
+    operation: ConfigOperation = ConfigOperation.SET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigChanges:
+    """What to alter in one topic. `replaces_all`: what is not named goes back to the default."""
+
+    name: str
+    changes: tuple[ConfigChange, ...]
+    replaces_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResult:
+    """What became of the configuration of one topic; with NONE, all that it is afterwards."""
+
+    name: str
+    error_code: ErrorCode
+    error_message: str | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionResult:
+    """What became of one election; with NONE, in which leader epoch the partition is then."""
+
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str | None = None
+    leader_epoch: Epoch = Epoch(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +154,16 @@ class ControllerClient(Protocol):
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """Grow; a result per topic, in their order, after the metadata is committed."""
+
+    async def alter_configs(
+        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        """Alter; a result per topic, in their order, after the metadata is committed."""
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+    ) -> list[ElectionResult]:
+        """Elect; a result per (topic, partition), in their order, after the commit."""
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]

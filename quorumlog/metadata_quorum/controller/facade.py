@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
     registration_refusal,
     state_of,
 )
-from quorumlog.metadata_quorum.controller.configs import decide_topic_configs
+from quorumlog.metadata_quorum.controller.config_changes import decide_topic_configs
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.losses import loss_since, remark_on
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
@@ -33,8 +33,8 @@ from quorumlog.metadata_quorum.controller.requests import (
     CreateTopics,
     Decision,
     DeleteTopics,
+    ElectLeaders,
     FindTopics,
-    TopicResults,
 )
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
@@ -109,12 +109,17 @@ class Controller:
             case AllocateProducerIds():
                 return decide_producer_ids(self.cluster, request)
             case _:
-                return self._decide_topics(request)
+                return self._decide_for_user(request)
 
-    def _decide_topics(
+    def _decide_for_user(
         self,
-        request: CreateTopics | FindTopics | DeleteTopics | CreatePartitions | AlterTopicConfigs,
-    ) -> Decision[TopicResults]:
+        request: CreateTopics
+        | FindTopics
+        | DeleteTopics
+        | CreatePartitions
+        | AlterTopicConfigs
+        | ElectLeaders,
+    ) -> Decision[object]:
         match request:
             case CreateTopics():
                 return self._topics.decide_create(request)
@@ -126,6 +131,8 @@ class Controller:
                 return self._growth.decide_create_partitions(request)
             case AlterTopicConfigs():
                 return decide_topic_configs(self.cluster, request)
+            case ElectLeaders():
+                return self._partitions.decide_requested(request)
             case _:
                 assert_never(request)
 

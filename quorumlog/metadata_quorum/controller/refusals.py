@@ -12,7 +12,7 @@ from quorumlog.metadata_quorum.controller_client import TopicResult
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 # DEVIATION: Kafka bounds the records of a request, not the topics that it names.
-# docs/decisions/0032-an-admin-request-names-at-most-ten-thousand.md
+# docs/decisions/0032-what-an-admin-request-may-not-do.md
 NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to elect for
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 RECORDS_PER_REQUEST_MAX: Final = 10_000

@@ -1,17 +1,19 @@
 """What the active controller is asked, and how it answers: frozen, because it travels as CBOR."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
+    ConfigResult,
+    ElectionResult,
     IsrProposal,
     IsrResult,
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -53,11 +55,35 @@ class CreatePartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterTopicConfigs:
-    """Set (a value) or delete (None) entries of one topic's configuration (KIP-339)."""
+    """Alter each topic's configuration on its own: one may fail beside another (KIP-339)."""
 
-    name: str
-    entries: Mapping[str, str | None]
+    topics: tuple[TopicConfigChanges, ...]
     validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResults:
+    """A result per topic, in the order of the request."""
+
+    results: tuple[ConfigResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeaders:
+    """Let the first replica of each (topic, partition) lead (KIP-183, KIP-460).
+
+    `unclean`: elect for those without a leader one that may lack records.
+    """
+
+    partitions: tuple[tuple[str, int], ...]
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionResults:
+    """A result per partition, in the order of the request."""
+
+    results: tuple[ElectionResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +134,7 @@ ControllerRequest = (
     | DeleteTopics
     | CreatePartitions
     | AlterTopicConfigs
+    | ElectLeaders
     | AlterPartitions
     | AllocateProducerIds
 )

@@ -14,10 +14,13 @@ from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
     AlterTopicConfigs,
+    ConfigResults,
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectionResults,
+    ElectLeaders,
     FindTopics,
     IsrResults,
     ProducerIdsReply,
@@ -26,7 +29,9 @@ from quorumlog.metadata_quorum.controller.requests import (
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
+    ConfigResult,
     ControllerUnavailable,
+    ElectionResult,
     HeartbeatReply,
     IsrProposal,
     IsrResult,
@@ -34,6 +39,7 @@ from quorumlog.metadata_quorum.controller_client import (
     NewTopic,
     ProducerIdBlock,
     RegistrationReply,
+    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.io.active_controller import NotController
@@ -42,7 +48,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
 RETRY_S: Final = (0.02, 0.5)  # first, last
-_OF_USERS: Final = (CreateTopics, FindTopics, DeleteTopics, CreatePartitions, AlterTopicConfigs)
+_OF_USERS: Final = (
+    CreateTopics,
+    FindTopics,
+    DeleteTopics,
+    CreatePartitions,
+    AlterTopicConfigs,
+    ElectLeaders,
+)
 
 
 class LeaderWatch:
@@ -117,10 +130,21 @@ class QuorumControllerClient:
         response: TopicResults = await self._ask(request)
         return list(response.results)
 
-    async def alter_topic_configs(self, request: AlterTopicConfigs) -> TopicResult:
-        """Change the configuration of a topic; answered after the commit."""
-        response: TopicResults = await self._ask(request)
-        return response.results[0]
+    async def alter_configs(
+        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        """See ControllerClient."""
+        request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
+        response: ConfigResults = await self._ask(request)
+        return list(response.results)
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+    ) -> list[ElectionResult]:
+        """See ControllerClient."""
+        request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
+        response: ElectionResults = await self._ask(request)
+        return list(response.results)
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]

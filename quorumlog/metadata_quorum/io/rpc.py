@@ -56,7 +56,8 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
         "FindTopics": (requests.FindTopics, requests.TopicResults),
         "DeleteTopics": (requests.DeleteTopics, requests.TopicResults),
         "CreatePartitions": (requests.CreatePartitions, requests.TopicResults),
-        "AlterConfigs": (requests.AlterTopicConfigs, requests.TopicResults),
+        "AlterConfigs": (requests.AlterTopicConfigs, requests.ConfigResults),
+        "ElectLeaders": (requests.ElectLeaders, requests.ElectionResults),
         "AlterPartition": (requests.AlterPartitions, requests.IsrResults),
         "AllocateProducerIds": (requests.AllocateProducerIds, requests.ProducerIdsReply),
     }

@@ -22,12 +22,9 @@ class SegmentList:
     appends, not beside the rest. A full segment stays open until it is flushed.
     """
 
-    def __init__(
-        self, disk: Disk, directory: str, settings: LogSettings, segments: list[Segment]
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, segments: list[Segment]) -> None:
         self._disk = disk
         self._directory = directory
-        self._settings: Final = settings
         self._segments = segments
         self.active = segments[-1]
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
@@ -63,9 +60,9 @@ class SegmentList:
         """Whether a `.log` file has this name."""
         return self._disk.exists(segment_path(self._directory, base_offset))
 
-    def roll(self, base_offset: int) -> None:
+    def roll(self, base_offset: int, settings: LogSettings) -> None:
         """Append to a new segment from now on. If it raises, an empty file may be left."""
-        segment = Segment.create(self._disk, self._directory, base_offset, self._settings)
+        segment = Segment.create(self._disk, self._directory, base_offset, settings)
         self.active.index.seal()
         self._unwritten.append(self.active)
         self._segments.append(segment)
@@ -98,11 +95,11 @@ class SegmentList:
         self._forget(self.active)
         return self.active.truncate_to(offset)
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: int, settings: LogSettings) -> None:
         """Drop everything, durably; go on with an empty segment at `offset`."""
         while self._segments:
             self._delete(-1)
-        self.active = Segment.create(self._disk, self._directory, offset, self._settings)
+        self.active = Segment.create(self._disk, self._directory, offset, settings)
         self._segments.append(self.active)
         self._disk.fsync_dir(self._directory)
 

@@ -4,7 +4,6 @@ import pytest
 
 from quorumlog.metadata_quorum.controller.placement import place_replicas
 from quorumlog.metadata_quorum.controller.requests import (
-    AlterTopicConfigs,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -130,35 +129,10 @@ def test_a_deleted_topic_may_be_created_again_under_another_id(bench: Bench) -> 
     assert bench.controller.cluster.configs("t") == {}
 
 
-def test_configuration_is_set_deleted_and_refused(bench: Bench) -> None:
-    bench.create(topic(retention_ms="5"))
-    for entries in ({"retention.ms": None, "segment.bytes": "100"}, {"segment.bytes": "x"}):
-        bench.ask(AlterTopicConfigs(name="t", entries=entries))
-    assert bench.controller.cluster.configs("t") == {"segment.bytes": "100"}
-
-
-def test_a_change_of_min_isr_voids_what_was_computed_with_the_old_one(bench: Bench) -> None:
-    bench.create(topic(min_insync_replicas="3"))
-    bench.die(3)
-    assert bench.partition().elr == (3,)
-    bench.ask(AlterTopicConfigs(name="t", entries={"min.insync.replicas": "1"}))
-    assert bench.partition().elr == ()
-
-
-def test_a_change_of_min_isr_leaves_those_alone_who_wait_for_one_of_them(bench: Bench) -> None:
-    bench.create(topic(min_insync_replicas="3"))
-    for broker_id in (1, 2, 3):
-        bench.die(broker_id)
-    bench.ask(AlterTopicConfigs(name="t", entries={"min.insync.replicas": "1"}))
-    assert (bench.partition().isr, bench.partition().elr) == ((), (1, 2, 3))
-
-
 def test_what_is_only_validated_or_is_so_already_writes_nothing(bench: Bench) -> None:
     bench.create(topic(retention_ms="5"))
     written = len(bench.log)
     for request in (
-        AlterTopicConfigs(name="t", entries={"retention.ms": "6"}, validate_only=True),
-        AlterTopicConfigs(name="t", entries={"retention.ms": "5", "segment.ms": None}),
         CreatePartitions(topics=(NewPartitions(name="t", count=3),), validate_only=True),
         CreateTopics(topics=(NewTopic(name="u"),), validate_only=True),
     ):

@@ -1,9 +1,11 @@
 """One whole broker on a real port and disk, with a controller that lives in the test."""
 
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.handlers.registry import HANDLERS
@@ -14,12 +16,26 @@ from quorumlog.broker.io.producer_ids import ProducerIds
 from quorumlog.broker.io.replica_manager import ReplicaManager, wall_clock_ms
 from quorumlog.broker.io.server import Server
 from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.controller.facade import Controller
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterTopicConfigs,
+    ConfigResults,
+    ControllerRequest,
+    CreatePartitions,
+    ElectionResults,
+    ElectLeaders,
+    TopicResults,
+)
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import (
+    ConfigResult,
+    ElectionResult,
     IsrProposal,
     IsrResult,
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image import (
@@ -33,7 +49,7 @@ from quorumlog.metadata_quorum.image import (
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 
 BROKER = BrokerId(1)
 SETTINGS = BrokerSettings(
@@ -152,7 +168,35 @@ class TestController:
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        raise NotImplementedError  # admin_broker.py has a controller that decides
+        request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
+        return [*cast("TopicResults", self.decide(request)).results]
+
+    async def alter_configs(
+        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
+        return [*cast("ConfigResults", self.decide(request)).results]
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+    ) -> list[ElectionResult]:
+        request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
+        return [*cast("ElectionResults", self.decide(request)).results]
+
+    def decide(self, request: ControllerRequest) -> object:
+        """Do as the real controller does, and publish what it writes."""
+        controller = Controller(
+            self.image, ControllerSettings(), draw=random.Random(7).randbytes, now_ms=0
+        )
+        decision = controller.decide(request, now_ms=0, base_offset=self.image.end_offset)
+        for offset, record in enumerate(decision.records, start=self.image.end_offset):
+            controller.apply(Offset(offset), record)
+        end_offset = controller.cluster.end_offset
+        delta, image = controller.cluster.publish(
+            end_offset=end_offset, epoch=Epoch(1), controller_id=BROKER
+        )
+        self.publish(delta, end_offset=end_offset, topics=image.topics)
+        return decision.response
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
