@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Protocol
 
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
 
 
 class ControllerUnavailable(Exception):
@@ -105,6 +105,31 @@ class ElectionResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumReplica:
+    """What the leader of the quorum knows of one node. Times: ms since 1970; -1: not known."""
+
+    replica_id: BrokerId
+    log_end_offset: Offset
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1  # it then held all that the leader had
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """The quorum as its leader sees it (KIP-595, KIP-836). `high_watermark`: -1 until known.
+
+    `voter_addresses`: of the control listeners, `host:port`.
+    """
+
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    high_watermark: Offset
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    voter_addresses: Mapping[BrokerId, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IsrProposal:
     """AlterPartition (KIP-497) for one partition; `new_isr` pairs (broker id, broker epoch)."""
 
@@ -164,6 +189,9 @@ class ControllerClient(Protocol):
         self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
     ) -> list[ElectionResult]:
         """Elect; a result per (topic, partition), in their order, after the commit."""
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """Ask the leader of the quorum."""
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]

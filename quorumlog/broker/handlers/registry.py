@@ -5,16 +5,21 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.broker.handlers import (
+    alter_configs,
     api_versions,
+    create_partitions,
     create_topics,
     delete_groups,
     delete_topics,
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_quorum,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
+    incremental_alter_configs,
     init_producer_id,
     join_group,
     leave_group,
@@ -52,7 +57,12 @@ HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
             init_producer_id,
             offset_for_leader_epoch,
             describe_configs,
+            alter_configs,
+            create_partitions,
             delete_groups,
+            elect_leaders,
+            incremental_alter_configs,
+            describe_quorum,
             describe_cluster,
         )
     }

@@ -126,6 +126,14 @@ class ProducerIdsReply:
     block: ProducerIdBlock = field(default_factory=lambda: ProducerIdBlock(first=-1, count=0))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorum:
+    """Ask how far each node has replicated the metadata log.
+
+    It goes to the active controller as the others do, but is answered by that node's quorum.
+    """
+
+
 ControllerRequest = (
     BrokerRegistration
     | BrokerHeartbeat

@@ -19,6 +19,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    DescribeQuorum,
     ElectionResults,
     ElectLeaders,
     FindTopics,
@@ -38,6 +39,7 @@ from quorumlog.metadata_quorum.controller_client import (
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    QuorumDescription,
     RegistrationReply,
     TopicConfigChanges,
     TopicResult,
@@ -47,6 +49,7 @@ from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
+Askable = ControllerRequest | DescribeQuorum
 RETRY_S: Final = (0.02, 0.5)  # first, last
 _OF_USERS: Final = (
     CreateTopics,
@@ -92,8 +95,8 @@ class QuorumControllerClient:
         *,
         node_id: BrokerId,
         leader: LeaderWatch,
-        ask_local: Callable[[ControllerRequest], Awaitable[object]],
-        ask_remote: Callable[[BrokerId, ControllerRequest, int], Awaitable[object]],
+        ask_local: Callable[[Askable], Awaitable[object]],
+        ask_remote: Callable[[BrokerId, Askable, int], Awaitable[object]],
         request_timeout_ms: int,
         attempt_timeout_ms: int,
     ) -> None:
@@ -146,6 +149,11 @@ class QuorumControllerClient:
         response: ElectionResults = await self._ask(request)
         return list(response.results)
 
+    async def describe_quorum(self) -> QuorumDescription:
+        """See ControllerClient."""
+        description: QuorumDescription = await self._ask(DescribeQuorum())
+        return description
+
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
     ) -> tuple[ErrorCode, list[IsrResult]]:
@@ -172,7 +180,7 @@ class QuorumControllerClient:
         reply: HeartbeatReply = await self._ask(heartbeat)
         return reply
 
-    async def _ask(self, request: ControllerRequest) -> Any:
+    async def _ask(self, request: Askable) -> Any:
         """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
         reason: Exception | None = None
         backoff_s = RETRY_S[0]
@@ -190,7 +198,7 @@ class QuorumControllerClient:
                 f"no active controller answered within {self._request_timeout_s} s: {reason}"
             ) from reason
 
-    async def _ask_leader(self, request: ControllerRequest) -> object:
+    async def _ask_leader(self, request: Askable) -> object:
         leader_id = self._leader.leader_id
         if leader_id == self._node_id:
             return await self._ask_local(request)
@@ -200,7 +208,7 @@ class QuorumControllerClient:
             return await self._ask_while_it_leads(leader_id, request)
         return await self._ask_remote(leader_id, request, self._attempt_timeout_ms)
 
-    async def _ask_while_it_leads(self, leader_id: BrokerId, request: ControllerRequest) -> object:
+    async def _ask_while_it_leads(self, leader_id: BrokerId, request: Askable) -> object:
         """Ask once, for all the time there is. Raises NotController when the leader changes."""
         timeout_ms = int(self._request_timeout_s * 1000)
         answer = asyncio.ensure_future(self._ask_remote(leader_id, request, timeout_ms))

@@ -23,6 +23,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
     HeartbeatReply,
+    QuorumDescription,
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.core import messages
@@ -59,6 +60,7 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
         "AlterConfigs": (requests.AlterTopicConfigs, requests.ConfigResults),
         "ElectLeaders": (requests.ElectLeaders, requests.ElectionResults),
         "AlterPartition": (requests.AlterPartitions, requests.IsrResults),
+        "DescribeQuorum": (requests.DescribeQuorum, QuorumDescription),
         "AllocateProducerIds": (requests.AllocateProducerIds, requests.ProducerIdsReply),
     }
 )

@@ -35,6 +35,8 @@ from quorumlog.metadata_quorum.controller_client import (
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    QuorumDescription,
+    QuorumReplica,
     TopicConfigChanges,
     TopicResult,
 )
@@ -182,6 +184,20 @@ class TestController:
     ) -> list[ElectionResult]:
         request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
         return [*cast("ElectionResults", self.decide(request)).results]
+
+    async def describe_quorum(self) -> QuorumDescription:
+        alone = QuorumReplica(
+            replica_id=BROKER, log_end_offset=Offset(7), last_fetch_ms=5, last_caught_up_ms=4
+        )
+        observer = QuorumReplica(replica_id=BrokerId(9), log_end_offset=Offset(6))
+        return QuorumDescription(
+            leader_id=BROKER,
+            leader_epoch=Epoch(3),
+            high_watermark=Offset(6),
+            voters=(alone,),
+            observers=(observer,),
+            voter_addresses={BROKER: "[::1]:9093"},
+        )
 
     def decide(self, request: ControllerRequest) -> object:
         """Do as the real controller does, and publish what it writes."""
