@@ -1,8 +1,9 @@
-"""ElectLeaders and DescribeQuorum, asked over a connection in every version."""
+"""ElectLeaders and DescribeQuorum over a connection; when an admin request is answered."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,12 +18,23 @@ from quorumlog.metadata_quorum.image import (
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+from quorumlog.wire.codec.message import Request
+from quorumlog.wire.codec.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from quorumlog.wire.codec.messages.describe_quorum import (
     DescribeQuorumRequest,
     RequestPartitionData,
     RequestTopicData,
 )
 from quorumlog.wire.codec.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from quorumlog.wire.codec.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.unit.broker.groups.asking import asking, create, run, versions
 from tests.unit.broker.groups.single_broker import BROKER, SingleBroker
@@ -281,5 +293,55 @@ def test_without_a_controller_the_outcome_is_said_to_be_unknown(
             )
             described = await connection.send(DescribeQuorumRequest(topics=[topic]), version=2)
             assert described.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario())
+
+
+# --- An answer waits for this broker's own metadata ---
+
+
+def growth() -> CreatePartitionsRequest:
+    wanted = CreatePartitionsTopic(name="t", count=2, assignments=None)
+    return CreatePartitionsRequest(topics=[wanted], timeout_ms=10_000)
+
+
+def alteration() -> IncrementalAlterConfigsRequest:
+    config = AlterableConfig(name="flush.ms", config_operation=0, value="5")
+    resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[config])
+    return IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def election() -> ElectLeadersRequest:
+    return ElectLeadersRequest(
+        topic_partitions=[TopicPartitions(topic="t", partitions=[0])], timeout_ms=10_000
+    )
+
+
+def deletion() -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=10_000)
+
+
+@pytest.mark.parametrize("request_of", [growth, alteration, election, deletion])
+def test_an_answer_waits_until_this_broker_knows_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_of: Callable[[], Request[Any]]
+) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            register_other(broker)
+            led_by_other(broker, "t", BROKER, 1)
+            order: list[str] = []
+            publish = broker.controller.publish
+
+            def publish_late(delta: ClusterDelta, **changes: object) -> None:
+                def act() -> None:
+                    order.append("published")
+                    publish(delta, **changes)
+
+                asyncio.get_running_loop().call_later(0.05, act)
+
+            monkeypatch.setattr(broker.controller, "publish", publish_late)
+            await connection.send(request_of())
+            order.append("answered")
+            assert order == ["published", "answered"]
 
     run(scenario())

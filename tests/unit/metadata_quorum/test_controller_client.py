@@ -7,13 +7,16 @@ import pytest
 
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
-    ControllerRequest,
     DeleteTopics,
     ProducerIdsReply,
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ProducerIdBlock
-from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
+from quorumlog.metadata_quorum.io.controller_client import (
+    Askable,
+    LeaderWatch,
+    QuorumControllerClient,
+)
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
@@ -29,7 +32,7 @@ class Leaders:
         answer: Callable[[BrokerId, int], Awaitable[object]],
         request_timeout_ms: int = 30_000,
     ) -> None:
-        self.asked: list[tuple[BrokerId, type[ControllerRequest], int]] = []
+        self.asked: list[tuple[BrokerId, type[Askable], int]] = []
         self.watch = LeaderWatch()
         self.watch.set(BrokerId(2))
         self._answer = answer
@@ -42,12 +45,10 @@ class Leaders:
             attempt_timeout_ms=2_000,
         )
 
-    async def ask_local(self, request: ControllerRequest) -> object:
+    async def ask_local(self, request: Askable) -> object:
         raise NotImplementedError
 
-    async def ask_remote(
-        self, leader_id: BrokerId, request: ControllerRequest, timeout_ms: int
-    ) -> object:
+    async def ask_remote(self, leader_id: BrokerId, request: Askable, timeout_ms: int) -> object:
         self.asked.append((leader_id, type(request), timeout_ms))
         return await self._answer(leader_id, len(self.asked))
 
