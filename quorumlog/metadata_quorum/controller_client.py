@@ -8,14 +8,22 @@ outcome is then unknown, and the caller decides whether asking again is safe.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
 
+# DEVIATION: Kafka bounds the records of a request, not the topics that it names.
+# docs/decisions/0032-what-an-admin-request-may-not-do.md
+NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to elect for
+
 
 class ControllerUnavailable(Exception):
     """No active controller answered in time; whether the request took effect is unknown."""
+
+
+class RequestTooLarge(ControllerUnavailable):
+    """The request names too much, or takes too many bytes: it was not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.broker.handlers.names import shortened
+from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.broker.io.image_watch import SEEN_HERE_MS
 from quorumlog.metadata_quorum.controller_client import (
@@ -97,11 +98,10 @@ async def _alter_topics(
     ]
     try:
         results = await context.controller.alter_configs(changes, validate_only=validate_only)
-    except ControllerUnavailable:
-        timed_out = ErrorCode.REQUEST_TIMED_OUT
-        message = "no controller answered in time; the configuration may have been altered"
+    except ControllerUnavailable as error:
+        error_code, message = unanswered(error, "the configuration may have been altered")
         return [
-            ConfigResult(name=topic.name, error_code=timed_out, error_message=message)
+            ConfigResult(name=topic.name, error_code=error_code, error_message=message)
             for topic in topics
         ]
     altered = [result for result in results if result.error_code is ErrorCode.NONE]

@@ -5,6 +5,7 @@ from typing import Final
 from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
 from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.handlers.names import shortened
+from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
@@ -58,11 +59,10 @@ async def _grow(
         results = await context.controller.create_partitions(
             list(map(_new_partitions, wanted)), validate_only=request.validate_only
         )
-    except ControllerUnavailable:
-        message = "no controller answered in time; the topic may have grown"
-        timed_out = ErrorCode.REQUEST_TIMED_OUT
+    except ControllerUnavailable as error:
+        error_code, message = unanswered(error, "the topic may have grown")
         return [
-            TopicResult(name=topic.name, error_code=timed_out, error_message=message)
+            TopicResult(name=topic.name, error_code=error_code, error_message=message)
             for topic in wanted
         ]
     grown = [result for result in results if result.error_code is ErrorCode.NONE]

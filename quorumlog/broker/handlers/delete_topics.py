@@ -9,6 +9,7 @@ from typing import Final
 
 from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.handlers.names import shortened
+from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -35,16 +36,15 @@ async def handle(
     else:
         asked = request.topics
     outcomes = _refuse_ambiguous(asked)
-    last_word, message = ErrorCode.NONE, None
+    last_word, message = ErrorCode.NONE, ""
     if not context.settings.delete_topic_enable:
         knows = header.api_version >= 3  # before, there was no such error code
         last_word = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
     else:
         try:
             await _delete(context, asked, outcomes, request.timeout_ms)
-        except ControllerUnavailable:
-            last_word = ErrorCode.REQUEST_TIMED_OUT
-            message = "no controller answered in time; the topic may have been deleted"
+        except ControllerUnavailable as error:
+            last_word, message = unanswered(error, "the topic may have been deleted")
     return DeleteTopicsResponse(
         responses=[
             outcomes.get(place) or _refusal(topic, last_word, message)

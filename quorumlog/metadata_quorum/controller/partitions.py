@@ -12,7 +12,6 @@ from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.losses import Loss
-from quorumlog.metadata_quorum.controller.refusals import NAMED_PER_REQUEST_MAX
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     Decision,
@@ -20,7 +19,12 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller_client import ElectionResult, IsrProposal, IsrResult
+from quorumlog.metadata_quorum.controller_client import (
+    NAMED_PER_REQUEST_MAX,
+    ElectionResult,
+    IsrProposal,
+    IsrResult,
+)
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay

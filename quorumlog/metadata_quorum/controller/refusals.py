@@ -8,12 +8,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.requests import Decision, TopicResults
-from quorumlog.metadata_quorum.controller_client import TopicResult
+from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX, TopicResult
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-# DEVIATION: Kafka bounds the records of a request, not the topics that it names.
-# docs/decisions/0032-what-an-admin-request-may-not-do.md
-NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to elect for
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 RECORDS_PER_REQUEST_MAX: Final = 10_000
 

@@ -28,6 +28,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
+    NAMED_PER_REQUEST_MAX,
     BrokerHeartbeat,
     BrokerRegistration,
     ConfigResult,
@@ -41,6 +42,7 @@ from quorumlog.metadata_quorum.controller_client import (
     ProducerIdBlock,
     QuorumDescription,
     RegistrationReply,
+    RequestTooLarge,
     TopicConfigChanges,
     TopicResult,
 )
@@ -111,17 +113,20 @@ class QuorumControllerClient:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """See ControllerClient."""
+        _check_named(len(topics))
         request = CreateTopics(topics=tuple(topics), validate_only=validate_only)
         response: TopicResults = await self._ask(request)
         return list(response.results)
 
     async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
         """See ControllerClient."""
+        _check_named(len(names))
         response: TopicResults = await self._ask(FindTopics(names=tuple(names)))
         return list(response.results)
 
     async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
         """See ControllerClient."""
+        _check_named(len(topic_ids))
         response: TopicResults = await self._ask(DeleteTopics(topic_ids=tuple(topic_ids)))
         return list(response.results)
 
@@ -129,6 +134,7 @@ class QuorumControllerClient:
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """See ControllerClient."""
+        _check_named(len(topics))
         request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
         response: TopicResults = await self._ask(request)
         return list(response.results)
@@ -137,6 +143,7 @@ class QuorumControllerClient:
         self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
     ) -> list[ConfigResult]:
         """See ControllerClient."""
+        _check_named(len(topics) + sum(len(topic.changes) for topic in topics))
         request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
         response: ConfigResults = await self._ask(request)
         return list(response.results)
@@ -145,6 +152,7 @@ class QuorumControllerClient:
         self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
     ) -> list[ElectionResult]:
         """See ControllerClient."""
+        _check_named(len(partitions))
         request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
         response: ElectionResults = await self._ask(request)
         return list(response.results)
@@ -190,6 +198,11 @@ class QuorumControllerClient:
                     try:
                         return await self._ask_leader(request)
                     except (NotController, RpcFailed) as error:
+                        if (
+                            isinstance(error, RpcFailed)
+                            and error.error_code is ErrorCode.MESSAGE_TOO_LARGE
+                        ):
+                            raise RequestTooLarge(str(error)) from error
                         reason = error
                     await self._leader.wait(backoff_s)
                     backoff_s = min(backoff_s * 2, RETRY_S[1])
@@ -222,3 +235,11 @@ class QuorumControllerClient:
             answer.cancel()
             change.cancel()
             await asyncio.gather(answer, change, return_exceptions=True)
+
+
+def _check_named(count: int) -> None:
+    """Raise RequestTooLarge for what the controller would refuse, before it is busy reading it."""
+    if count > NAMED_PER_REQUEST_MAX:
+        raise RequestTooLarge(
+            f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
+        )

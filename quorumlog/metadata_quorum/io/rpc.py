@@ -202,11 +202,15 @@ class RpcClient:
             "sender_id": self._node_id,
             "body": to_plain(request),
         }
+        content = cbor2.dumps(envelope)
+        if len(content) > REQUEST_BYTES_MAX:
+            message = f"{name}: {len(content)} bytes, where {REQUEST_BYTES_MAX} are the most"
+            raise RpcFailed(message, ErrorCode.MESSAGE_TOO_LARGE)
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         try:
             async with self.session.post(
                 f"http://{address}/rpc/{name}",
-                data=cbor2.dumps(envelope),
+                data=content,
                 timeout=timeout,
                 allow_redirects=False,  # the secret is for this address alone
             ) as answer:

@@ -8,7 +8,7 @@ from quorumlog.broker.handlers import topic_configs
 from quorumlog.broker.handlers.topic_configs import ConfigType
 from quorumlog.metadata_quorum.controller import configs
 from quorumlog.metadata_quorum.controller.config_changes import LISTS
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages import alter_configs, incremental_alter_configs
@@ -17,6 +17,7 @@ from quorumlog.wire.codec.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
 )
+from quorumlog.wire.codec.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -312,25 +313,35 @@ def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(tmp_path: Path) 
 # --- No controller ---
 
 
-def test_without_a_controller_the_outcome_is_said_to_be_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ControllerUnavailable("silent"), "REQUEST_TIMED_OUT"),
+        (RequestTooLarge("too large"), "POLICY_VIOLATION"),
+    ],
+)
+def test_without_an_answer_of_the_controller_each_topic_is_told_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: str
 ) -> None:
     async def unavailable(*_: object, **__: object) -> None:
-        raise ControllerUnavailable
+        raise error
 
     async def scenario() -> None:
         async with asking(tmp_path) as (broker, connection):
             await create(connection, "t")
-            for name in ("find_topics", "delete_topics", "create_partitions", "alter_configs"):
+            methods = "create_topics find_topics delete_topics create_partitions alter_configs"
+            for name in methods.split():
                 monkeypatch.setattr(broker.controller, name, unavailable)
-            timed_out = "REQUEST_TIMED_OUT"
-            grown = await grow(
-                connection, CreatePartitionsTopic(name="t", count=9, assignments=None)
-            )
-            assert grown == [("t", timed_out)]
-            assert (await alter_some(connection, "t", ("flush.ms", 0, "5")))[0] == timed_out
+            wanted = CreatePartitionsTopic(name="t", count=9, assignments=None)
+            assert await grow(connection, wanted) == [("t", expected)]
+            error_code, message = await alter_some(connection, "t", ("flush.ms", 0, "5"))
+            assert error_code == expected
+            assert "too large" in (message or "") or "may have been altered" in (message or "")
             deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
             [deleted] = (await connection.send(deletion, version=6)).responses
-            assert (deleted.name, deleted.error_code) == ("t", ErrorCode.REQUEST_TIMED_OUT)
+            assert (deleted.name, deleted.error_code) == ("t", ErrorCode[expected])
+            creation = CreateTopicsRequest(topics=[CreatableTopic(name="u")])
+            [created] = (await connection.send(creation)).topics
+            assert (created.name, created.error_code) == ("u", ErrorCode[expected])
 
     run(scenario())

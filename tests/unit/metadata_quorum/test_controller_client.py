@@ -8,16 +8,25 @@ import pytest
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     DeleteTopics,
+    FindTopics,
     ProducerIdsReply,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ProducerIdBlock
+from quorumlog.metadata_quorum.controller_client import (
+    ConfigChange,
+    ControllerUnavailable,
+    NewPartitions,
+    NewTopic,
+    ProducerIdBlock,
+    RequestTooLarge,
+    TopicConfigChanges,
+)
 from quorumlog.metadata_quorum.io.controller_client import (
     Askable,
     LeaderWatch,
     QuorumControllerClient,
 )
-from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.metadata_quorum.io.rpc import REQUEST_BYTES_MAX, RpcClient, RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
@@ -132,5 +141,45 @@ def test_without_a_leader_nobody_is_asked() -> None:
         with pytest.raises(ControllerUnavailable, match="no active controller answered"):
             await leaders.client.delete_topics([ID])
         assert leaders.asked == []
+
+    asyncio.run(scenario())
+
+
+def test_what_names_too_much_is_not_sent() -> None:
+    async def answer(leader_id: BrokerId, attempt: int) -> object:
+        raise NotImplementedError
+
+    async def scenario() -> None:
+        leaders, many = Leaders(answer), 10_001
+        client = leaders.client
+        changes = (ConfigChange(name="flush.ms", value="1"),) * many
+        for sent in (
+            client.create_topics([NewTopic(name="t")] * many),
+            client.find_topics(["t"] * many),
+            client.delete_topics([ID] * many),
+            client.create_partitions([NewPartitions(name="t", count=2)] * many),
+            client.alter_configs([TopicConfigChanges(name="t", changes=changes)]),
+            client.elect_leaders([("t", 0)] * many),
+        ):
+            with pytest.raises(RequestTooLarge, match="at most 10000"):
+                await sent
+        assert leaders.asked == []
+
+    asyncio.run(scenario())
+
+
+def test_what_takes_too_many_bytes_is_not_tried_again() -> None:
+    async def scenario() -> None:
+        rpc = RpcClient(cluster_id="c", node_id=BrokerId(1), shared_secret=None)
+
+        async def answer(leader_id: BrokerId, attempt: int) -> object:
+            long = FindTopics(names=("x" * REQUEST_BYTES_MAX,))
+            return await rpc.call("localhost:1", long, timeout_ms=1000)
+
+        leaders = Leaders(answer)
+        with pytest.raises(RequestTooLarge, match="16777216 are the most"):
+            await leaders.client.find_topics(["x"])
+        assert len(leaders.asked) == 1
+        await rpc.close()
 
     asyncio.run(scenario())
