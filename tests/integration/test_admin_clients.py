@@ -70,9 +70,8 @@ def test_confluent_kafka_grows_a_topic_and_writes_to_its_new_partitions(
 ) -> None:
     admin = create(cluster, "grows")
     admin.create_partitions([NewPartitions("grows", 3)])["grows"].result(WAIT_S)
-    assert produce(cluster, "grows", 2) is None
-    described = partitions(cluster, "grows")
-    assert [len(partition["replicas"]) for partition in described] == [3, 3, 3]
+    wait_for(lambda: produce(cluster, "grows", 2) is None)  # by the metadata of any broker
+    wait_for(lambda: [len(p["replicas"]) for p in partitions(cluster, "grows")] == [3, 3, 3])
     refused = admin.create_partitions([NewPartitions("grows", 3)])["grows"]
     with pytest.raises(confluent_kafka.KafkaException, match="already has 3 partition"):
         refused.result(WAIT_S)
@@ -91,11 +90,8 @@ def test_confluent_kafka_alters_configurations_which_are_in_force_at_once(
 
     alter("max.message.bytes", AlterConfigOpType.SET, "500")
     alter("cleanup.policy", AlterConfigOpType.APPEND, "compact")
-    wait_for(lambda: "max.message.bytes" in own_configs(admin, "altered"))  # of any broker
-    assert own_configs(admin, "altered") == {
-        "max.message.bytes": "500",
-        "cleanup.policy": "delete,compact",
-    }
+    expected = {"max.message.bytes": "500", "cleanup.policy": "delete,compact"}
+    wait_for(lambda: own_configs(admin, "altered") == expected)  # of any broker
     wait_for(lambda: produce(cluster, "altered", 0, size=1000) == "MSG_SIZE_TOO_LARGE")
     alter("max.message.bytes", AlterConfigOpType.DELETE, None)
     alter("cleanup.policy", AlterConfigOpType.DELETE, None)
@@ -104,17 +100,24 @@ def test_confluent_kafka_alters_configurations_which_are_in_force_at_once(
         alter("retenton.ms", AlterConfigOpType.SET, "1")
 
 
-def test_kafka_python_replaces_a_configuration_and_describes_the_quorum(
-    cluster: LocalCluster,
-) -> None:
-    confluent = create(cluster, "replaced")
+def test_confluent_kafka_replaces_a_configuration_as_a_whole(cluster: LocalCluster) -> None:
+    admin = create(cluster, "replaced")
+    for configs in ({"retention.ms": "7", "segment.ms": "8"}, {"segment.ms": "9"}):
+        resource = ConfigResource("TOPIC", "replaced", set_config=configs)
+        with pytest.deprecated_call():
+            [altered] = admin.alter_configs([resource]).values()
+        altered.result(WAIT_S)
+    wait_for(lambda: own_configs(admin, "replaced") == {"segment.ms": "9"})
+
+
+def test_kafka_python_alters_grows_and_describes_the_quorum(cluster: LocalCluster) -> None:
+    confluent = create(cluster, "python")
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     try:
-        for configs in ({"retention.ms": "7", "segment.ms": "8"}, {"segment.ms": "9"}):
-            resource = PythonResource(ConfigResourceType.TOPIC, "replaced", configs)
-            admin.alter_configs([resource], incremental=False)
-        wait_for(lambda: own_configs(confluent, "replaced").get("segment.ms") == "9")
-        assert admin.create_partitions({"replaced": 2}, timeout_ms=10_000)
+        resource = PythonResource(ConfigResourceType.TOPIC, "python", {"segment.ms": "9"})
+        admin.alter_configs([resource])
+        wait_for(lambda: own_configs(confluent, "python") == {"segment.ms": "9"})
+        assert admin.create_partitions({"python": 2}, timeout_ms=10_000)
         quorum = admin.describe_metadata_quorum()
     finally:
         admin.close()

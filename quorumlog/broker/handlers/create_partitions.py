@@ -25,7 +25,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 # DEVIATION: Kafka's broker lets it grow; most groups are then without their offsets.
 # docs/decisions/0032-what-an-admin-request-may-not-do.md
-FIXED: Final = TopicResult(
+STAYS_AS_IT_IS: Final = TopicResult(
     name=OFFSETS_TOPIC,
     error_code=ErrorCode.INVALID_PARTITIONS,
     error_message="The number of partitions for the offsets topic cannot be changed.",
@@ -38,7 +38,7 @@ async def handle(
     """Grow; answered once this broker knows of the new partitions, too."""
     del header
     wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
-    refused = [FIXED] * (len(request.topics) - len(wanted))
+    refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(wanted))
     results = await _grow(context, wanted, request) if wanted else []
     return CreatePartitionsResponse(
         results=[
