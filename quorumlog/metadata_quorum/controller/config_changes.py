@@ -108,7 +108,8 @@ def _alter(
         for name, value in changed.items()
     ]
     if MIN_INSYNC_REPLICAS in changed:
-        records += _void_what_went_by_the_old_number(cluster, topic.name, topic_id)
+        before_it, behind_it = _around_a_new_min_isr(cluster, topic.name, topic_id)
+        records = [*before_it, *records, *behind_it]
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
 
 
@@ -157,25 +158,29 @@ def _split(text: str) -> list[str]:
     return [item for item in (part.strip() for part in text.split(",")) if item]
 
 
-def _void_what_went_by_the_old_number(
+def _around_a_new_min_isr(
     cluster: ClusterReplay, name: str, topic_id: TopicId
-) -> list[PartitionChange]:
-    """Clear the ELRs, and let no ISR be granted that was proposed before this change.
+) -> tuple[list[PartitionChange], list[PartitionChange]]:
+    """Return what to write before and behind a change of min.insync.replicas, in one batch.
 
     Who leaves an ISR that is too small goes to the ELR, because its leader commits nothing then.
-    So the leader must know the number by which we judge: its proposal carries a partition epoch
-    that it has from a replay of this change, or of one after it.
+    Before the change, the ELRs are cleared: by a smaller number the leader commits. Behind it, the
+    partition epochs rise: a proposal that is granted from here on carries one that its leader has
+    from a replay of this change, so that leader and controller go by the same number.
     A partition without a leader is left alone: nothing was committed since, nobody else may lead.
 
-    # DEVIATION: Kafka clears the ELRs and leaves the partitions as they are.
+    # DEVIATION: Kafka clears the ELRs and leaves the epochs as they are.
     # docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
     """
-    return [
-        PartitionChange(
-            topic_id=topic_id,
-            partition_id=PartitionIndex(index),
-            elr=() if partition.elr else None,
-        )
+    led = [
+        (PartitionIndex(index), partition)
         for index, partition in enumerate(cluster.partitions(name))
         if partition.leader_id != NO_LEADER
     ]
+    before = [
+        PartitionChange(topic_id=topic_id, partition_id=index, elr=())
+        for index, partition in led
+        if partition.elr
+    ]
+    behind = [PartitionChange(topic_id=topic_id, partition_id=index) for index, _ in led]
+    return before, behind

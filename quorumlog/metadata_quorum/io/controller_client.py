@@ -7,7 +7,7 @@ the leader is silent, too. A user's request is not: it may be what keeps the lea
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.controller.requests import (
@@ -47,7 +47,7 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicResult,
 )
 from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.metadata_quorum.io.rpc import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
@@ -84,9 +84,9 @@ class LeaderWatch:
         except TimeoutError:
             return
 
-    async def change(self) -> None:
-        """Return at the next change: of the leader, or of the epoch that it leads in."""
-        await self._changed.wait()
+    def change(self) -> Coroutine[Any, Any, object]:
+        """Return what ends at the next change from now on: of the leader, or of its epoch."""
+        return self._changed.wait()
 
 
 class QuorumControllerClient:
@@ -197,12 +197,9 @@ class QuorumControllerClient:
                 while True:
                     try:
                         return await self._ask_leader(request)
+                    except RpcTooLarge as error:
+                        raise RequestTooLarge(str(error)) from error
                     except (NotController, RpcFailed) as error:
-                        if (
-                            isinstance(error, RpcFailed)
-                            and error.error_code is ErrorCode.MESSAGE_TOO_LARGE
-                        ):
-                            raise RequestTooLarge(str(error)) from error
                         reason = error
                     await self._leader.wait(backoff_s)
                     backoff_s = min(backoff_s * 2, RETRY_S[1])

@@ -76,6 +76,10 @@ class RpcFailed(Exception):
         self.error_code = error_code
 
 
+class RpcTooLarge(RpcFailed):
+    """The request was not sent: no node takes as many bytes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Envelope:
     cluster_id: str
@@ -204,8 +208,7 @@ class RpcClient:
         }
         content = cbor2.dumps(envelope)
         if len(content) > REQUEST_BYTES_MAX:
-            message = f"{name}: {len(content)} bytes, where {REQUEST_BYTES_MAX} are the most"
-            raise RpcFailed(message, ErrorCode.MESSAGE_TOO_LARGE)
+            raise RpcTooLarge(f"{name}: {len(content)} bytes, where {REQUEST_BYTES_MAX} may be")
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         try:
             async with self.session.post(

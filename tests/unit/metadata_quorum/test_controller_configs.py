@@ -15,6 +15,7 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrProposal,
     TopicConfigChanges,
 )
+from quorumlog.metadata_quorum.image.records import Config, PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, PartitionIndex
 from tests.unit.metadata_quorum.controllers import Bench, ids, topic
@@ -169,8 +170,11 @@ def test_a_change_of_min_isr_voids_what_was_computed_with_the_old_one(bench: Ben
     bench.create(topic(min_insync_replicas="3"))
     bench.die(3)
     assert bench.partition().elr == (3,)
+    written = len(bench.log)
     bench.alter("t", setting(MIN_ISR, "1"))
     assert bench.partition().elr == ()
+    kinds = [type(record) for record in bench.log[written:]]
+    assert kinds == [PartitionChange, Config, PartitionChange]  # cleared before it may commit
 
 
 def test_a_change_of_min_isr_leaves_those_alone_who_wait_for_one_of_them(bench: Bench) -> None:
