@@ -1,8 +1,8 @@
 """Alter the configurations of topics: set, delete, append and subtract, or replace all of it.
 
 It refuses unknown names and bad values, values that are missing, a name or a topic that is given
-twice, and lists made of what is none. A change of min.insync.replicas voids what went by the old
-number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
+twice, and items for a setting that is no list. A change of min.insync.replicas voids what went by
+the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
 from collections import Counter
@@ -163,11 +163,11 @@ def _around_a_new_min_isr(
 ) -> tuple[list[PartitionChange], list[PartitionChange]]:
     """Return what to write before and behind a change of min.insync.replicas, in one batch.
 
-    Who leaves an ISR that is too small goes to the ELR, because its leader commits nothing then.
+    A replica that leaves a too small ISR goes to the ELR, because the leader commits nothing then.
     Before the change, the ELRs are cleared: by a smaller number the leader commits. Behind it, the
     partition epochs rise: a proposal that is granted from here on carries one that its leader has
     from a replay of this change, so that leader and controller go by the same number.
-    A partition without a leader is left alone: nothing was committed since, nobody else may lead.
+    A partition without a leader is left alone: nothing was committed since.
 
     # DEVIATION: Kafka clears the ELRs and leaves the epochs as they are.
     # docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md

@@ -251,7 +251,7 @@ class PartitionDecisions:
 
         The leader stays while it is in the ISR, whose members are all active; with `prefers_first`
         only where the first replica is not in it. Else the first replica, in order, of the ISR;
-        else, when that is empty, of the ELR, in which nobody of `barred` stays. None: nothing
+        else, when that is empty, of the ELR, in which no broker of `barred` stays. None: nothing
         changes.
         """
         partition = located.partition

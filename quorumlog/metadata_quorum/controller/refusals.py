@@ -1,7 +1,7 @@
 """What every request of a user has in common: its limits, and how one part of it is refused.
 
 A request that is too big is refused whole, before any work that grows with it (KAFKA-14996). The
-decisions run on the event loop of the active controller: while one runs, nobody is answered.
+decisions run on the event loop of the active controller: while one runs, no request is answered.
 """
 
 from collections.abc import Iterable

@@ -131,7 +131,7 @@ def test_a_brokers_own_request_is_repeated_when_the_leader_is_silent() -> None:
     asyncio.run(scenario())
 
 
-def test_without_a_leader_nobody_is_asked() -> None:
+def test_without_a_leader_no_node_is_asked() -> None:
     async def answer(leader_id: BrokerId, attempt: int) -> object:
         raise NotImplementedError
 

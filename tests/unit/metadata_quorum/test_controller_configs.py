@@ -163,7 +163,7 @@ def test_a_hint_is_looked_for_among_few_names(monkeypatch: pytest.MonkeyPatch) -
     assert max(searched) <= 3 < len(TOPIC_CONFIGS)
 
 
-# --- min.insync.replicas: by it the controller judges who lacks nothing ---
+# --- min.insync.replicas: by it the controller judges which replicas lack nothing ---
 
 
 def test_a_change_of_min_isr_voids_what_was_computed_with_the_old_one(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""ElectLeaders: who leads because somebody asked for it."""
+"""ElectLeaders: which elections are held, and what is said of the others."""
 
 import pytest
 

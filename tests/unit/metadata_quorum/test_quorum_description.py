@@ -27,7 +27,7 @@ def described(quorum: Quorum, now_ms: int) -> QuorumDescription:
     return describe_quorum(quorum, ADDRESSES, now_ms=now_ms)
 
 
-def test_a_leader_describes_itself_its_followers_and_those_who_watch() -> None:
+def test_a_leader_describes_itself_its_followers_and_the_observers() -> None:
     quorum = leader()
     fetched(quorum, 2000, 2, 9, 8)
     description = described(quorum, 2500)
