@@ -7,14 +7,23 @@ outcome is then unknown, and the caller decides whether asking again is safe.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from enum import IntEnum
+from typing import Final, Protocol
 
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
+
+# DEVIATION: Kafka bounds the records of a request, not the topics that it names.
+# docs/decisions/0032-what-an-admin-request-may-not-do.md
+NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to elect for
 
 
 class ControllerUnavailable(Exception):
     """No active controller answered in time; whether the request took effect is unknown."""
+
+
+class RequestTooLarge(ControllerUnavailable):
+    """The request names too much, or takes too many bytes: it was not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +41,20 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewPartitions:
+    """A topic to grow to `count` partitions; `assignments`: the replicas of each one added.
+
+    None: the controller places them.
+    """
+
+    name: str
+    count: int
+    assignments: tuple[tuple[BrokerId, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicResult:
-    """What became of one topic of a create or delete request."""
+    """What became of one topic of a request. `name` is empty for an id that no topic has."""
 
     name: str
     error_code: ErrorCode
@@ -41,6 +62,79 @@ class TopicResult:
     topic_id: TopicId = TopicId(bytes(16))
     partitions: int = -1
     replication_factor: int = -1
+
+
+class ConfigOperation(IntEnum):
+    """What to do with a setting (KIP-339); the numbers are those of the protocol."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One setting. `value`: None only for DELETE; items with commas for APPEND and SUBTRACT."""
+
+    name: str
+    value: str | None = None
+    operation: ConfigOperation = ConfigOperation.SET
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigChanges:
+    """What to alter in one topic. `replaces_all`: what is not named goes back to the default."""
+
+    name: str
+    changes: tuple[ConfigChange, ...]
+    replaces_all: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResult:
+    """What became of the configuration of one topic; with NONE, all that it is afterwards."""
+
+    name: str
+    error_code: ErrorCode
+    error_message: str | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionResult:
+    """What became of one election; with NONE, in which leader epoch the partition is then."""
+
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str | None = None
+    leader_epoch: Epoch = Epoch(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumReplica:
+    """What the leader of the quorum knows of one node. Times: ms since 1970; -1: not known."""
+
+    replica_id: BrokerId
+    log_end_offset: Offset
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1  # it then held all that the leader had
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """The quorum as its leader sees it (KIP-595, KIP-836). `high_watermark`: -1 until known.
+
+    `voter_addresses`: of the control listeners, `host:port`.
+    """
+
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    high_watermark: Offset
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    voter_addresses: Mapping[BrokerId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +177,29 @@ class ControllerClient(Protocol):
     ) -> list[TopicResult]:
         """Create; a result per topic, after the metadata is committed."""
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        """Delete; a result per name, after the metadata is committed."""
+    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
+        """Return the ids that the controller knows; a result per name, in their order."""
+
+    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
+        """Delete; a result per id, in their order, after the metadata is committed."""
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Grow; a result per topic, in their order, after the metadata is committed."""
+
+    async def alter_configs(
+        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        """Alter; a result per topic, in their order, after the metadata is committed."""
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+    ) -> list[ElectionResult]:
+        """Elect; a result per (topic, partition), in their order, after the commit."""
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """Ask the leader of the quorum."""
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]

@@ -13,12 +13,18 @@ from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
     AlterTopicConfigs,
+    CreatePartitions,
     Decision,
     DeleteTopics,
-    GrowTopic,
     IsrResults,
 )
-from quorumlog.metadata_quorum.controller_client import IsrProposal, NewTopic
+from quorumlog.metadata_quorum.controller_client import (
+    ConfigChange,
+    IsrProposal,
+    NewPartitions,
+    NewTopic,
+    TopicConfigChanges,
+)
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.replay import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -45,6 +51,7 @@ STEPS = st.one_of(
     st.tuples(st.just("grow"), NAMES, st.integers(1, 4)),
     st.tuples(st.just("delete"), NAMES),
     st.tuples(st.just("min_isr"), NAMES, st.integers(1, 3)),
+    st.tuples(st.just("prefer"), NAMES, st.integers(0, 1)),
     st.tuples(st.just("alter"), NAMES, st.integers(0, 1), st.integers(0, 15), RARELY, RARELY),
     st.tuples(st.just("alter"), NAMES, st.just(0), st.just(15), st.just(False), st.just(False)),
     st.tuples(st.just("producer_ids"), BROKERS),
@@ -56,6 +63,8 @@ JOIN = st.tuples(
     st.just("alter"), st.just("a"), st.just(0), st.just(7), st.just(False), st.just(False)
 )
 TROUBLES = st.one_of(
+    st.tuples(st.just("prefer"), st.just("a"), st.just(0)),
+    st.tuples(st.just("min_isr"), st.just("a"), st.integers(1, 3)),
     st.tuples(st.just("died"), TROUBLED),
     st.tuples(st.just("come_back"), TROUBLED, st.sampled_from(FATES)),
     LET_IN,
@@ -191,13 +200,29 @@ class World(Bench):
         )
 
     def do_grow(self, name: str, partitions: int) -> None:
-        self.ask(GrowTopic(name=name, partitions=partitions))
+        self.ask(CreatePartitions(topics=(NewPartitions(name=name, count=partitions),)))
 
     def do_delete(self, name: str) -> None:
-        self.ask(DeleteTopics(names=(name,)))
+        topic_id = self.controller.cluster.topic_id(name)
+        self.ask(DeleteTopics(topic_ids=(topic_id or TopicId(b"?" * 16),)))
 
     def do_min_isr(self, name: str, least: int) -> None:
-        self.ask(AlterTopicConfigs(name=name, entries={"min.insync.replicas": str(least)}))
+        change = ConfigChange(name="min.insync.replicas", value=str(least))
+        self.ask(AlterTopicConfigs(topics=(TopicConfigChanges(name=name, changes=(change,)),)))
+
+    def do_prefer(self, name: str, index: int) -> None:
+        before = self.controller.cluster.partition(name, index)
+        [result] = self.elect((name, index))
+        after = self.controller.cluster.partition(name, index)
+        if before is None or after is None:
+            assert result.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif result.error_code is ErrorCode.NONE:
+            assert after.leader_id == after.replicas[0] != before.leader_id
+            assert after.leader_epoch == before.leader_epoch + 1 == result.leader_epoch
+            assert after.isr == before.isr
+        else:
+            assert after == before
+            assert before.leader_id == before.replicas[0] or before.replicas[0] not in before.isr
 
     def do_alter(self, name: str, index: int, mask: int, drifts: bool, reboots: bool) -> None:
         cluster = self.controller.cluster

@@ -7,6 +7,7 @@ from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.handlers.describe_configs import topic_configs
 from quorumlog.broker.handlers.names import is_topic_name, shortened
+from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.io.context import BrokerContext
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
@@ -99,11 +100,10 @@ async def _create(
         results = await context.controller.create_topics(
             wanted, validate_only=request.validate_only
         )
-    except ControllerUnavailable:
-        message = "no controller answered in time; the topic may have been created"
-        timed_out = ErrorCode.REQUEST_TIMED_OUT
+    except ControllerUnavailable as error:
+        error_code, message = unanswered(error, "the topic may have been created")
         return {
-            topic.name: TopicResult(name=topic.name, error_code=timed_out, error_message=message)
+            topic.name: TopicResult(name=topic.name, error_code=error_code, error_message=message)
             for topic in wanted
         }
     created = [result.topic_id for result in results if result.error_code is ErrorCode.NONE]

@@ -1,11 +1,17 @@
-"""DeleteTopics (20): by name, or by id from v6 on (KIP-516)."""
+"""DeleteTopics (20): by name, or by id from v6 on. Source: KIP-516.
+
+The controller turns names into ids once. What is deleted is what had the name then: never a topic
+that was made under that name in the meantime, nor one that has the name of a topic asked by id.
+"""
 
 from collections import Counter
+from typing import Final
 
 from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.handlers.names import shortened
+from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.io.context import BrokerContext
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, TopicResult
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId
 from quorumlog.wire.codec.messages.delete_topics import (
@@ -16,7 +22,9 @@ from quorumlog.wire.codec.messages.delete_topics import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
-FIRST_VERSION_WITH_IDS = 6
+FIRST_VERSION_WITH_IDS: Final = 6
+NAMED_TWICE: Final = "the request names this topic more than once"
+Outcomes = dict[int, DeletableTopicResult]  # by place in the request; absent: not decided yet
 
 
 async def handle(
@@ -27,78 +35,96 @@ async def handle(
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
     else:
         asked = request.topics
-    names = [_name_of(context, topic) for topic in asked]
-    counts: Counter[str | None] = Counter(name for name in names if name is not None)
-    refused = [_refusal(topic, counts[name]) for topic, name in zip(asked, names, strict=True)]
-    refusals = zip(names, refused, strict=True)
-    wanted = sorted({name for name, refusal in refusals if name is not None and refusal is None})
-    results = await _delete(context, header, wanted, request.timeout_ms) if wanted else {}
-    outcomes = [
-        refusal or _outcome(topic, results.get(name) if name is not None else None)
-        for topic, name, refusal in zip(asked, names, refused, strict=True)
-    ]
-    return DeleteTopicsResponse(responses=outcomes)
-
-
-def _name_of(context: BrokerContext, asked: DeleteTopicState) -> str | None:
-    if asked.name is not None:
-        return asked.name
-    return context.image.topic_names.get(TopicId(asked.topic_id))
-
-
-def _refusal(asked: DeleteTopicState, count: int) -> DeletableTopicResult | None:
-    """Refuse what could be meant in two ways: a topic that is gone does not come back."""
-    if (asked.name is not None) == (asked.topic_id != ZERO_TOPIC_ID):
-        message = "a topic is named by its name or by its id: by one of them"
-    elif count > 1:
-        message = "the request names this topic more than once"
+    outcomes = _refuse_ambiguous(asked)
+    last_word, message = ErrorCode.NONE, ""
+    if not context.settings.delete_topic_enable:
+        knows = header.api_version >= 3  # before, there was no such error code
+        last_word = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
     else:
-        return None
-    return DeletableTopicResult(
-        name=asked.name,
-        topic_id=asked.topic_id,
-        error_code=ErrorCode.INVALID_REQUEST,
-        error_message=message,
+        try:
+            await _delete(context, asked, outcomes, request.timeout_ms)
+        except ControllerUnavailable as error:
+            last_word, message = unanswered(error, "the topic may have been deleted")
+    return DeleteTopicsResponse(
+        responses=[
+            outcomes.get(place) or _refusal(topic, last_word, message)
+            for place, topic in enumerate(asked)
+        ]
     )
 
 
+def _refusal(
+    asked: DeleteTopicState, error_code: ErrorCode, message: str | None
+) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=asked.name,
+        topic_id=asked.topic_id,
+        error_code=error_code,
+        error_message=shortened(message),
+    )
+
+
+def _refuse_ambiguous(asked: list[DeleteTopicState]) -> Outcomes:
+    """Refuse what could be meant in two ways: a topic that is gone does not come back."""
+    names = Counter(topic.name for topic in asked)
+    topic_ids = Counter(topic.topic_id for topic in asked)
+    outcomes: Outcomes = {}
+    for place, topic in enumerate(asked):
+        has_name, has_id = topic.name is not None, topic.topic_id != ZERO_TOPIC_ID
+        message = None
+        if has_name == has_id:
+            message = "a topic is named by its name or by its id: by one of them"
+        elif (names[topic.name] if has_name else topic_ids[topic.topic_id]) > 1:
+            message = NAMED_TWICE
+        if message is not None:
+            outcomes[place] = _refusal(topic, ErrorCode.INVALID_REQUEST, message)
+    return outcomes
+
+
 async def _delete(
-    context: BrokerContext, header: RequestHeader, names: list[str], timeout_ms: int
-) -> dict[str, TopicResult]:
-    if not context.settings.delete_topic_enable:
-        knows = header.api_version >= 3  # before, there was no such error code
-        refusal = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
-        return {name: TopicResult(name=name, error_code=refusal) for name in names}
-    ids = {name: topic.topic_id for name in names if (topic := context.image.topics.get(name))}
-    try:
-        results = await context.controller.delete_topics(names)
-    except ControllerUnavailable:
-        timed_out = ErrorCode.REQUEST_TIMED_OUT
-        return {name: TopicResult(name=name, error_code=timed_out) for name in names}
-    gone = [
-        ids[result.name]
-        for result in results
-        if result.error_code is ErrorCode.NONE and result.name in ids
-    ]
+    context: BrokerContext, asked: list[DeleteTopicState], outcomes: Outcomes, timeout_ms: int
+) -> None:
+    """Add the outcome of each topic. Raises ControllerUnavailable: some may be deleted."""
+    wanted = await _find(context, asked, outcomes)
+    counts = Counter(wanted.values())
+    for place, topic_id in list(wanted.items()):
+        if counts[topic_id] > 1:  # once by its name, once by its id
+            outcomes[place] = _refusal(asked[place], ErrorCode.INVALID_REQUEST, NAMED_TWICE)
+            del wanted[place]
+    if not wanted:
+        return
+    results = await context.controller.delete_topics(list(wanted.values()))
+    gone = [result.topic_id for result in results if result.error_code is ErrorCode.NONE]
+    for place, result in zip(wanted, results, strict=True):
+        topic, error_code = asked[place], result.error_code
+        if topic.name is not None and error_code is ErrorCode.UNKNOWN_TOPIC_ID:
+            error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION  # another was faster
+        outcomes[place] = DeletableTopicResult(
+            name=topic.name or result.name or None,
+            topic_id=result.topic_id,
+            error_code=error_code,
+            error_message=shortened(result.error_message),
+        )
     await context.metadata.wait_until(
         lambda image: not any(topic_id in image.topic_names for topic_id in gone),
         timeout_ms=timeout_ms,
     )
-    return {result.name: result for result in results}
 
 
-def _outcome(asked: DeleteTopicState, result: TopicResult | None) -> DeletableTopicResult:
-    if result is None:
-        return DeletableTopicResult(
-            name=None, topic_id=asked.topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID
-        )
-    topic_id = asked.topic_id if asked.topic_id != ZERO_TOPIC_ID else result.topic_id
-    return DeletableTopicResult(
-        name=result.name,
-        topic_id=topic_id,
-        error_code=result.error_code,
-        error_message=shortened(result.error_message),
-    )
+async def _find(
+    context: BrokerContext, asked: list[DeleteTopicState], outcomes: Outcomes
+) -> dict[int, TopicId]:
+    """Return the id at each place that is open; add the outcome of names that no topic has."""
+    open_places = [place for place in range(len(asked)) if place not in outcomes]
+    wanted = {place: TopicId(asked[place].topic_id) for place in open_places}
+    named = {place: name for place in open_places if (name := asked[place].name) is not None}
+    found = await context.controller.find_topics(list(named.values())) if named else []
+    for place, result in zip(named, found, strict=True):
+        wanted[place] = result.topic_id
+        if result.error_code is not ErrorCode.NONE:
+            outcomes[place] = _refusal(asked[place], result.error_code, result.error_message)
+            del wanted[place]
+    return wanted
 
 
 HANDLER = ApiHandler(

@@ -23,19 +23,29 @@ _LONG_MAX: Final = str(2**63 - 1)
 TOPIC_CONFIGS: Final[Mapping[str, tuple[ConfigType, str]]] = MappingProxyType(
     {
         "cleanup.policy": (ConfigType.LIST, "delete"),
+        "compression.gzip.level": (ConfigType.INT, "-1"),
+        "compression.lz4.level": (ConfigType.INT, "9"),
         "compression.type": (ConfigType.STRING, "producer"),
+        "compression.zstd.level": (ConfigType.INT, "3"),
         "delete.retention.ms": (ConfigType.LONG, "86400000"),
         "file.delete.delay.ms": (ConfigType.LONG, "60000"),
         "flush.messages": (ConfigType.LONG, _LONG_MAX),
         "flush.ms": (ConfigType.LONG, _LONG_MAX),
+        "follower.replication.throttled.replicas": (ConfigType.LIST, ""),
         "index.interval.bytes": (ConfigType.INT, "4096"),
+        "leader.replication.throttled.replicas": (ConfigType.LIST, ""),
+        "local.retention.bytes": (ConfigType.LONG, "-2"),
+        "local.retention.ms": (ConfigType.LONG, "-2"),
         "max.compaction.lag.ms": (ConfigType.LONG, _LONG_MAX),
         "max.message.bytes": (ConfigType.INT, "1048588"),
+        "message.timestamp.after.max.ms": (ConfigType.LONG, "3600000"),
+        "message.timestamp.before.max.ms": (ConfigType.LONG, _LONG_MAX),
         "message.timestamp.type": (ConfigType.STRING, "CreateTime"),
         "min.cleanable.dirty.ratio": (ConfigType.DOUBLE, "0.5"),
         "min.compaction.lag.ms": (ConfigType.LONG, "0"),
         "min.insync.replicas": (ConfigType.INT, "1"),
         "preallocate": (ConfigType.BOOLEAN, "false"),
+        "remote.storage.enable": (ConfigType.BOOLEAN, "false"),
         "retention.bytes": (ConfigType.LONG, "-1"),
         "retention.ms": (ConfigType.LONG, "604800000"),
         "segment.bytes": (ConfigType.INT, "1073741824"),
@@ -53,4 +63,6 @@ def broker_default(settings: BrokerSettings, name: str, default: str) -> str:
         return str(settings.min_insync_replicas)
     if name == "max.message.bytes":
         return str(settings.message_max_bytes)
+    if name == "message.timestamp.after.max.ms":
+        return str(settings.log_message_timestamp_after_max_ms)
     return default

@@ -2,8 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+
+# What a request has changed is committed: an answer that waits until this broker shows it, too, is
+# a courtesy. Where the request says no time, it is at most this, as another change may hide ours.
+SEEN_HERE_MS: Final = 1000
 
 
 class ImageWatch:

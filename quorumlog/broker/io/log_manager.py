@@ -134,12 +134,16 @@ class LogManager:
         self._disk.mkdir(path)
         write_partition_metadata(self._disk, path, topic_id)
 
+    def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
+        """Return the settings of a log whose topic has these configurations."""
+        return topic_log_settings(self._log_settings, configs)
+
     def open(
         self, topic_partition: TopicPartition, topic_id: TopicId, configs: Mapping[str, str]
     ) -> tuple[Log, Offset]:
         """Open the log, or make it; return it with its checkpointed high watermark."""
         name, path = str(topic_partition), self._path(str(topic_partition))
-        settings = topic_log_settings(self._log_settings, configs)
+        settings = self.settings_of(configs)
         try:
             if self._disk.exists(path) and read_partition_metadata(self._disk, path) != topic_id:
                 self._set_aside(name)

@@ -74,6 +74,7 @@ class ReplicaSet:
             *(at for at in self.drivers if at.topic in delta.topic_configs),
             *delta.partitions,
         ]
+        self._configure(delta)
         for at in sorted({*delta.partitions, *concerned}):
             self._publish_partition(now_ms, at)
         if delta.brokers:
@@ -113,6 +114,13 @@ class ReplicaSet:
             if driver is not None:
                 self._feed(now_ms, driver, self._published(topic, partition))
         return [at for at, _ in few]
+
+    def _configure(self, delta: ClusterDelta) -> None:
+        """Let open logs go by what their topics say now; logs to open read it then."""
+        for at, driver in self.drivers.items() if delta.topic_configs else ():
+            topic = self.image.topics.get(at.topic)
+            if at.topic in delta.topic_configs and topic is not None:
+                driver.log.settings = self._logs.settings_of(topic.configs)
 
     def _abandon(self, at: TopicPartition, topic_id: TopicId) -> None:
         try:

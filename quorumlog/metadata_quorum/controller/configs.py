@@ -1,9 +1,8 @@
-"""Topic configuration: which names and values are taken, and what a change of them entails.
+"""Topic configuration: which names and values are taken.
 
 An unknown name is refused with the nearest known one. Values are read as Java reads them: without
 blanks around them, booleans in any case, digits of any script. They are kept as they were
-understood. A change of min.insync.replicas clears the ELRs: they were computed with the old number
-(KIP-966).
+understood.
 """
 
 import difflib
@@ -13,17 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.partitions import MIN_INSYNC_REPLICAS
-from quorumlog.metadata_quorum.controller.requests import AlterTopicConfigs, Decision, TopicResults
-from quorumlog.metadata_quorum.controller_client import TopicResult
-from quorumlog.metadata_quorum.image.records import (
-    TOPIC_RESOURCE,
-    Config,
-    MetadataRecord,
-    PartitionChange,
-)
-from quorumlog.metadata_quorum.image.replay import ClusterReplay
-from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import PartitionIndex, TopicId
+from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
 
 Check = Callable[[str], str | None]  # the value -> what is wrong with it, or None
 
@@ -127,11 +116,20 @@ TOPIC_CONFIGS: Final[Mapping[str, Check]] = MappingProxyType(
 )
 
 
+def _alike(name: str) -> list[str]:
+    """Return the few names worth a closer look: that costs 10 us each, and there may be many."""
+    return [
+        known
+        for known in TOPIC_CONFIGS
+        if known[0] == name[:1] and abs(len(known) - len(name)) <= 3
+    ]
+
+
 def config_error(name: str, value: str) -> str | None:
     """Return what is wrong with one entry, or None."""
     check = TOPIC_CONFIGS.get(name)
     if check is None:
-        near = difflib.get_close_matches(name, TOPIC_CONFIGS, n=1)
+        near = difflib.get_close_matches(name, _alike(name), n=1)
         hint = f", did you mean {near[0]}?" if near else ""
         return f"Unknown topic config name: {name}{hint}"
     problem = check(value.strip(_BLANKS))
@@ -163,48 +161,3 @@ def config_records(topic: str, configs: Mapping[str, str]) -> list[MetadataRecor
         Config(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
         for name, value in kept.items()
     ]
-
-
-def decide_topic_configs(
-    cluster: ClusterReplay, request: AlterTopicConfigs
-) -> Decision[TopicResults]:
-    """Change the configuration of one topic, or say what is wrong with it."""
-    topic_id = cluster.topic_id(request.name)
-    if topic_id is None:
-        return _refuse(
-            request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {request.name} is unknown"
-        )
-    problem = configs_error({n: v for n, v in request.entries.items() if v is not None})
-    if problem is not None:
-        return _refuse(request, ErrorCode.INVALID_CONFIG, problem)
-    now = cluster.configs(request.name)
-    wanted = {n: None if v is None else kept_value(n, v) for n, v in request.entries.items()}
-    changed = {n: v for n, v in sorted(wanted.items()) if now.get(n) != v}
-    records: list[MetadataRecord] = []
-    if MIN_INSYNC_REPLICAS in changed:
-        records += _clear_elrs(cluster, request.name, topic_id)
-    records += [
-        Config(resource_type=TOPIC_RESOURCE, resource_name=request.name, name=name, value=value)
-        for name, value in changed.items()
-    ]
-    result = TopicResult(name=request.name, error_code=ErrorCode.NONE, topic_id=topic_id)
-    return Decision(
-        response=TopicResults(results=(result,)),
-        records=() if request.validate_only else tuple(records),
-    )
-
-
-def _clear_elrs(cluster: ClusterReplay, name: str, topic_id: TopicId) -> list[PartitionChange]:
-    """Spare the partitions without an ISR: nothing was committed since, nobody else may lead."""
-    return [
-        PartitionChange(topic_id=topic_id, partition_id=PartitionIndex(index), elr=())
-        for index, partition in enumerate(cluster.partitions(name))
-        if partition.elr and partition.isr
-    ]
-
-
-def _refuse(
-    request: AlterTopicConfigs, error_code: ErrorCode, message: str
-) -> Decision[TopicResults]:
-    result = TopicResult(name=request.name, error_code=error_code, error_message=message)
-    return Decision(response=TopicResults(results=(result,)))

@@ -9,6 +9,7 @@ Liveness (`Sessions`) is soft state, renewed by whatever a broker sends.
 from collections.abc import Callable
 from typing import Final, assert_never
 
+from quorumlog.metadata_quorum.controller.assignments import Assignments
 from quorumlog.metadata_quorum.controller.brokers import (
     BrokerState,
     Sessions,
@@ -18,7 +19,8 @@ from quorumlog.metadata_quorum.controller.brokers import (
     registration_refusal,
     state_of,
 )
-from quorumlog.metadata_quorum.controller.configs import decide_topic_configs
+from quorumlog.metadata_quorum.controller.config_changes import decide_topic_configs
+from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
 from quorumlog.metadata_quorum.controller.losses import loss_since, remark_on
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
@@ -27,11 +29,12 @@ from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     AlterTopicConfigs,
     ControllerRequest,
+    CreatePartitions,
     CreateTopics,
     Decision,
     DeleteTopics,
-    GrowTopic,
-    TopicResults,
+    ElectLeaders,
+    FindTopics,
 )
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
@@ -72,7 +75,9 @@ class Controller:
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
         self._partitions: Final = PartitionDecisions(self.cluster)
-        self._topics: Final = TopicDecisions(self.cluster, settings, draw)
+        assignments = Assignments(self.cluster, draw)
+        self._topics: Final = TopicDecisions(self.cluster, settings, assignments, draw)
+        self._growth: Final = GrowthDecisions(self.cluster, assignments)
         self.hear_all(now_ms)
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
@@ -104,20 +109,30 @@ class Controller:
             case AllocateProducerIds():
                 return decide_producer_ids(self.cluster, request)
             case _:
-                return self._decide_topics(request)
+                return self._decide_for_user(request)
 
-    def _decide_topics(
-        self, request: CreateTopics | DeleteTopics | GrowTopic | AlterTopicConfigs
-    ) -> Decision[TopicResults]:
+    def _decide_for_user(
+        self,
+        request: CreateTopics
+        | FindTopics
+        | DeleteTopics
+        | CreatePartitions
+        | AlterTopicConfigs
+        | ElectLeaders,
+    ) -> Decision[object]:
         match request:
             case CreateTopics():
                 return self._topics.decide_create(request)
+            case FindTopics():
+                return self._topics.decide_find(request)
             case DeleteTopics():
                 return self._topics.decide_delete(request)
-            case GrowTopic():
-                return self._topics.decide_grow(request)
+            case CreatePartitions():
+                return self._growth.decide_create_partitions(request)
             case AlterTopicConfigs():
                 return decide_topic_configs(self.cluster, request)
+            case ElectLeaders():
+                return self._partitions.decide_requested(request)
             case _:
                 assert_never(request)
 

@@ -1,8 +1,9 @@
-"""Who leads a partition and who is in sync: elections, fencing, AlterPartition.
+"""Who leads a partition and who is in sync: elections, fencing, AlterPartition, ElectLeaders.
 
 It refuses an ISR proposed on an older view, by another than the leader, or with a member that may
 have lost records. Elections are clean: with ISR and ELR all dead, a partition stays leaderless.
-Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (ELR).
+Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (ELR), KIP-183 and
+KIP-460 (ElectLeaders).
 """
 
 from collections.abc import Iterator, Set
@@ -11,8 +12,19 @@ from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.losses import Loss
-from quorumlog.metadata_quorum.controller.requests import AlterPartitions, Decision, IsrResults
-from quorumlog.metadata_quorum.controller_client import IsrProposal, IsrResult
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterPartitions,
+    Decision,
+    ElectionResults,
+    ElectLeaders,
+    IsrResults,
+)
+from quorumlog.metadata_quorum.controller_client import (
+    NAMED_PER_REQUEST_MAX,
+    ElectionResult,
+    IsrProposal,
+    IsrResult,
+)
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -65,6 +77,56 @@ class PartitionDecisions:
         leaderless = (one for one in self._all() if one.partition.leader_id == NO_LEADER)
         changes = (self._change(one, one.partition.isr, active) for one in leaderless)
         return [change for change in changes if change is not None]
+
+    def decide_requested(self, request: ElectLeaders) -> Decision[ElectionResults]:
+        """Let preferred leaders lead, where they are in sync; a result per partition."""
+        if len(request.partitions) > NAMED_PER_REQUEST_MAX:
+            error_code = ErrorCode.POLICY_VIOLATION
+            message = f"A request may name at most {NAMED_PER_REQUEST_MAX} partitions"
+            refused = (_not_elected(at, error_code, message) for at in request.partitions)
+            return Decision(response=ElectionResults(results=tuple(refused)))
+        active = active_brokers(self._cluster)
+        outcomes: dict[tuple[str, int], tuple[PartitionChange | None, ElectionResult]] = {}
+        for at in request.partitions:
+            if at not in outcomes:
+                outcomes[at] = self._elect(at, active, unclean=request.unclean)
+        return Decision(
+            response=ElectionResults(results=tuple(outcomes[at][1] for at in request.partitions)),
+            records=tuple(change for change, _ in outcomes.values() if change is not None),
+        )
+
+    def _elect(
+        self, at: tuple[str, int], active: Set[BrokerId], *, unclean: bool
+    ) -> tuple[PartitionChange | None, ElectionResult]:
+        name, index = at
+        topic_id, partition = self._cluster.topic_id(name), self._cluster.partition(name, index)
+        if topic_id is None or partition is None:
+            missing = f"No such partition as {name}-{index}"
+            return None, _not_elected(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, missing)
+        preferred = partition.replicas[0]
+        if partition.leader_id == preferred or (unclean and partition.leader_id != NO_LEADER):
+            return None, _not_elected(at, ErrorCode.ELECTION_NOT_NEEDED, None)
+        if unclean:  # not there yet: see the README
+            return None, _not_elected(
+                at,
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                "this controller elects no leader that may lack committed records",
+            )
+        located = Located(
+            topic_name=name, topic_id=topic_id, index=PartitionIndex(index), partition=partition
+        )
+        if preferred not in partition.isr:
+            return None, _not_elected(
+                at,
+                ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+                f"broker {preferred}, the preferred leader of {name}-{index}, is not in sync",
+            )
+        change = self._change(located, partition.isr, active, prefers_first=True)
+        leader_epoch = Epoch(partition.leader_epoch + 1)
+        elected = ElectionResult(
+            topic=name, partition=index, error_code=ErrorCode.NONE, leader_epoch=leader_epoch
+        )
+        return change, elected
 
     def held_alone_by(self, broker_id: BrokerId) -> list[str]:
         """Name the partitions of which nobody else is known to hold all that is committed."""
@@ -182,15 +244,20 @@ class PartitionDecisions:
         target_isr: tuple[BrokerId, ...],
         active: Set[BrokerId],
         barred: Set[BrokerId] = frozenset(),
+        *,
+        prefers_first: bool = False,
     ) -> PartitionChange | None:
         """Return the record that gives a partition `target_isr` and, if it can, a leader.
 
-        The leader stays while it is in the ISR, whose members are all active. Else the first
-        replica, in order, of the ISR; else, when that is empty, of the ELR, in which nobody of
-        `barred` stays. None: nothing changes.
+        The leader stays while it is in the ISR, whose members are all active; with `prefers_first`
+        only where the first replica is not in it. Else the first replica, in order, of the ISR;
+        else, when that is empty, of the ELR, in which no broker of `barred` stays. None: nothing
+        changes.
         """
         partition = located.partition
         isr, leader = target_isr, partition.leader_id
+        if prefers_first and partition.replicas[0] in isr:
+            leader = partition.replicas[0]
         held = {*partition.isr, *partition.elr} - barred
         if leader not in isr:
             pool = isr or held
@@ -236,6 +303,12 @@ def _new_partition_epoch(located: Located) -> PartitionChange:
     # docs/decisions/0016-a-refused-isr-proposal-is-void.md
     """
     return PartitionChange(topic_id=located.topic_id, partition_id=located.index)
+
+
+def _not_elected(at: tuple[str, int], error_code: ErrorCode, message: str | None) -> ElectionResult:
+    return ElectionResult(
+        topic=at[0], partition=at[1], error_code=error_code, error_message=message
+    )
 
 
 def _refused(proposal: IsrProposal, error_code: ErrorCode) -> IsrResult:

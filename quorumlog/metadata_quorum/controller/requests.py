@@ -1,21 +1,24 @@
 """What the active controller is asked, and how it answers: frozen, because it travels as CBOR."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
+    ConfigResult,
+    ElectionResult,
     IsrProposal,
     IsrResult,
+    NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, TopicId
 
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 
@@ -29,28 +32,58 @@ class CreateTopics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopics:
-    """Delete by name."""
+class FindTopics:
+    """Ask for the ids of topics: `DeleteTopics` takes nothing else."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GrowTopic:
-    """Raise the number of partitions of one topic to `partitions`."""
+class DeleteTopics:
+    """Delete by id, so that neither a repetition nor a late copy meets another topic (KIP-516)."""
 
-    name: str
-    partitions: int
+    topic_ids: tuple[TopicId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatePartitions:
+    """Grow each topic on its own: one may fail beside another (KIP-195)."""
+
+    topics: tuple[NewPartitions, ...]
     validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterTopicConfigs:
-    """Set (a value) or delete (None) entries of one topic's configuration (KIP-339)."""
+    """Alter each topic's configuration on its own: one may fail beside another (KIP-339)."""
 
-    name: str
-    entries: Mapping[str, str | None]
+    topics: tuple[TopicConfigChanges, ...]
     validate_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigResults:
+    """A result per topic, in the order of the request."""
+
+    results: tuple[ConfigResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectLeaders:
+    """Let the first replica of each (topic, partition) lead (KIP-183, KIP-460).
+
+    `unclean`: elect for those without a leader one that may lack records.
+    """
+
+    partitions: tuple[tuple[str, int], ...]
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionResults:
+    """A result per partition, in the order of the request."""
+
+    results: tuple[ElectionResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +126,23 @@ class ProducerIdsReply:
     block: ProducerIdBlock = field(default_factory=lambda: ProducerIdBlock(first=-1, count=0))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeQuorum:
+    """Ask how far each node has replicated the metadata log.
+
+    It goes to the active controller as the others do, but is answered by that node's quorum.
+    """
+
+
 ControllerRequest = (
     BrokerRegistration
     | BrokerHeartbeat
     | CreateTopics
+    | FindTopics
     | DeleteTopics
-    | GrowTopic
+    | CreatePartitions
     | AlterTopicConfigs
+    | ElectLeaders
     | AlterPartitions
     | AllocateProducerIds
 )

@@ -1,76 +1,83 @@
-"""Create, grow and delete topics.
+"""Create, find and delete topics.
 
 It refuses, with Kafka's codes and in Kafka's order: bad or clashing names, existing topics, bad
 configurations, counts that make no sense, assignments to brokers that are not there.
-Sources: KIP-4 (admin requests), KIP-464 (-1 means the default), KAFKA-14996 (a request too big for
-one batch is refused, rather than bring down one controller after another).
+Sources: KIP-4 (admin requests), KIP-464 (-1 means the default), KIP-516 (a topic is deleted by its
+id), KAFKA-14996 (a request too big for one batch is refused, rather than bring down one controller
+after another).
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from quorumlog.metadata_quorum.controller.brokers import active_brokers
+from quorumlog.metadata_quorum.controller.assignments import Assignments, Replicas
 from quorumlog.metadata_quorum.controller.configs import config_records, configs_error
-from quorumlog.metadata_quorum.controller.placement import place_replicas
+from quorumlog.metadata_quorum.controller.refusals import (
+    TopicRefused,
+    check_named,
+    check_partitions,
+    check_records,
+    duplicate_topic,
+    refused_whole,
+    unknown_topic,
+)
 from quorumlog.metadata_quorum.controller.requests import (
     CreateTopics,
     Decision,
     DeleteTopics,
-    GrowTopic,
+    FindTopics,
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import NewTopic, TopicResult
-from quorumlog.metadata_quorum.image.records import (
-    MetadataRecord,
-    Partition,
-    RemoveTopic,
-    Topic,
-)
+from quorumlog.metadata_quorum.image.records import MetadataRecord, RemoveTopic, Topic
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
+from quorumlog.wire.codec.identifiers import TopicId
 
 NAME_LENGTH_MAX: Final = 249  # with "-" and a partition, a directory name of 255 bytes
-PARTITIONS_PER_REQUEST_MAX: Final = 10_000
-RECORDS_PER_REQUEST_MAX: Final = 10_000
 METADATA_TOPIC: Final = "__cluster_metadata"
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
-
-
-class TopicRefused(Exception):
-    """A request for one topic that is refused: becomes its result."""
-
-    def __init__(self, error_code: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error_code = error_code
 
 
 class TopicDecisions:
     """Decides about topics; mutates nothing. `draw(n)` gives n random bytes."""
 
     def __init__(
-        self, cluster: ClusterReplay, settings: ControllerSettings, draw: Callable[[int], bytes]
+        self,
+        cluster: ClusterReplay,
+        settings: ControllerSettings,
+        assignments: Assignments,
+        draw: Callable[[int], bytes],
     ) -> None:
         self._cluster: Final = cluster
         self._settings: Final = settings
+        self._assignments: Final = assignments
         self._draw: Final = draw
 
     def decide_create(self, request: CreateTopics) -> Decision[TopicResults]:
-        """Create what can be created; a result per topic."""
-        names = [topic.name for topic in request.topics]
+        """Create what can be created; a result per topic, in the order of the request."""
+        try:
+            check_named(len(request.topics))
+            check_partitions(sum(map(self._wanted_partitions, request.topics)))
+        except TopicRefused as refusal:
+            return refused_whole(refusal, (topic.name for topic in request.topics))
+        counts = Counter(topic.name for topic in request.topics)
         taken = {name.replace(".", "_"): name for name in self._cluster.topic_names()}
         records: list[MetadataRecord] = []
         results = []
         for topic in request.topics:
             try:
-                _check_single(topic.name, names)
+                if counts[topic.name] > 1:
+                    raise duplicate_topic()
                 self._check_name(topic.name, taken)
                 topic_records, result = self._create(topic)
-                _check_room(len(records) + len(topic_records))
+                check_records(len(records) + len(topic_records))
             except TopicRefused as refusal:
-                results.append(_result(topic.name, refusal))
+                results.append(refusal.result_of(topic.name))
                 continue
             taken[topic.name.replace(".", "_")] = topic.name
             records += topic_records
@@ -80,37 +87,52 @@ class TopicDecisions:
             records=() if request.validate_only else tuple(records),
         )
 
+    def decide_find(self, request: FindTopics) -> Decision[TopicResults]:
+        """Say which id each name has: a result per name, in the order of the request."""
+        try:
+            check_named(len(request.names))
+        except TopicRefused as refusal:
+            return refused_whole(refusal, request.names)
+        return Decision(response=TopicResults(results=tuple(map(self._find, request.names))))
+
+    def _find(self, name: str) -> TopicResult:
+        topic_id = self._cluster.topic_id(name)
+        if topic_id is None:
+            return unknown_topic().result_of(name)
+        return TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
+
     def decide_delete(self, request: DeleteTopics) -> Decision[TopicResults]:
-        """Delete what exists; a result per name."""
+        """Delete what exists; a result per id, in the order of the request.
+
+        By id alone: another topic that has the name by now was not meant (KIP-516).
+        """
+        try:
+            check_named(len(request.topic_ids))
+        except TopicRefused as refusal:
+            whole = tuple(_result_by_id(refusal, topic_id) for topic_id in request.topic_ids)
+            return Decision(response=TopicResults(results=whole))
+        counts = Counter(request.topic_ids)
         records: list[MetadataRecord] = []
         results = []
-        for name in request.names:
-            topic_id = self._cluster.topic_id(name)
-            if request.names.count(name) > 1:
-                refusal = TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-                results.append(_result(name, refusal))
-            elif topic_id is None:
-                unknown = TopicRefused(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    "This server does not host this topic-partition.",
-                )
-                results.append(_result(name, unknown))
+        for topic_id in request.topic_ids:
+            name = self._cluster.topic_name(topic_id)
+            if counts[topic_id] > 1:
+                twice = TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
+                results.append(_result_by_id(twice, topic_id))
+            elif name is None:
+                message = "This server does not host this topic ID."
+                unknown = TopicRefused(ErrorCode.UNKNOWN_TOPIC_ID, message)
+                results.append(_result_by_id(unknown, topic_id))
             else:
                 records.append(RemoveTopic(topic_id=topic_id))
                 done = TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
                 results.append(done)
         return Decision(response=TopicResults(results=tuple(results)), records=tuple(records))
 
-    def decide_grow(self, request: GrowTopic) -> Decision[TopicResults]:
-        """Add partitions behind the last one."""
-        try:
-            records, result = self._grow(request)
-        except TopicRefused as refusal:
-            return Decision(response=TopicResults(results=(_result(request.name, refusal),)))
-        return Decision(
-            response=TopicResults(results=(result,)),
-            records=() if request.validate_only else tuple(records),
-        )
+    def _wanted_partitions(self, topic: NewTopic) -> int:
+        if topic.assignments:
+            return len(topic.assignments)
+        return self._settings.num_partitions if topic.partitions == -1 else max(0, topic.partitions)
 
     def _check_name(self, name: str, taken: Mapping[str, str]) -> None:
         problem = name_error(name)
@@ -134,7 +156,7 @@ class TopicDecisions:
         if problem is not None:
             raise TopicRefused(ErrorCode.INVALID_CONFIG, problem)
         if topic.assignments:
-            assignments = self._check_assignments(topic)
+            assignments = self._assigned(topic)
         else:
             partitions = _count(
                 topic.partitions,
@@ -148,10 +170,10 @@ class TopicDecisions:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 "Replication factor",
             )
-            assignments = self._place(partitions, replication_factor)
+            assignments = self._assignments.place(partitions, replication_factor)
         topic_id = self._new_topic_id()
         records: list[MetadataRecord] = [Topic(name=topic.name, topic_id=topic_id)]
-        records += self._partition_records(topic_id, 0, assignments)
+        records += self._assignments.records(topic_id, assignments)
         records += config_records(topic.name, topic.configs)
         result = TopicResult(
             name=topic.name,
@@ -162,35 +184,7 @@ class TopicDecisions:
         )
         return records, result
 
-    def _grow(self, request: GrowTopic) -> tuple[list[MetadataRecord], TopicResult]:
-        topic_id = self._cluster.topic_id(request.name)
-        if topic_id is None:
-            raise TopicRefused(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                "This server does not host this topic-partition.",
-            )
-        existing = self._cluster.partitions(request.name)
-        if request.partitions <= len(existing):
-            raise TopicRefused(
-                ErrorCode.INVALID_PARTITIONS,
-                f"The topic {request.name} currently has {len(existing)} partition(s); "
-                f"{request.partitions} would not be an increase.",
-            )
-        replication_factor = len(existing[0].replicas)
-        assignments = self._place(
-            request.partitions - len(existing), replication_factor, first_partition=len(existing)
-        )
-        records = self._partition_records(topic_id, len(existing), assignments)
-        result = TopicResult(
-            name=request.name,
-            error_code=ErrorCode.NONE,
-            topic_id=topic_id,
-            partitions=request.partitions,
-            replication_factor=replication_factor,
-        )
-        return records, result
-
-    def _check_assignments(self, topic: NewTopic) -> list[tuple[BrokerId, ...]]:
+    def _assigned(self, topic: NewTopic) -> list[Replicas]:
         if topic.partitions != -1 or topic.replication_factor != -1:
             raise TopicRefused(
                 ErrorCode.INVALID_REQUEST,
@@ -203,79 +197,8 @@ class TopicDecisions:
                 "partitions should be a consecutive 0-based integer sequence",
             )
         assignments = [tuple(topic.assignments[i]) for i in range(len(topic.assignments))]
-        for index, replicas in enumerate(assignments):
-            self._check_assignment(index, replicas, len(assignments[0]))
+        self._assignments.check(assignments, len(assignments[0]))
         return assignments
-
-    def _check_assignment(
-        self, index: int, replicas: tuple[BrokerId, ...], replication_factor: int
-    ) -> None:
-        problem = None
-        unknown = [replica for replica in replicas if replica not in self._cluster.brokers]
-        if not replicas:
-            problem = "The manual partition assignment includes an empty replica list."
-        elif len({*replicas}) != len(replicas):
-            problem = "The manual partition assignment includes a broker more than once."
-        elif len(replicas) != replication_factor:
-            problem = f"Partition {index} has a replication factor of its own."
-        elif unknown:
-            problem = (
-                f"The manual partition assignment includes broker {unknown[0]}, "
-                "but no such broker is registered."
-            )
-        elif not {*replicas} & active_brokers(self._cluster):
-            problem = (
-                "All brokers specified in the manual partition assignment for partition "
-                f"{index} are fenced or in controlled shutdown."
-            )
-        if problem is not None:
-            raise TopicRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-
-    def _place(
-        self, partitions: int, replication_factor: int, first_partition: int = 0
-    ) -> list[tuple[BrokerId, ...]]:
-        _check_size(partitions)
-        usable = sorted(active_brokers(self._cluster))
-        registered = len(self._cluster.brokers)
-        problem = None
-        if not usable:
-            problem = "All brokers are currently fenced."
-        elif replication_factor > registered:
-            problem = (
-                f"The target replication factor of {replication_factor} cannot be reached "
-                f"because only {registered} broker(s) are registered."
-            )
-        if problem is not None:
-            raise TopicRefused(
-                ErrorCode.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {replication_factor} time(s): {problem}",
-            )
-        return place_replicas(
-            usable,
-            sorted({*self._cluster.brokers} - {*usable}),
-            partitions=partitions,
-            replication_factor=replication_factor,
-            first_partition=first_partition,
-            start=int.from_bytes(self._draw(4), "big"),
-        )
-
-    def _partition_records(
-        self, topic_id: TopicId, first: int, assignments: list[tuple[BrokerId, ...]]
-    ) -> list[MetadataRecord]:
-        active = active_brokers(self._cluster)
-        records: list[MetadataRecord] = []
-        for index, replicas in enumerate(assignments, start=first):
-            isr = tuple(replica for replica in replicas if replica in active)
-            records.append(
-                Partition(
-                    topic_id=topic_id,
-                    partition_id=PartitionIndex(index),
-                    replicas=replicas,
-                    isr=isr,
-                    leader=isr[0],
-                )
-            )
-        return records
 
     def _new_topic_id(self) -> TopicId:
         """Draw a version 4 UUID: none that KRaft reserves, and no dash first in its base64 text."""
@@ -315,26 +238,5 @@ def _count(asked: int, default: int, error_code: ErrorCode, what: str) -> int:
     return asked
 
 
-def _check_single(name: str, names: list[str]) -> None:
-    if names.count(name) > 1:
-        raise TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-
-
-def _check_room(records: int) -> None:
-    if records > RECORDS_PER_REQUEST_MAX:
-        raise TopicRefused(
-            ErrorCode.POLICY_VIOLATION,
-            f"A request may create at most {RECORDS_PER_REQUEST_MAX} records",
-        )
-
-
-def _check_size(partitions: int) -> None:
-    if partitions > PARTITIONS_PER_REQUEST_MAX:
-        raise TopicRefused(
-            ErrorCode.POLICY_VIOLATION,
-            f"A request may create at most {PARTITIONS_PER_REQUEST_MAX} partitions",
-        )
-
-
-def _result(name: str, refusal: TopicRefused) -> TopicResult:
-    return TopicResult(name=name, error_code=refusal.error_code, error_message=str(refusal))
+def _result_by_id(refusal: TopicRefused, topic_id: TopicId) -> TopicResult:
+    return replace(refusal.result_of(""), topic_id=topic_id)

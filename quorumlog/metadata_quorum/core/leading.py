@@ -131,8 +131,7 @@ class Leading(QuorumState):
             self._maybe_hold_the_quorum(role, request.replica_id)
         else:
             progress = self._observer_progress(role, request.replica_id)
-        progress.fetch_offset = request.fetch_offset
-        progress.last_fetch_ms = self._now_ms
+        progress.fetched(self._now_ms, request.fetch_offset, self.log_end_offset)
 
     def _observer_progress(self, role: Leader, observer_id: BrokerId) -> Progress:
         """Find or make it; dict order is that of the last fetch, the oldest first."""

@@ -64,6 +64,18 @@ class Progress:
 
     fetch_offset: Offset = UNKNOWN_OFFSET  # it holds all below; a voter, durably
     last_fetch_ms: int | None = None
+    caught_up_ms: int | None = None  # when it last held all that we had
+    leader_end_then: Offset = UNKNOWN_OFFSET  # our log end at its last fetch
+
+    def fetched(self, now_ms: int, fetch_offset: Offset, leader_end: Offset) -> None:
+        """Take over a valid fetch (KIP-836). The offset may go back: a disk was lost."""
+        if fetch_offset >= leader_end:
+            self.caught_up_ms = now_ms
+        elif self.last_fetch_ms is not None and fetch_offset >= self.leader_end_then:
+            # It now holds what we had at its last fetch: it had caught up with that moment.
+            self.caught_up_ms = max(self.caught_up_ms or self.last_fetch_ms, self.last_fetch_ms)
+        self.fetch_offset, self.last_fetch_ms = fetch_offset, now_ms
+        self.leader_end_then = leader_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

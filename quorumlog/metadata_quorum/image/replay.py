@@ -60,7 +60,7 @@ class ClusterReplay:
         self.end_offset = image.end_offset
         self.next_producer_id = image.next_producer_id
         self._changed_brokers: set[BrokerId] = set()
-        self._changed_partitions: set[TopicPartition] = set()
+        self._changed_partitions: dict[str, set[int]] = {}  # by topic
         self._changed_configs: set[str] = set()
         self._deleted_topics: dict[str, TopicId] = {}
 
@@ -85,6 +85,11 @@ class ClusterReplay:
     def partitions(self, name: str) -> tuple[PartitionImage, ...]:
         """Return the partitions of a known topic, by index."""
         return tuple(self._topics[name].partitions)
+
+    def partition_count(self, name: str) -> int:
+        """Return how many partitions a topic has; 0 if there is none of this name."""
+        topic = self._topics.get(name)
+        return 0 if topic is None else len(topic.partitions)
 
     def partition(self, name: str, index: int) -> PartitionImage | None:
         """Return one partition, or None."""
@@ -150,7 +155,11 @@ class ClusterReplay:
         )
         delta = ClusterDelta(
             brokers=frozenset(self._changed_brokers),
-            partitions=frozenset(self._changed_partitions),
+            partitions=frozenset(
+                TopicPartition(name, index)
+                for name, indexes in self._changed_partitions.items()
+                for index in indexes
+            ),
             deleted_topics=dict(self._deleted_topics),
             topic_configs=frozenset(self._changed_configs),
         )
@@ -232,7 +241,7 @@ class ClusterReplay:
         )
         check_partition(partition)
         topic.partitions.append(partition)
-        self._changed_partitions.add(TopicPartition(topic.name, record.partition_id))
+        self._changed_partitions.setdefault(topic.name, set()).add(record.partition_id)
 
     def _change_partition(self, record: records.PartitionChange) -> None:
         topic = self._open(record.topic_id)
@@ -249,7 +258,7 @@ class ClusterReplay:
         )
         check_partition(partition)
         topic.partitions[record.partition_id] = partition
-        self._changed_partitions.add(TopicPartition(topic.name, record.partition_id))
+        self._changed_partitions.setdefault(topic.name, set()).add(record.partition_id)
 
     def _remove_topic(self, topic_id: TopicId) -> None:
         name = self._topic_names.pop(topic_id, None)
@@ -257,7 +266,7 @@ class ClusterReplay:
         if name is None:
             return
         del self._topics[name]
-        self._changed_partitions -= {tp for tp in self._changed_partitions if tp.topic == name}
+        self._changed_partitions.pop(name, None)
         self._changed_configs.discard(name)
         was = self._published.topics.get(name)
         if was is not None and was.topic_id == topic_id:  # nobody heard of one that came and went

@@ -1,44 +1,66 @@
 """The way from any node to the active controller: directly if it is this one, else over HTTP.
 
-It follows the leader as this node knows it, and asks again when it was the wrong one, did not
-answer, or went away, until the request's time is up. So a request may take effect more than once;
-what may not is refused by the controller the second time.
+It follows the leader as this node knows it, and asks again when that was the wrong one or went
+away, until the request's time is up. So a request may take effect more than once; what may not is
+refused by the controller the second time. A broker's own requests are small and are repeated when
+the leader is silent, too. A user's request is not: it may be what keeps the leader busy.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
     AlterTopicConfigs,
+    ConfigResults,
     ControllerRequest,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    GrowTopic,
+    DescribeQuorum,
+    ElectionResults,
+    ElectLeaders,
+    FindTopics,
     IsrResults,
     ProducerIdsReply,
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
+    NAMED_PER_REQUEST_MAX,
     BrokerHeartbeat,
     BrokerRegistration,
+    ConfigResult,
     ControllerUnavailable,
+    ElectionResult,
     HeartbeatReply,
     IsrProposal,
     IsrResult,
+    NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    QuorumDescription,
     RegistrationReply,
+    RequestTooLarge,
+    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.metadata_quorum.io.rpc import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
+Askable = ControllerRequest | DescribeQuorum
 RETRY_S: Final = (0.02, 0.5)  # first, last
+_OF_USERS: Final = (
+    CreateTopics,
+    FindTopics,
+    DeleteTopics,
+    CreatePartitions,
+    AlterTopicConfigs,
+    ElectLeaders,
+)
 
 
 class LeaderWatch:
@@ -58,9 +80,13 @@ class LeaderWatch:
         """Return at the next change, or after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
+                await self.change()
         except TimeoutError:
             return
+
+    def change(self) -> Coroutine[Any, Any, object]:
+        """Return what ends at the next change from now on: of the leader, or of its epoch."""
+        return self._changed.wait()
 
 
 class QuorumControllerClient:
@@ -71,8 +97,8 @@ class QuorumControllerClient:
         *,
         node_id: BrokerId,
         leader: LeaderWatch,
-        ask_local: Callable[[ControllerRequest], Awaitable[object]],
-        ask_remote: Callable[[BrokerId, ControllerRequest, int], Awaitable[object]],
+        ask_local: Callable[[Askable], Awaitable[object]],
+        ask_remote: Callable[[BrokerId, Askable, int], Awaitable[object]],
         request_timeout_ms: int,
         attempt_timeout_ms: int,
     ) -> None:
@@ -87,24 +113,54 @@ class QuorumControllerClient:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """See ControllerClient."""
+        _check_named(len(topics))
         request = CreateTopics(topics=tuple(topics), validate_only=validate_only)
         response: TopicResults = await self._ask(request)
         return list(response.results)
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
+    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
         """See ControllerClient."""
-        response: TopicResults = await self._ask(DeleteTopics(names=tuple(names)))
+        _check_named(len(names))
+        response: TopicResults = await self._ask(FindTopics(names=tuple(names)))
         return list(response.results)
 
-    async def grow_topic(self, request: GrowTopic) -> TopicResult:
-        """Add partitions to a topic; answered after the commit."""
-        response: TopicResults = await self._ask(request)
-        return response.results[0]
+    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
+        """See ControllerClient."""
+        _check_named(len(topic_ids))
+        response: TopicResults = await self._ask(DeleteTopics(topic_ids=tuple(topic_ids)))
+        return list(response.results)
 
-    async def alter_topic_configs(self, request: AlterTopicConfigs) -> TopicResult:
-        """Change the configuration of a topic; answered after the commit."""
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """See ControllerClient."""
+        _check_named(len(topics))
+        request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
         response: TopicResults = await self._ask(request)
-        return response.results[0]
+        return list(response.results)
+
+    async def alter_configs(
+        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        """See ControllerClient."""
+        _check_named(len(topics) + sum(len(topic.changes) for topic in topics))
+        request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
+        response: ConfigResults = await self._ask(request)
+        return list(response.results)
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+    ) -> list[ElectionResult]:
+        """See ControllerClient."""
+        _check_named(len(partitions))
+        request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
+        response: ElectionResults = await self._ask(request)
+        return list(response.results)
+
+    async def describe_quorum(self) -> QuorumDescription:
+        """See ControllerClient."""
+        description: QuorumDescription = await self._ask(DescribeQuorum())
+        return description
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]
@@ -132,7 +188,7 @@ class QuorumControllerClient:
         reply: HeartbeatReply = await self._ask(heartbeat)
         return reply
 
-    async def _ask(self, request: ControllerRequest) -> Any:
+    async def _ask(self, request: Askable) -> Any:
         """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
         reason: Exception | None = None
         backoff_s = RETRY_S[0]
@@ -141,6 +197,8 @@ class QuorumControllerClient:
                 while True:
                     try:
                         return await self._ask_leader(request)
+                    except RpcTooLarge as error:
+                        raise RequestTooLarge(str(error)) from error
                     except (NotController, RpcFailed) as error:
                         reason = error
                     await self._leader.wait(backoff_s)
@@ -150,10 +208,35 @@ class QuorumControllerClient:
                 f"no active controller answered within {self._request_timeout_s} s: {reason}"
             ) from reason
 
-    async def _ask_leader(self, request: ControllerRequest) -> object:
+    async def _ask_leader(self, request: Askable) -> object:
         leader_id = self._leader.leader_id
         if leader_id == self._node_id:
             return await self._ask_local(request)
         if leader_id == NO_LEADER:
             raise NotController("nobody is known to lead the quorum")
+        if isinstance(request, _OF_USERS):
+            return await self._ask_while_it_leads(leader_id, request)
         return await self._ask_remote(leader_id, request, self._attempt_timeout_ms)
+
+    async def _ask_while_it_leads(self, leader_id: BrokerId, request: Askable) -> object:
+        """Ask once, for all the time there is. Raises NotController when the leader changes."""
+        timeout_ms = int(self._request_timeout_s * 1000)
+        answer = asyncio.ensure_future(self._ask_remote(leader_id, request, timeout_ms))
+        change = asyncio.ensure_future(self._leader.change())
+        try:
+            await asyncio.wait({answer, change}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            raise NotController(f"node {leader_id} was silent until it led no more")
+        finally:
+            answer.cancel()
+            change.cancel()
+            await asyncio.gather(answer, change, return_exceptions=True)
+
+
+def _check_named(count: int) -> None:
+    """Raise RequestTooLarge for what the controller would refuse, before it is busy reading it."""
+    if count > NAMED_PER_REQUEST_MAX:
+        raise RequestTooLarge(
+            f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
+        )

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.controller.requests import ControllerRequest, DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -23,6 +23,7 @@ from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.committed import CommittedImage
 from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
+from quorumlog.metadata_quorum.io.description import describe_quorum
 from quorumlog.metadata_quorum.io.driver import Driver
 from quorumlog.metadata_quorum.io.election_store import ElectionStore
 from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
@@ -99,7 +100,7 @@ class MetadataQuorum:
         self.controller: Final = QuorumControllerClient(
             node_id=settings.node_id,
             leader=self._leader,
-            ask_local=self._driver.ask,
+            ask_local=self._ask_local,
             ask_remote=self._ask_remote,
             request_timeout_ms=settings.controller_request_timeout_ms,
             attempt_timeout_ms=settings.quorum.controller_quorum_request_timeout_ms,
@@ -250,14 +251,19 @@ class MetadataQuorum:
             if isinstance(request, _QUORUM_REQUESTS):
                 response, records = await self._driver.request(request)
                 return Answer(response=response, records=records)
-            return Answer(response=await self._driver.ask(request))
+            return Answer(response=await self._ask_local(request))
         except Stopped:
             return Answer(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         except NotController:
             return Answer(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
+    async def _ask_local(self, request: ControllerRequest | DescribeQuorum) -> object:
+        if isinstance(request, DescribeQuorum):
+            return describe_quorum(self._quorum, self.settings.voters, now_ms=self._driver.now_ms())
+        return await self._driver.ask(request)
+
     async def _ask_remote(
-        self, leader_id: BrokerId, request: ControllerRequest, timeout_ms: int
+        self, leader_id: BrokerId, request: ControllerRequest | DescribeQuorum, timeout_ms: int
     ) -> object:
         address = self.settings.voters[leader_id]
         response, _ = await self._rpc.call(address, request, timeout_ms=timeout_ms)

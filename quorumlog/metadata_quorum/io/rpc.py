@@ -23,6 +23,7 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
     HeartbeatReply,
+    QuorumDescription,
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.core import messages
@@ -53,10 +54,13 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
         "RegisterBroker": (BrokerRegistration, RegistrationReply),
         "BrokerHeartbeat": (BrokerHeartbeat, HeartbeatReply),
         "CreateTopics": (requests.CreateTopics, requests.TopicResults),
+        "FindTopics": (requests.FindTopics, requests.TopicResults),
         "DeleteTopics": (requests.DeleteTopics, requests.TopicResults),
-        "CreatePartitions": (requests.GrowTopic, requests.TopicResults),
-        "AlterConfigs": (requests.AlterTopicConfigs, requests.TopicResults),
+        "CreatePartitions": (requests.CreatePartitions, requests.TopicResults),
+        "AlterConfigs": (requests.AlterTopicConfigs, requests.ConfigResults),
+        "ElectLeaders": (requests.ElectLeaders, requests.ElectionResults),
         "AlterPartition": (requests.AlterPartitions, requests.IsrResults),
+        "DescribeQuorum": (requests.DescribeQuorum, QuorumDescription),
         "AllocateProducerIds": (requests.AllocateProducerIds, requests.ProducerIdsReply),
     }
 )
@@ -70,6 +74,10 @@ class RpcFailed(Exception):
     def __init__(self, message: str, error_code: ErrorCode = ErrorCode.NETWORK_EXCEPTION) -> None:
         super().__init__(message)
         self.error_code = error_code
+
+
+class RpcTooLarge(RpcFailed):
+    """The request was not sent: no node takes as many bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +206,14 @@ class RpcClient:
             "sender_id": self._node_id,
             "body": to_plain(request),
         }
+        content = cbor2.dumps(envelope)
+        if len(content) > REQUEST_BYTES_MAX:
+            raise RpcTooLarge(f"{name}: {len(content)} bytes, where {REQUEST_BYTES_MAX} may be")
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         try:
             async with self.session.post(
                 f"http://{address}/rpc/{name}",
-                data=cbor2.dumps(envelope),
+                data=content,
                 timeout=timeout,
                 allow_redirects=False,  # the secret is for this address alone
             ) as answer:

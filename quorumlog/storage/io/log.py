@@ -58,7 +58,7 @@ class Log:
     ) -> None:
         """Use `Log.open`."""
         self.directory: Final = directory
-        self.settings: Final = settings
+        self.settings = settings  # may be replaced; each segment's index keeps its own, as in Kafka
         self.epochs: Final = epochs
         self._disk = disk
         self._segments = segments
@@ -91,7 +91,7 @@ class Log:
             loaded = load_log(disk, directory, settings, clean=clean, recovery_point=recovery_point)
         except OSError as error:
             raise StorageError(f"cannot open the log in {directory}: {error}") from error
-        segments = SegmentList(disk, directory, settings, loaded.segments)
+        segments = SegmentList(disk, directory, loaded.segments)
         log = cls(disk, directory, settings, segments=segments, epochs=loaded.epochs)
         if log_start_offset is not None and log_start_offset > log.log_end_offset:
             log.truncate_fully_and_start_at(log_start_offset)  # it lost records that were deleted
@@ -190,7 +190,7 @@ class Log:
 
     def _roll(self, base_offset: int) -> None:
         try:
-            self._segments.roll(base_offset)
+            self._segments.roll(base_offset, self.settings)
         except OSError as error:
             if self._segments.has_file(base_offset):  # it would end the log at the next start
                 raise self._fail("start a segment", error) from error
@@ -361,7 +361,7 @@ class Log:
 
     def _restart_at(self, offset: int) -> None:
         with self._fatal("truncate"):
-            self._segments.restart_at(offset)
+            self._segments.restart_at(offset, self.settings)
             self._set_end(offset)
             self._log_start_offset = self._flushed_offset = offset
             self.epochs.clear()

@@ -25,12 +25,9 @@ class SegmentList:
     its name: a crash that left it torn would end the log there.
     """
 
-    def __init__(
-        self, disk: Disk, directory: str, settings: LogSettings, segments: list[Segment]
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, segments: list[Segment]) -> None:
         self._disk = disk
         self._directory = directory
-        self._settings: Final = settings
         self._segments = segments
         self.active = segments[-1]
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
@@ -76,9 +73,9 @@ class SegmentList:
         """Whether a `.log` file has this name."""
         return self._disk.exists(segment_path(self._directory, base_offset))
 
-    def roll(self, base_offset: int) -> None:
+    def roll(self, base_offset: int, settings: LogSettings) -> None:
         """Append to a new segment from now on. If it raises, an empty file may be left."""
-        segment = Segment.create(self._disk, self._directory, base_offset, self._settings)
+        segment = Segment.create(self._disk, self._directory, base_offset, settings)
         self.active.index.seal()
         self._unwritten.append(self.active)
         self._segments.append(segment)
@@ -114,12 +111,12 @@ class SegmentList:
         self._forget(self.active)
         return self.active.truncate_to(offset)
 
-    def restart_at(self, offset: int) -> None:
+    def restart_at(self, offset: int, settings: LogSettings) -> None:
         """Drop everything, durably; go on with an empty segment at `offset`."""
         self.unlink(self.rename_dead())
         while self._segments:
             self._delete(-1)
-        self.active = Segment.create(self._disk, self._directory, offset, self._settings)
+        self.active = Segment.create(self._disk, self._directory, offset, settings)
         self._segments.append(self.active)
         self._disk.fsync_dir(self._directory)
 

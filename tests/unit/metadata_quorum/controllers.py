@@ -6,24 +6,36 @@ from typing import Any, TypeVar, cast
 
 from quorumlog.metadata_quorum.controller.facade import Controller
 from quorumlog.metadata_quorum.controller.requests import (
+    AlterPartitions,
+    AlterTopicConfigs,
+    ConfigResults,
     ControllerRequest,
     CreateTopics,
     Decision,
+    ElectionResults,
+    ElectLeaders,
+    IsrResults,
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
+    ConfigChange,
+    ConfigResult,
+    ElectionResult,
     HeartbeatReply,
+    IsrProposal,
     NewTopic,
     RegistrationReply,
+    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex
 
 SETTINGS = ControllerSettings(default_replication_factor=3)
 T = TypeVar("T")
@@ -128,6 +140,18 @@ class Bench:
     def create(self, topic: NewTopic) -> TopicResult:
         return cast("TopicResults", self.ask(CreateTopics(topics=(topic,)))).results[0]
 
+    def alter(
+        self, name: str, *changes: ConfigChange, validate_only: bool = False, **more: bool
+    ) -> ConfigResult:
+        """Alter one topic's configuration; `replaces_all=True`: all of it."""
+        wanted = TopicConfigChanges(name=name, changes=changes, **more)
+        request = AlterTopicConfigs(topics=(wanted,), validate_only=validate_only)
+        return cast("ConfigResults", self.ask(request)).results[0]
+
+    def elect(self, *partitions: tuple[str, int], unclean: bool = False) -> list[ElectionResult]:
+        request = ElectLeaders(partitions=partitions, unclean=unclean)
+        return [*cast("ElectionResults", self.ask(request)).results]
+
     def die(self, broker_id: int) -> None:
         self.now_ms += 1
         broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
@@ -143,6 +167,25 @@ class Bench:
         """It was taken for dead and is not: it registers again, as what it is."""
         self.register(broker_id)
         self.heartbeat(broker_id)
+
+    def join_isr(self, broker_id: int, topic: str = "t") -> None:
+        """The leader of partition 0 proposes that this broker is in sync, and gets it."""
+        partition, cluster = self.partition(topic), self.controller.cluster
+        leader, topic_id = cluster.brokers[partition.leader_id], cluster.topic_id(topic)
+        assert topic_id is not None
+        members = [r for r in partition.replicas if r in {*partition.isr, broker_id}]
+        proposal = IsrProposal(
+            topic_id=topic_id,
+            partition=PartitionIndex(0),
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr=tuple((member, cluster.brokers[member].broker_epoch) for member in members),
+        )
+        request = AlterPartitions(
+            broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
+        )
+        [granted] = cast("IsrResults", self.ask(request)).results
+        assert granted.error_code is ErrorCode.NONE
 
     def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
         partition = self.controller.cluster.partition(topic, index)

@@ -70,9 +70,18 @@ def test_one_that_was_not_running_blames_nobody() -> None:
     assert overdue.response == 1
 
 
-def test_a_request_of_ten_thousand_records_is_refused_before_it_is_written() -> None:
+@pytest.mark.parametrize(
+    ("counts", "made"),
+    [
+        ((4000, 4000, 4000), set()),  # more than 10 000 partitions: refused whole, as in Kafka
+        ((5000, 4990, 10), {"t0", "t1"}),  # 10 003 records: the last topic has no room
+    ],
+)
+def test_a_request_of_ten_thousand_records_is_refused_before_it_is_written(
+    counts: tuple[int, ...], made: set[str]
+) -> None:
     bench = Bench()
     bench.start(1, 2, 3)
-    topics = tuple(NewTopic(name=f"t{n}", partitions=4000) for n in range(3))
+    topics = tuple(NewTopic(name=f"t{n}", partitions=count) for n, count in enumerate(counts))
     bench.ask(CreateTopics(topics=topics))
-    assert {*bench.controller.cluster.topic_names()} == {"t0", "t1"}
+    assert {*bench.controller.cluster.topic_names()} == made

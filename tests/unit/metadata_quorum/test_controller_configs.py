@@ -4,8 +4,7 @@ import pytest
 
 from quorumlog.broker.io.log_manager import topic_log_settings
 from quorumlog.metadata_quorum.controller.configs import TOPIC_CONFIGS, config_error, kept_value
-from quorumlog.metadata_quorum.controller.requests import AlterTopicConfigs
-from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.metadata_quorum.controller_client import ConfigChange, NewTopic
 from quorumlog.storage.core.settings import LogSettings
 from tests.unit.metadata_quorum.controllers import Bench
 
@@ -81,5 +80,5 @@ def test_creation_and_alteration_keep_the_same() -> None:
     kept = {"preallocate": "true", "segment.bytes": "2000000"}
     assert bench.controller.cluster.configs("t") == kept
     size = len(bench.log)
-    bench.ask(AlterTopicConfigs(name="t", entries=given))
+    bench.alter("t", *(ConfigChange(name=name, value=value) for name, value in given.items()))
     assert (bench.controller.cluster.configs("t"), len(bench.log)) == (kept, size)

@@ -4,15 +4,18 @@ import pytest
 
 from quorumlog.metadata_quorum.controller.placement import place_replicas
 from quorumlog.metadata_quorum.controller.requests import (
-    AlterTopicConfigs,
+    CreatePartitions,
     CreateTopics,
     DeleteTopics,
-    GrowTopic,
+    FindTopics,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicId
 from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+
+UNKNOWN = TopicId(b"?" * 16)
 
 
 @pytest.fixture
@@ -118,55 +121,19 @@ def test_a_fenced_broker_gets_replicas_but_is_not_in_sync(bench: Bench) -> None:
 
 def test_a_deleted_topic_may_be_created_again_under_another_id(bench: Bench) -> None:
     first = bench.create(topic(retention_ms="5"))
-    response = bench.ask(DeleteTopics(names=("t", "none")))
+    response = bench.ask(DeleteTopics(topic_ids=(first.topic_id, UNKNOWN)))
     assert isinstance(response, TopicResults)
-    assert [r.error_code.name for r in response.results] == ["NONE", "UNKNOWN_TOPIC_OR_PARTITION"]
+    assert [r.error_code.name for r in response.results] == ["NONE", "UNKNOWN_TOPIC_ID"]
     second = bench.create(topic())
     assert second.topic_id != first.topic_id
     assert bench.controller.cluster.configs("t") == {}
-
-
-def test_a_topic_grows_and_never_shrinks(bench: Bench) -> None:
-    bench.create(topic())
-    results = [
-        bench.ask(GrowTopic(name=name, partitions=count))
-        for name, count in [("t", 3), ("t", 3), ("none", 2)]
-    ]
-    codes = [r.results[0].error_code.name for r in results if isinstance(r, TopicResults)]
-    assert codes == ["NONE", "INVALID_PARTITIONS", "UNKNOWN_TOPIC_OR_PARTITION"]
-    assert len(bench.controller.cluster.partitions("t")) == 3
-
-
-def test_configuration_is_set_deleted_and_refused(bench: Bench) -> None:
-    bench.create(topic(retention_ms="5"))
-    for entries in ({"retention.ms": None, "segment.bytes": "2000000"}, {"segment.bytes": "x"}):
-        bench.ask(AlterTopicConfigs(name="t", entries=entries))
-    assert bench.controller.cluster.configs("t") == {"segment.bytes": "2000000"}
-
-
-def test_a_change_of_min_isr_voids_what_was_computed_with_the_old_one(bench: Bench) -> None:
-    bench.create(topic(min_insync_replicas="3"))
-    bench.die(3)
-    assert bench.partition().elr == (3,)
-    bench.ask(AlterTopicConfigs(name="t", entries={"min.insync.replicas": "1"}))
-    assert bench.partition().elr == ()
-
-
-def test_a_change_of_min_isr_leaves_those_alone_who_wait_for_one_of_them(bench: Bench) -> None:
-    bench.create(topic(min_insync_replicas="3"))
-    for broker_id in (1, 2, 3):
-        bench.die(broker_id)
-    bench.ask(AlterTopicConfigs(name="t", entries={"min.insync.replicas": "1"}))
-    assert (bench.partition().isr, bench.partition().elr) == ((), (1, 2, 3))
 
 
 def test_what_is_only_validated_or_is_so_already_writes_nothing(bench: Bench) -> None:
     bench.create(topic(retention_ms="5"))
     written = len(bench.log)
     for request in (
-        AlterTopicConfigs(name="t", entries={"retention.ms": "6"}, validate_only=True),
-        AlterTopicConfigs(name="t", entries={"retention.ms": "5", "segment.ms": None}),
-        GrowTopic(name="t", partitions=3, validate_only=True),
+        CreatePartitions(topics=(NewPartitions(name="t", count=3),), validate_only=True),
         CreateTopics(topics=(NewTopic(name="u"),), validate_only=True),
     ):
         response = bench.ask(request)
@@ -176,11 +143,29 @@ def test_what_is_only_validated_or_is_so_already_writes_nothing(bench: Bench) ->
 
 
 def test_a_topic_named_twice_is_not_deleted(bench: Bench) -> None:
-    bench.create(topic())
-    response = bench.ask(DeleteTopics(names=("t", "t")))
+    topic_id = bench.create(topic()).topic_id
+    response = bench.ask(DeleteTopics(topic_ids=(topic_id, topic_id)))
     assert isinstance(response, TopicResults)
     assert {result.error_code for result in response.results} == {ErrorCode.INVALID_REQUEST}
     assert bench.controller.cluster.topic_id("t") is not None
+
+
+def test_a_deletion_that_is_repeated_leaves_the_next_topic_of_that_name_alone(
+    bench: Bench,
+) -> None:
+    first = bench.create(topic())
+    found = bench.ask(FindTopics(names=("t", "none")))
+    assert isinstance(found, TopicResults)
+    assert [(r.error_code.name, r.topic_id) for r in found.results] == [
+        ("NONE", first.topic_id),
+        ("UNKNOWN_TOPIC_OR_PARTITION", bytes(16)),
+    ]
+    bench.ask(DeleteTopics(topic_ids=(first.topic_id,)))
+    second = bench.create(topic())
+    again = bench.ask(DeleteTopics(topic_ids=(first.topic_id,)))
+    assert isinstance(again, TopicResults)
+    assert again.results[0].error_code is ErrorCode.UNKNOWN_TOPIC_ID
+    assert bench.controller.cluster.topic_id("t") == second.topic_id
 
 
 def test_a_topic_id_is_a_random_uuid_whose_text_starts_with_no_dash() -> None:

@@ -1,9 +1,11 @@
 """One whole broker on a real port and disk, with a controller that lives in the test."""
 
+import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.handlers.registry import HANDLERS
@@ -14,11 +16,28 @@ from quorumlog.broker.io.producer_ids import ProducerIds
 from quorumlog.broker.io.replica_manager import ReplicaManager, wall_clock_ms
 from quorumlog.broker.io.server import Server
 from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.controller.facade import Controller
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterTopicConfigs,
+    ConfigResults,
+    ControllerRequest,
+    CreatePartitions,
+    ElectionResults,
+    ElectLeaders,
+    TopicResults,
+)
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import (
+    ConfigResult,
+    ElectionResult,
     IsrProposal,
     IsrResult,
+    NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    QuorumDescription,
+    QuorumReplica,
+    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image import (
@@ -32,7 +51,7 @@ from quorumlog.metadata_quorum.image import (
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 
 BROKER = BrokerId(1)
 SETTINGS = BrokerSettings(
@@ -122,23 +141,78 @@ class TestController:
             replication_factor=1,
         )
 
-    async def delete_topics(self, names: Sequence[str]) -> list[TopicResult]:
-        results = []
-        for name in names:
-            topic = self.image.topics.get(name)
-            if topic is None:
-                unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                results.append(TopicResult(name=name, error_code=unknown))
-                continue
-            self.publish(
-                ClusterDelta(deleted_topics={name: topic.topic_id}),
-                topics={key: value for key, value in self.image.topics.items() if key != name},
-                topic_names={
-                    key: value for key, value in self.image.topic_names.items() if value != name
-                },
-            )
-            results.append(TopicResult(name=name, error_code=ErrorCode.NONE))
-        return results
+    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return [
+            TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic.topic_id)
+            if (topic := self.image.topics.get(name)) is not None
+            else TopicResult(name=name, error_code=unknown)
+            for name in names
+        ]
+
+    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
+        return [self._delete(topic_id) for topic_id in topic_ids]
+
+    def _delete(self, topic_id: TopicId) -> TopicResult:
+        name = self.image.topic_names.get(topic_id)
+        if name is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+            return TopicResult(name="", error_code=unknown, topic_id=topic_id)
+        self.publish(
+            ClusterDelta(deleted_topics={name: topic_id}),
+            topics={key: value for key, value in self.image.topics.items() if key != name},
+            topic_names={
+                key: value for key, value in self.image.topic_names.items() if key != topic_id
+            },
+        )
+        return TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
+        return [*cast("TopicResults", self.decide(request)).results]
+
+    async def alter_configs(
+        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
+        return [*cast("ConfigResults", self.decide(request)).results]
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+    ) -> list[ElectionResult]:
+        request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
+        return [*cast("ElectionResults", self.decide(request)).results]
+
+    async def describe_quorum(self) -> QuorumDescription:
+        alone = QuorumReplica(
+            replica_id=BROKER, log_end_offset=Offset(7), last_fetch_ms=5, last_caught_up_ms=4
+        )
+        observer = QuorumReplica(replica_id=BrokerId(9), log_end_offset=Offset(6))
+        return QuorumDescription(
+            leader_id=BROKER,
+            leader_epoch=Epoch(3),
+            high_watermark=Offset(6),
+            voters=(alone,),
+            observers=(observer,),
+            voter_addresses={BROKER: "[::1]:9093"},
+        )
+
+    def decide(self, request: ControllerRequest) -> object:
+        """Do as the real controller does, and publish what it writes."""
+        controller = Controller(
+            self.image, ControllerSettings(), draw=random.Random(7).randbytes, now_ms=0
+        )
+        decision = controller.decide(request, now_ms=0, base_offset=self.image.end_offset)
+        for offset, record in enumerate(decision.records, start=self.image.end_offset):
+            controller.apply(Offset(offset), record)
+        end_offset = controller.cluster.end_offset
+        delta, image = controller.cluster.publish(
+            end_offset=end_offset, epoch=Epoch(1), controller_id=BROKER
+        )
+        self.publish(delta, end_offset=end_offset, topics=image.topics)
+        return decision.response
 
     async def alter_partitions(
         self, broker_epoch: int, proposals: Sequence[IsrProposal]

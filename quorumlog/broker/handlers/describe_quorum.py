@@ -1,0 +1,113 @@
+"""DescribeQuorum (55): asked of the quorum's leader. Sources: KIP-595, KIP-836, KIP-853."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.metadata_quorum.controller_client import (
+    ControllerUnavailable,
+    QuorumDescription,
+    QuorumReplica,
+)
+from quorumlog.storage.io.checkpoints import uuid_from_text
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET
+from quorumlog.wire.codec.message import ZERO_UUID
+from quorumlog.wire.codec.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    Listener,
+    Node,
+    ReplicaState,
+    ResponsePartitionData,
+    ResponseTopicData,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+LISTENER_NAME: Final = "CONTROLLER"
+
+
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse:
+    """Describe the one partition that there is; any other makes the request void, as in Kafka."""
+    del header
+    asked = [(topic.topic_name, part) for topic in request.topics for part in topic.partitions]
+    if [(name, part.partition_index) for name, part in asked] != [(METADATA_TOPIC, 0)]:
+        return _refused(request)
+    try:
+        quorum = await context.controller.describe_quorum()
+    except ControllerUnavailable:
+        return DescribeQuorumResponse(
+            error_code=ErrorCode.REQUEST_TIMED_OUT,
+            error_message="no leader of the quorum answered in time",
+        )
+    partition = ResponsePartitionData(
+        leader_id=quorum.leader_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=quorum.high_watermark,
+        current_voters=list(_states(context, quorum.voters)),
+        observers=list(_states(context, quorum.observers)),
+    )
+    return DescribeQuorumResponse(
+        topics=[ResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
+        nodes=list(_nodes(quorum)),
+    )
+
+
+def _refused(request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+    return DescribeQuorumResponse(
+        topics=[
+            ResponseTopicData(
+                topic_name=topic.topic_name,
+                partitions=[
+                    ResponsePartitionData(
+                        partition_index=asked.partition_index,
+                        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                        leader_id=NO_LEADER,
+                        high_watermark=UNKNOWN_OFFSET,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _states(context: BrokerContext, replicas: Iterable[QuorumReplica]) -> Iterator[ReplicaState]:
+    for replica in replicas:
+        yield ReplicaState(
+            replica_id=replica.replica_id,
+            replica_directory_id=_directory_id(context, replica),
+            log_end_offset=replica.log_end_offset,
+            last_fetch_timestamp=replica.last_fetch_ms,
+            last_caught_up_timestamp=replica.last_caught_up_ms,
+        )
+
+
+def _directory_id(context: BrokerContext, replica: QuorumReplica) -> bytes:
+    """Return that of the node's log directory: brokers register it, mere controllers do not."""
+    broker = context.image.brokers.get(replica.replica_id)
+    if broker is None or broker.directory_id is None:
+        return ZERO_UUID
+    try:
+        return uuid_from_text(broker.directory_id)
+    except ValueError:
+        return ZERO_UUID  # recorded by another release
+
+
+def _nodes(quorum: QuorumDescription) -> Iterator[Node]:
+    for node_id, address in sorted(quorum.voter_addresses.items()):
+        host, _, port = address.rpartition(":")
+        yield Node(
+            node_id=node_id,
+            listeners=[Listener(name=LISTENER_NAME, host=host.strip("[]"), port=int(port))],
+        )
+
+
+HANDLER = ApiHandler(
+    api_key=DescribeQuorumRequest.API_KEY, min_version=0, max_version=2, handle=handle
+)

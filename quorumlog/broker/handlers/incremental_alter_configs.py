@@ -1,0 +1,57 @@
+"""IncrementalAlterConfigs (44): set, delete, append, subtract; the rest stays. Source: KIP-339."""
+
+from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.handlers.config_alterations import Resource, alter_resources
+from quorumlog.broker.io.context import BrokerContext
+from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigOperation
+from quorumlog.wire.codec.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: IncrementalAlterConfigsRequest
+) -> IncrementalAlterConfigsResponse:
+    """Alter the configuration of each resource."""
+    del header
+    outcomes = await alter_resources(
+        context, list(map(_resource, request.resources)), validate_only=request.validate_only
+    )
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=outcome.error_code,
+                error_message=outcome.error_message,
+                resource_type=outcome.resource_type,
+                resource_name=outcome.resource_name,
+            )
+            for outcome in outcomes
+        ]
+    )
+
+
+def _resource(asked: AlterConfigsResource) -> Resource:
+    changes = []
+    problem = None
+    for config in asked.configs:
+        try:
+            operation = ConfigOperation(config.config_operation)
+        except ValueError:
+            problem = f"Unknown operation type {config.config_operation}"
+            break
+        changes.append(ConfigChange(name=config.name, value=config.value, operation=operation))
+    return Resource(
+        resource_type=asked.resource_type,
+        name=asked.resource_name,
+        changes=tuple(changes),
+        problem=problem,
+    )
+
+
+HANDLER = ApiHandler(
+    api_key=IncrementalAlterConfigsRequest.API_KEY, min_version=0, max_version=1, handle=handle
+)

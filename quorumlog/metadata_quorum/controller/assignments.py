@@ -1,0 +1,109 @@
+"""Where the replicas of new partitions go: as the request says, or placed by the controller.
+
+It refuses assignments to brokers that are not registered, that name one twice, or of which none
+is active. Source: KIP-4; Kafka's `ReplicationControlManager.validateManualPartitionAssignment`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from quorumlog.metadata_quorum.controller.brokers import active_brokers
+from quorumlog.metadata_quorum.controller.placement import place_replicas
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_partitions
+from quorumlog.metadata_quorum.image.records import MetadataRecord, Partition
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
+
+Replicas = tuple[BrokerId, ...]  # of one partition, the preferred leader first
+
+
+class Assignments:
+    """Assigns new partitions; mutates nothing. `draw(n)` gives n random bytes."""
+
+    def __init__(self, cluster: ClusterReplay, draw: Callable[[int], bytes]) -> None:
+        self._cluster: Final = cluster
+        self._draw: Final = draw
+
+    def place(
+        self, partitions: int, replication_factor: int, *, first_partition: int = 0
+    ) -> list[Replicas]:
+        """Spread `partitions` of them, from `first_partition` on. Raises TopicRefused."""
+        check_partitions(partitions)
+        usable = sorted(active_brokers(self._cluster))
+        registered = len(self._cluster.brokers)
+        problem = None
+        if not usable:
+            problem = "All brokers are currently fenced."
+        elif replication_factor > registered:
+            problem = (
+                f"The target replication factor of {replication_factor} cannot be reached "
+                f"because only {registered} broker(s) are registered."
+            )
+        if problem is not None:
+            raise TopicRefused(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {replication_factor} time(s): {problem}",
+            )
+        return place_replicas(
+            usable,
+            sorted({*self._cluster.brokers} - {*usable}),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            first_partition=first_partition,
+            start=int.from_bytes(self._draw(4), "big"),
+        )
+
+    def check(
+        self, assignments: Sequence[Replicas], replication_factor: int, *, first_partition: int = 0
+    ) -> None:
+        """Raise TopicRefused unless each has `replication_factor` registered, distinct brokers."""
+        check_partitions(len(assignments))
+        active = active_brokers(self._cluster)
+        for index, replicas in enumerate(assignments, start=first_partition):
+            problem = self._problem(index, replicas, replication_factor)
+            if problem is None and active.isdisjoint(replicas):
+                problem = (
+                    "All brokers specified in the manual partition assignment for partition "
+                    f"{index} are fenced or in controlled shutdown."
+                )
+            if problem is not None:
+                raise TopicRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+
+    def _problem(self, index: int, replicas: Replicas, replication_factor: int) -> str | None:
+        if not replicas:
+            return "The manual partition assignment includes an empty replica list."
+        if len({*replicas}) != len(replicas):
+            return "The manual partition assignment includes a broker more than once."
+        if len(replicas) != replication_factor:
+            return (
+                f"Partition {index} has a replication factor of its own: {len(replicas)}, "
+                f"where {replication_factor} is that of the topic."
+            )
+        unknown = next((r for r in replicas if r not in self._cluster.brokers), None)
+        if unknown is not None:
+            return (
+                f"The manual partition assignment includes broker {unknown}, "
+                "but no such broker is registered."
+            )
+        return None
+
+    def records(
+        self, topic_id: TopicId, assignments: Sequence[Replicas], *, first_partition: int = 0
+    ) -> list[MetadataRecord]:
+        """Return the records of new partitions: in sync are the active replicas."""
+        active = active_brokers(self._cluster)
+        records: list[MetadataRecord] = []
+        for index, replicas in enumerate(assignments, start=first_partition):
+            isr = tuple(replica for replica in replicas if replica in active)
+            partition_id = PartitionIndex(index)
+            records.append(
+                Partition(
+                    topic_id=topic_id,
+                    partition_id=partition_id,
+                    replicas=replicas,
+                    isr=isr,
+                    leader=isr[0],
+                )
+            )
+        return records

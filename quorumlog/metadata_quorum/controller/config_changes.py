@@ -1,0 +1,186 @@
+"""Alter the configurations of topics: set, delete, append and subtract, or replace all of it.
+
+It refuses unknown names and bad values, values that are missing, a name or a topic that is given
+twice, and items for a setting that is no list. A change of min.insync.replicas voids what went by
+the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
+from quorumlog.metadata_quorum.controller.partitions import MIN_INSYNC_REPLICAS
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named, check_records
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterTopicConfigs,
+    ConfigResults,
+    Decision,
+)
+from quorumlog.metadata_quorum.controller_client import (
+    ConfigChange,
+    ConfigOperation,
+    ConfigResult,
+    TopicConfigChanges,
+)
+from quorumlog.metadata_quorum.image.records import (
+    TOPIC_RESOURCE,
+    Config,
+    MetadataRecord,
+    PartitionChange,
+)
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_LEADER, PartitionIndex, TopicId
+
+LISTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "cleanup.policy": "delete",
+        "follower.replication.throttled.replicas": "",
+        "leader.replication.throttled.replicas": "",
+    }
+)
+"""The settings that are lists, and what each is where a topic does not say."""
+
+
+def decide_topic_configs(
+    cluster: ClusterReplay, request: AlterTopicConfigs
+) -> Decision[ConfigResults]:
+    """Alter what can be altered; a result per topic, in the order of the request."""
+    try:
+        named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
+        check_named(named, "topics and configurations")
+    except TopicRefused as refusal:
+        whole = tuple(_refused(topic, refusal) for topic in request.topics)
+        return Decision(response=ConfigResults(results=whole))
+    counts = Counter(topic.name for topic in request.topics)
+    records: list[MetadataRecord] = []
+    results = []
+    for topic in request.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise _named_twice()
+            topic_records, result = _alter(cluster, topic)
+            check_records(len(records) + len(topic_records))
+        except TopicRefused as refusal:
+            results.append(_refused(topic, refusal))
+            continue
+        records += topic_records
+        results.append(result)
+    return Decision(
+        response=ConfigResults(results=tuple(results)),
+        records=() if request.validate_only else tuple(records),
+    )
+
+
+def _named_twice() -> TopicRefused:
+    return TopicRefused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+
+
+def _refused(topic: TopicConfigChanges, refusal: TopicRefused) -> ConfigResult:
+    return ConfigResult(name=topic.name, error_code=refusal.error_code, error_message=str(refusal))
+
+
+def _alter(
+    cluster: ClusterReplay, topic: TopicConfigChanges
+) -> tuple[list[MetadataRecord], ConfigResult]:
+    _check_form(topic)
+    topic_id = cluster.topic_id(topic.name)
+    if topic_id is None:
+        raise TopicRefused(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{topic.name}' does not exist."
+        )
+    before = cluster.configs(topic.name)
+    after = {} if topic.replaces_all else dict(before)
+    for change in topic.changes:
+        value = _value_after(change, before.get(change.name))
+        problem = None if value is None else config_error(change.name, value)
+        if problem is not None:
+            raise TopicRefused(ErrorCode.INVALID_CONFIG, problem)
+        if value is None:
+            after.pop(change.name, None)
+        else:
+            after[change.name] = kept_value(change.name, value)
+    changed = {n: after.get(n) for n in sorted({*before, *after}) if before.get(n) != after.get(n)}
+    records: list[MetadataRecord] = [
+        Config(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
+        for name, value in changed.items()
+    ]
+    if MIN_INSYNC_REPLICAS in changed:
+        before_it, behind_it = _around_a_new_min_isr(cluster, topic.name, topic_id)
+        records = [*before_it, *records, *behind_it]
+    return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
+
+
+def _check_form(topic: TopicConfigChanges) -> None:
+    names = [change.name for change in topic.changes]
+    if len({*names}) < len(names):
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [
+        change.name
+        for change in topic.changes
+        if change.value is None and change.operation is not ConfigOperation.DELETE
+    ]
+    if nulls:
+        message = f"Null value not supported for : {','.join(nulls)}"
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
+
+
+def _value_after(change: ConfigChange, before: str | None) -> str | None:
+    """Return the value that a setting gets; None: that of the broker."""
+    match change.operation:
+        case ConfigOperation.SET:
+            return change.value
+        case ConfigOperation.DELETE:
+            return None
+        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+            return _list_after(change, before)
+
+
+def _list_after(change: ConfigChange, before: str | None) -> str:
+    if change.name not in LISTS:
+        raise TopicRefused(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
+        )
+    # A dict: it keeps the order, and finds what is there already at once.
+    items = dict.fromkeys(_split(LISTS[change.name] if before is None else before))
+    for item in _split(change.value or ""):
+        if change.operation is ConfigOperation.APPEND:
+            items[item] = None
+        else:
+            items.pop(item, None)
+    return ",".join(items)
+
+
+def _split(text: str) -> list[str]:
+    return [item for item in (part.strip() for part in text.split(",")) if item]
+
+
+def _around_a_new_min_isr(
+    cluster: ClusterReplay, name: str, topic_id: TopicId
+) -> tuple[list[PartitionChange], list[PartitionChange]]:
+    """Return what to write before and behind a change of min.insync.replicas, in one batch.
+
+    A replica that leaves a too small ISR goes to the ELR, because the leader commits nothing then.
+    Before the change, the ELRs are cleared: by a smaller number the leader commits. Behind it, the
+    partition epochs rise: a proposal that is granted from here on carries one that its leader has
+    from a replay of this change, so that leader and controller go by the same number.
+    A partition without a leader is left alone: nothing was committed since.
+
+    # DEVIATION: Kafka clears the ELRs and leaves the epochs as they are.
+    # docs/decisions/0033-a-new-min-insync-replicas-voids-older-proposals.md
+    """
+    led = [
+        (PartitionIndex(index), partition)
+        for index, partition in enumerate(cluster.partitions(name))
+        if partition.leader_id != NO_LEADER
+    ]
+    before = [
+        PartitionChange(topic_id=topic_id, partition_id=index, elr=())
+        for index, partition in led
+        if partition.elr
+    ]
+    behind = [PartitionChange(topic_id=topic_id, partition_id=index) for index, _ in led]
+    return before, behind

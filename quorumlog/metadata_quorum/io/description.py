@@ -1,0 +1,64 @@
+"""The quorum as its leader sees it: the core's monotonic times turned into those of the wall clock.
+
+Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+
+from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.roles import Leader, Progress
+from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+def describe_quorum(
+    quorum: Quorum, addresses: Mapping[BrokerId, str], *, now_ms: int
+) -> QuorumDescription:
+    """Describe it at `now_ms` of the driver's clock. Raises NotController: this node does not lead.
+
+    Observers that have been silent for `controller.quorum.observer.session.ms` are left out.
+    """
+    role = quorum.role
+    if not isinstance(role, Leader):
+        raise NotController("this node does not lead the quorum")
+    wall_ms = time.time_ns() // 1_000_000
+    silent_ms = now_ms - quorum.settings.controller_quorum_observer_session_ms
+    own = QuorumReplica(
+        replica_id=quorum.node_id,
+        log_end_offset=quorum.log_end_offset,
+        last_fetch_ms=wall_ms,
+        last_caught_up_ms=wall_ms,
+    )
+    observers = (
+        (replica_id, progress)
+        for replica_id, progress in role.observers.items()
+        if progress.last_fetch_ms is not None and progress.last_fetch_ms >= silent_ms
+    )
+    followers = _replicas(role.followers.items(), wall_ms - now_ms)
+    voters = sorted([own, *followers], key=lambda replica: replica.replica_id)
+    return QuorumDescription(
+        leader_id=quorum.node_id,
+        leader_epoch=quorum.leader_epoch,
+        high_watermark=role.high_watermark,
+        voters=tuple(voters),
+        observers=tuple(_replicas(observers, wall_ms - now_ms)),
+        voter_addresses=dict(addresses),
+    )
+
+
+def _replicas(
+    known: Iterable[tuple[BrokerId, Progress]], to_wall_ms: int
+) -> Iterable[QuorumReplica]:
+    for replica_id, progress in sorted(known, key=lambda pair: pair[0]):
+        yield QuorumReplica(
+            replica_id=replica_id,
+            log_end_offset=progress.fetch_offset,
+            last_fetch_ms=_since_1970(progress.last_fetch_ms, to_wall_ms),
+            last_caught_up_ms=_since_1970(progress.caught_up_ms, to_wall_ms),
+        )
+
+
+def _since_1970(time_ms: int | None, to_wall_ms: int) -> int:
+    return -1 if time_ms is None else time_ms + to_wall_ms

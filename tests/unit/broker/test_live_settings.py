@@ -1,0 +1,77 @@
+"""A topic's configuration is in force on open logs as soon as it is published."""
+
+from pathlib import Path
+
+from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset
+from tests.unit.broker.one_broker import AT, append, follow, from_leader, publish, run
+from tests.unit.broker.replicas import image
+
+ALONE = image(1, 0, 0, (1,), replicas=(1,))
+
+
+def segments(replicas: ReplicaManager) -> list[Offset]:
+    driver = replicas.driver(AT)
+    assert driver is not None
+    return [*driver.log.segment_base_offsets]
+
+
+def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        append(replicas)
+        publish(replicas, ALONE, segment_bytes="14")
+        append(replicas)
+        append(replicas)
+        assert segments(replicas) == [0, 1, 2]
+        publish(replicas, ALONE)  # deleted: the broker's own is in force
+        append(replicas)
+        assert segments(replicas) == [0, 1, 2]
+
+    run(tmp_path, story)
+
+
+def test_a_follower_rolls_its_own_segments_by_the_new_size(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        take = follow(replicas)
+        take(from_leader(0))
+        publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)), segment_bytes="14")
+        take(from_leader(1))
+        assert segments(replicas) == [0, 1]
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        driver = replicas.driver(AT)
+        assert driver is not None
+        changed = {"segment_ms": "7", "index_interval_bytes": "9", "cleanup_policy": "compact"}
+        publish(replicas, ALONE, **changed)
+        assert driver.log.settings == LogSettings(
+            segment_ms=7, index_interval_bytes=9, cleanup_policy="compact", segment_bytes=1000
+        )
+
+    run(tmp_path, story, log_settings=LogSettings(segment_bytes=1000, segment_ms=5))
+
+
+def test_min_insync_replicas_is_in_force_on_the_leader_at_once(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        assert append(replicas, acks=-1).error_code is ErrorCode.NONE
+        publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)), min_insync_replicas="2")
+        assert append(replicas, acks=-1).error_code is ErrorCode.NOT_ENOUGH_REPLICAS
+        publish(replicas, image(1, 0, 2, (1,), replicas=(1, 2)), min_insync_replicas="1")
+        assert append(replicas, acks=-1).error_code is ErrorCode.NONE
+
+    run(tmp_path, story)
+
+
+def test_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        publish(replicas, ALONE, max_message_bytes="10")
+        assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
+        publish(replicas, ALONE)
+        assert append(replicas).error_code is ErrorCode.NONE
+
+    run(tmp_path, story)

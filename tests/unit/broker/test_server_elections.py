@@ -1,0 +1,347 @@
+"""ElectLeaders and DescribeQuorum over a connection; when an admin request is answered."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.broker.handlers.elect_leaders import LOOKED_AT_AT_ONCE, _led_by_another
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
+from quorumlog.metadata_quorum.image import (
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+from quorumlog.wire.codec.message import Request
+from quorumlog.wire.codec.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from quorumlog.wire.codec.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from quorumlog.wire.codec.messages.describe_quorum import (
+    DescribeQuorumRequest,
+    RequestPartitionData,
+    RequestTopicData,
+)
+from quorumlog.wire.codec.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from quorumlog.wire.codec.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from quorumlog.wire.io.connection import KafkaConnection
+from tests.unit.broker.groups.asking import asking, create, run, versions
+from tests.unit.broker.groups.single_broker import BROKER, SingleBroker
+
+OTHER = BrokerId(2)
+TOPIC, BROKER_RESOURCE = 2, 4
+
+
+def register_other(broker: SingleBroker) -> None:
+    """Register a second broker, which nothing runs."""
+    other = BrokerImage(
+        broker_id=OTHER,
+        broker_epoch=2,
+        incarnation_id="",
+        host="127.0.0.1",
+        port=1,
+        control_address="",
+        fenced=False,
+    )
+    brokers = {**broker.controller.image.brokers, OTHER: other}
+    broker.controller.publish(ClusterDelta(brokers=frozenset({OTHER})), brokers=brokers)
+
+
+def led_by_other(broker: SingleBroker, name: str, preferred: BrokerId, partitions: int) -> None:
+    """Let the second broker lead partitions of which `preferred` is the first replica."""
+    replicas = (preferred, *({BROKER, OTHER} - {preferred}))
+    partition = PartitionImage(
+        leader_id=OTHER,
+        leader_epoch=Epoch(4),
+        partition_epoch=Epoch(4),
+        replicas=replicas,
+        isr=replicas,
+    )
+    topic_id = TopicId(name.encode().ljust(16, b"."))
+    topic = TopicImage(name=name, topic_id=topic_id, partitions=(partition,) * partitions)
+    image = broker.controller.image
+    broker.controller.publish(
+        ClusterDelta(
+            partitions=frozenset(TopicPartition(name, index) for index in range(partitions))
+        ),
+        topics={**image.topics, name: topic},
+        topic_names={**image.topic_names, topic_id: name},
+    )
+
+
+async def elect(
+    connection: KafkaConnection,
+    asked: dict[str, list[int]] | None,
+    *,
+    election_type: int = 0,
+    version: int = 2,
+    timeout_ms: int = 10_000,
+) -> tuple[ErrorCode, dict[tuple[str, int], str]]:
+    topics = None
+    if asked is not None:
+        topics = [TopicPartitions(topic=name, partitions=parts) for name, parts in asked.items()]
+    request = ElectLeadersRequest(
+        election_type=election_type, topic_partitions=topics, timeout_ms=timeout_ms
+    )
+    response = await connection.send(request, version=version)
+    outcomes = {
+        (topic.topic, partition.partition_id): ErrorCode(partition.error_code).name
+        for topic in response.replica_election_results
+        for partition in topic.partition_result
+    }
+    return ErrorCode(response.error_code), outcomes
+
+
+def test_preferred_leaders_take_over_where_they_are_named(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            register_other(broker)
+            for version in versions(43):
+                name = f"t{version}"
+                led_by_other(broker, name, BROKER, 2)
+                asked = {name: [1, 7], "none": [0]}
+                error_code, outcomes = await elect(connection, asked, version=version)
+                assert error_code is ErrorCode.NONE
+                assert outcomes == {
+                    (name, 1): "NONE",
+                    (name, 7): "UNKNOWN_TOPIC_OR_PARTITION",
+                    ("none", 0): "UNKNOWN_TOPIC_OR_PARTITION",
+                }
+                first, second = broker.context.image.topics[name].partitions
+                assert (first.leader_id, second.leader_id) == (OTHER, BROKER)
+                assert second.leader_epoch == 5
+
+    run(scenario())
+
+
+def test_without_topics_all_partitions_are_looked_at_and_only_news_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("quorumlog.broker.handlers.elect_leaders.ASKED_AT_ONCE", 2)
+        async with asking(tmp_path) as (broker, connection):
+            register_other(broker)
+            await create(connection, "led")
+            led_by_other(broker, "away", BROKER, 5)
+            led_by_other(broker, "at_home", OTHER, 1)
+            assert await elect(connection, None) == (
+                ErrorCode.NONE,
+                {("away", index): "NONE" for index in range(5)},
+            )
+            leaders = {one.leader_id for one in broker.context.image.topics["away"].partitions}
+            assert leaders == {BROKER}
+            assert await elect(connection, None) == (ErrorCode.NONE, {})
+            needless = await elect(connection, {"away": [0]})
+            assert needless == (ErrorCode.NONE, {("away", 0): "ELECTION_NOT_NEEDED"})
+
+    run(scenario())
+
+
+def test_a_look_at_all_partitions_lets_others_work_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    partition = PartitionImage(
+        leader_id=OTHER,
+        leader_epoch=Epoch(0),
+        partition_epoch=Epoch(0),
+        replicas=(BROKER, OTHER),
+        isr=(OTHER,),
+    )
+    topic = TopicImage(
+        name="t",
+        topic_id=TopicId(b"t" * 16),
+        partitions=(partition,) * (2 * LOOKED_AT_AT_ONCE + 1),
+    )
+    pauses = []
+    sleep = asyncio.sleep
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        await sleep(0)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(asyncio, "sleep", pause)
+        image = ClusterImage(topics={"t": topic})
+        found = [at async for at in _led_by_another(image, unclean=False)]
+        assert len(found) == len(topic.partitions)
+
+    run(scenario())
+    assert pauses == [0, 0]
+
+
+def test_unclean_and_unknown_elections_are_refused(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            register_other(broker)
+            led_by_other(broker, "t", BROKER, 1)
+            assert await elect(connection, {"t": [0]}, election_type=1) == (
+                ErrorCode.NONE,
+                {("t", 0): "ELECTION_NOT_NEEDED"},
+            )
+            assert await elect(connection, {"t": [0]}, election_type=2) == (
+                ErrorCode.INVALID_REQUEST,
+                {("t", 0): "INVALID_REQUEST"},
+            )
+            assert await elect(connection, None, election_type=2) == (
+                ErrorCode.INVALID_REQUEST,
+                {},
+            )
+
+    run(scenario())
+
+
+def test_what_is_not_decided_in_time_is_told_partition_by_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("quorumlog.broker.handlers.elect_leaders.ASKED_AT_ONCE", 1)
+        async with asking(tmp_path) as (broker, connection):
+            register_other(broker)
+            led_by_other(broker, "t", BROKER, 3)
+            decide = broker.controller.elect_leaders
+
+            async def first_only(
+                partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+            ) -> list[ElectionResult]:
+                if partitions != [("t", 0)]:
+                    raise ControllerUnavailable
+                return await decide(partitions, unclean=unclean)
+
+            monkeypatch.setattr(broker.controller, "elect_leaders", first_only)
+            _, outcomes = await elect(connection, {"t": [0, 1, 2]})
+            assert [*outcomes.values()] == ["NONE", "REQUEST_TIMED_OUT", "REQUEST_TIMED_OUT"]
+
+    run(scenario())
+
+
+# --- DescribeQuorum ---
+
+
+def test_the_quorum_is_described_by_its_leader(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            topic = RequestTopicData(
+                topic_name="__cluster_metadata",
+                partitions=[RequestPartitionData(partition_index=0)],
+            )
+            for version in versions(55):
+                request = DescribeQuorumRequest(topics=[topic])
+                response = await connection.send(request, version=version)
+                assert response.error_code == ErrorCode.NONE
+                [partition] = response.topics[0].partitions
+                assert (partition.leader_id, partition.leader_epoch) == (BROKER, 3)
+                assert partition.high_watermark == 6
+                [voter], [observer] = partition.current_voters, partition.observers
+                assert (voter.replica_id, voter.log_end_offset) == (BROKER, 7)
+                assert (observer.replica_id, observer.log_end_offset) == (9, 6)
+                if version >= 1:
+                    assert (voter.last_fetch_timestamp, voter.last_caught_up_timestamp) == (5, 4)
+                    assert observer.last_fetch_timestamp == -1
+                if version >= 2:
+                    [node] = response.nodes
+                    [listener] = node.listeners
+                    assert (node.node_id, listener.host, listener.port) == (BROKER, "::1", 9093)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("asked", [[("t", [0])], [("__cluster_metadata", [1])], []])
+def test_no_other_partition_has_a_quorum(
+    tmp_path: Path, asked: list[tuple[str, list[int]]]
+) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            topics = [
+                RequestTopicData(
+                    topic_name=name,
+                    partitions=[RequestPartitionData(partition_index=index) for index in indexes],
+                )
+                for name, indexes in asked
+            ]
+            response = await connection.send(DescribeQuorumRequest(topics=topics), version=2)
+            codes = [part.error_code for topic in response.topics for part in topic.partitions]
+            assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(asked)
+
+    run(scenario())
+
+
+def test_without_a_controller_the_outcome_is_said_to_be_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object, **__: object) -> None:
+        raise ControllerUnavailable
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            for name in ("elect_leaders", "describe_quorum"):
+                monkeypatch.setattr(broker.controller, name, unavailable)
+            _, outcomes = await elect(connection, {"t": [0]})
+            assert outcomes == {("t", 0): "REQUEST_TIMED_OUT"}
+            topic = RequestTopicData(
+                topic_name="__cluster_metadata", partitions=[RequestPartitionData()]
+            )
+            described = await connection.send(DescribeQuorumRequest(topics=[topic]), version=2)
+            assert described.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+    run(scenario())
+
+
+# --- An answer waits for this broker's own metadata ---
+
+
+def growth() -> CreatePartitionsRequest:
+    wanted = CreatePartitionsTopic(name="t", count=2, assignments=None)
+    return CreatePartitionsRequest(topics=[wanted], timeout_ms=10_000)
+
+
+def alteration() -> IncrementalAlterConfigsRequest:
+    config = AlterableConfig(name="flush.ms", config_operation=0, value="5")
+    resource = AlterConfigsResource(resource_type=2, resource_name="t", configs=[config])
+    return IncrementalAlterConfigsRequest(resources=[resource])
+
+
+def election() -> ElectLeadersRequest:
+    return ElectLeadersRequest(
+        topic_partitions=[TopicPartitions(topic="t", partitions=[0])], timeout_ms=10_000
+    )
+
+
+def deletion() -> DeleteTopicsRequest:
+    return DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=10_000)
+
+
+@pytest.mark.parametrize("request_of", [growth, alteration, election, deletion])
+def test_an_answer_waits_until_this_broker_knows_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_of: Callable[[], Request[Any]]
+) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            register_other(broker)
+            led_by_other(broker, "t", BROKER, 1)
+            order: list[str] = []
+            publish = broker.controller.publish
+
+            def publish_late(delta: ClusterDelta, **changes: object) -> None:
+                def act() -> None:
+                    order.append("published")
+                    publish(delta, **changes)
+
+                asyncio.get_running_loop().call_later(0.05, act)
+
+            monkeypatch.setattr(broker.controller, "publish", publish_late)
+            await connection.send(request_of())
+            order.append("answered")
+            assert order == ["published", "answered"]
+
+    run(scenario())
