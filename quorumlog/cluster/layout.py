@@ -1,6 +1,7 @@
 """The directory of a local cluster: what is in it, and how it is made.
 
     DIR/cluster.json           who is in the cluster, and with which settings it was made
+    DIR/control.secret         what its nodes show each other: readable by their owner alone
     DIR/node-<id>/             one node: node.properties, node.log (its output), node.pid
     DIR/node-<id>/data/        its log directory: meta.properties, the metadata log, partitions
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.cluster.errors import ClusterError
+from quorumlog.cluster.secret import make_secret, secret_file
 
 CLUSTER_FILE: Final = "cluster.json"
 FORMAT: Final = 1
@@ -123,6 +125,8 @@ def _free_ports(host: str, count: int) -> list[int]:
 def save(directory: Path, spec: ClusterSpec) -> None:
     """Write cluster.json and each node's node.properties."""
     directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / CLUSTER_FILE).exists():  # a cluster that was made without one stays so
+        make_secret(directory)
     document = {"format": FORMAT, **asdict(spec)}
     (directory / CLUSTER_FILE).write_text(json.dumps(document, indent=2) + "\n")
     for node in spec.nodes:
@@ -169,6 +173,9 @@ def node_properties(
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
     yield "log.dirs", str((node_directory(directory, node.id) / "data").resolve())
+    secret = secret_file(directory)
+    if secret is not None:
+        yield "control.shared.secret.file", str(secret)
     yield from sorted(spec.config.items())
 
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
-    EPOCH_MAX,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     DivergingEpoch,
@@ -60,7 +59,7 @@ class Following(Voting):
 
     def _leadership_refusal(self, leader_id: BrokerId, leader_epoch: Epoch) -> ErrorCode:
         is_other_voter = leader_id in self.voters and leader_id != self.node_id
-        if not is_other_voter or leader_epoch > EPOCH_MAX:
+        if not is_other_voter or not self._is_within_reach(leader_epoch):
             return ErrorCode.INVALID_REQUEST
         if leader_epoch < self.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH

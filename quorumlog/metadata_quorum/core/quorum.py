@@ -146,7 +146,8 @@ class Quorum(Following):
         is_alone = self.is_voter and not self._others
         deadline_ms = self._now_ms if is_alone else self._new_election_deadline_ms()
         if not self.is_voter and self.node_id in {self.leader_id, self.voted_id}:
-            self._set_election(Epoch(self.leader_epoch + 1), NOBODY, NOBODY)  # it was a voter
+            newer = Epoch(self.leader_epoch + self._has_newer_epoch)
+            self._set_election(newer, NOBODY, NOBODY)  # it was a voter
         if self.leader_id == self.node_id:
             self._resume_as_resigned(deadline_ms)
         elif self.leader_id in self.voters:

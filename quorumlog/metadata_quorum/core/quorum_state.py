@@ -9,7 +9,13 @@ from typing import Final
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.core.effects import Effect
-from quorumlog.metadata_quorum.core.messages import EPOCH_MAX, NOBODY, FetchResponse, Request
+from quorumlog.metadata_quorum.core.messages import (
+    EPOCH_MAX,
+    EPOCH_STEP_MAX,
+    NOBODY,
+    FetchResponse,
+    Request,
+)
 from quorumlog.metadata_quorum.core.roles import (
     CHANGES_TO_A_NEWER_EPOCH,
     CHANGES_WITHIN_AN_EPOCH,
@@ -204,7 +210,7 @@ class QuorumState:
 
     def _learn(self, leader_epoch: Epoch, leader_id: BrokerId) -> bool:
         """Act on the epoch and leader that a peer knows; False: it is behind, or makes no sense."""
-        is_possible = leader_epoch <= EPOCH_MAX and leader_id in {NOBODY, *self.voters}
+        is_possible = self._is_within_reach(leader_epoch) and leader_id in {NOBODY, *self.voters}
         if leader_epoch < self.leader_epoch or not is_possible:
             return False
         is_another = leader_id not in {NOBODY, self.node_id}
@@ -219,6 +225,15 @@ class QuorumState:
             agreed = leader_id in {NOBODY, self.leader_id} or self.leader_id == NOBODY
             require(agreed, f"one leader in epoch {leader_epoch}: {self.leader_id}, {leader_id}")
         return True
+
+    def _is_within_reach(self, epoch: Epoch) -> bool:
+        """Whether a peer may be in this epoch: an absurd one would leave no epochs to elect in."""
+        return epoch <= min(EPOCH_MAX, self.leader_epoch + EPOCH_STEP_MAX)
+
+    @property
+    def _has_newer_epoch(self) -> bool:
+        """Whether there is an epoch after this one."""
+        return self.leader_epoch < EPOCH_MAX
 
     def _deadlines(self) -> Iterator[int]:
         """When something is due; each rule adds its own."""

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.metadata_quorum.core.messages import EPOCH_MAX
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch
@@ -44,7 +45,7 @@ class ElectionStore:
                     f"{self._path} is of version {state['data_version']}, this is {_VERSION}"
                 )
             return Election(
-                leader_epoch=Epoch(int(state["leaderEpoch"])),
+                leader_epoch=_epoch(int(state["leaderEpoch"])),
                 leader_id=BrokerId(int(state["leaderId"])),
                 voted_id=BrokerId(int(state["votedId"])),
             )
@@ -67,3 +68,9 @@ class ElectionStore:
             write_file_durably(self._disk, self._path, json.dumps(state).encode())
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error}") from error
+
+
+def _epoch(number: int) -> Epoch:
+    if not 0 <= number <= EPOCH_MAX:
+        raise ValueError(f"leaderEpoch {number}")
+    return Epoch(number)

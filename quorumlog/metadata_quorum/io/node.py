@@ -16,7 +16,7 @@ from aiohttp import web
 
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
-from quorumlog.metadata_quorum.core.messages import NOBODY
+from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
@@ -24,7 +24,7 @@ from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.committed import CommittedImage
 from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
 from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.election_store import ElectionStore
+from quorumlog.metadata_quorum.io.election_store import FILE_NAME, ElectionStore
 from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.io.parts import BrokerProcessDied, Parts, Stopped
 from quorumlog.metadata_quorum.io.presence import (
@@ -66,6 +66,7 @@ class MetadataQuorum:
         elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}")
         self._election: Final = elections.load()
         self._log: Final = MetadataLog.open(disk, settings.log_dir)
+        self._say_if_absurd(self._election.leader_epoch)
         self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
         self._rpc: Final = RpcClient(
@@ -109,6 +110,20 @@ class MetadataQuorum:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
+
+    def _say_if_absurd(self, leader_epoch: int) -> None:
+        last_epoch = max((epoch for epoch, _ in self._log.epoch_starts()), default=0)
+        if leader_epoch - last_epoch > EPOCH_STEP_MAX:
+            _LOGGER.warning(
+                "%s of node %d names epoch %d, but the last record is of epoch %d: a damaged or "
+                "hostile peer has used up epochs. If the voters cannot elect a leader, stop them "
+                "all, set leaderEpoch in each file to one more than the newest epoch in any "
+                "voter's log, leaderId and votedId to -1, and start them again",
+                FILE_NAME,
+                self.settings.node_id,
+                leader_epoch,
+                last_epoch,
+            )
 
     def _parts(self, elections: ElectionStore) -> Parts:
         settings = self.settings

@@ -109,7 +109,7 @@ class RpcServer:
 
     def __init__(self, *, cluster_id: str, shared_secret: str | None, handle: Handler) -> None:
         self._cluster_id = cluster_id
-        self._shared_secret = shared_secret
+        self._secret_bytes = None if shared_secret is None else shared_secret.encode()
         self._handle = handle
         self._quiet_until_s = 0.0
 
@@ -119,10 +119,11 @@ class RpcServer:
 
     def check_secret(self, request: web.Request) -> None:
         """Raise the answer 403 unless the request carries the secret, if there is one."""
-        if self._shared_secret is None:
+        if self._secret_bytes is None:
             return
         given = request.headers.get(SECRET_HEADER, "")
-        if not hmac.compare_digest(given.encode(), self._shared_secret.encode()):
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._secret_bytes):
+            self._say_refused(request, "the shared secret is missing or wrong")
             raise web.HTTPForbidden(text="the shared secret is missing or wrong\n")
 
     async def _serve(self, request: web.Request) -> web.Response:
