@@ -151,10 +151,19 @@ class Following(Voting):
         return self._others[self._probed % len(self._others)]
 
     def _fetch_again_later(self) -> None:
-        """Wait before the next fetch; a voter without a leader longer: the leader will tell it."""
+        """Wait before the next fetch.
+
+        A voter without a leader waits longer: the leader will tell it. An observer waits twice as
+        long each time until it has a leader: those that it asks hold an election meanwhile.
+        """
         backoff_ms = self.settings.controller_quorum_retry_backoff_ms
+        election_timeout_ms = self.settings.controller_quorum_election_timeout_ms
         if self.is_voter and isinstance(self.role, Unattached):
-            backoff_ms = self.settings.controller_quorum_election_timeout_ms // 10
+            backoff_ms = election_timeout_ms // 10
+        elif not self.is_voter:
+            longest_ms = max(backoff_ms, election_timeout_ms // 4)
+            backoff_ms = min(backoff_ms << min(self._probes_in_vain, 16), longest_ms)
+            self._probes_in_vain += 1
         self._fetch_after_ms = self._now_ms + backoff_ms
 
     def _handle_fetch_failed(self, request_id: int) -> None:
@@ -171,6 +180,7 @@ class Following(Voting):
         before = self.role
         if self._use_fetch_response(event, response) and isinstance(self.role, Follower):
             self.role.has_fetched, self.role.is_leader_gone = True, False
+            self._probes_in_vain = 0
             self.role.notice_deadline_ms = None
             self.role.fetch_deadline_ms = self._fetch_timeout_ms()
             self._advance_high_watermark(self._committed_here(response))

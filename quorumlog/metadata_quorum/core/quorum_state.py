@@ -67,6 +67,7 @@ class QuorumState:
         self._has_started = self._is_flushing = False
         self._fetch_id: int | None = None  # of the one that is under way
         self._fetch_after_ms = 0
+        self._probes_in_vain = 0  # since an observer has fetched last
         self._probed = 0  # how many voters were asked in turn who the leader is
 
     @property

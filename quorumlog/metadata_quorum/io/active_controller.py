@@ -1,4 +1,4 @@
-"""The controller while this node leads the quorum: it applies at append, and answers at commit.
+"""The controller while this node leads the quorum: it applies, appends, and answers at commit.
 
 Between winning the election and having replayed all that went before, requests wait. When the
 node leads no more, whoever waits is told NOT_CONTROLLER: what was appended may still be committed,
@@ -8,7 +8,7 @@ so the outcome is unknown to them (KIP-631).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.facade import Controller
@@ -32,10 +32,11 @@ class NotController(Exception):
 
 
 class Ask(NamedTuple):
-    """A request and where its answer goes."""
+    """A request, where its answer goes, and when it came."""
 
     request: ControllerRequest
     answer: "asyncio.Future[object]"
+    heard_ms: int
 
 
 class ActiveController:
@@ -62,11 +63,22 @@ class ActiveController:
         """Whether it has taken over: all before its epoch is committed and replayed."""
         return self._controller is not None
 
-    def claim(self, image: ClusterImage, now_ms: int) -> tuple[list[MetadataRecord], list[Ask]]:
-        """Take over at `image`; return what to append first, and who has waited for this."""
+    def claim(self, image: ClusterImage, now_ms: int) -> list[Ask]:
+        """Take over at `image`; return who has waited for this. `decide_activation` comes next."""
         self._controller = Controller(image, self._settings, draw=self._draw, now_ms=now_ms)
         early, self._early = self._early, []
-        return list(self._controller.decide_activation().records), early
+        return early
+
+    def decide_activation(self) -> Decision[None] | None:
+        """Mend what the last controller has left half done."""
+        return None if self._controller is None else self._controller.decide_activation()
+
+    def wait_for_claim(self, ask: Ask) -> None:
+        """Keep a request that came before the take-over, if there is room."""
+        if len(self._early) < WAITING_MAX:
+            self._early.append(ask)
+        elif not ask.answer.done():  # the caller may have given up
+            ask.answer.set_exception(NotController("too many requests wait for the take-over"))
 
     def hear(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
         """Note a heartbeat when it arrives; its answer may take longer (KAFKA-15019)."""
@@ -74,13 +86,11 @@ class ActiveController:
             self._controller.hear(heartbeat, now_ms)
 
     def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[Any] | None:
-        """Decide a request; None while it must wait. The log ends at `end_offset`."""
+        """Decide a request, after the claim. The log ends at `end_offset`."""
         if self._controller is None:
-            if len(self._early) >= WAITING_MAX:
-                ask.answer.set_exception(NotController("too many requests wait for the take-over"))
-            else:
-                self._early.append(ask)
             return None
+        if isinstance(ask.request, BrokerHeartbeat):
+            now_ms = ask.heard_ms  # it says that the broker lived then: KAFKA-15019
         decision = self._controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
         if decision.remark is not None:
             _LOGGER.warning(decision.remark)
@@ -92,7 +102,7 @@ class ActiveController:
         if self._controller is None or due_ms is None:
             return None
         if now_ms - due_ms > STALL_MS:  # a process that was paused has not listened either
-            self._controller.hear_all(now_ms)
+            self._controller.excuse_all(now_ms)
         return self._controller.decide_expiry(now_ms)
 
     def decide_process_died(
@@ -109,10 +119,14 @@ class ActiveController:
         """Return when `decide_expiry` has something to do."""
         return None if self._controller is None else self._controller.next_expiry_ms()
 
-    def apply(self, offset: Offset, record: MetadataRecord) -> None:
-        """Take in a record of ours that was appended at `offset`."""
+    def apply(self, base_offset: Offset, records: Sequence[MetadataRecord]) -> None:
+        """Take in records of ours that are about to be appended at `base_offset`.
+
+        Raises InvariantViolation if one does not fit: this object is then of no more use.
+        """
         if self._controller is not None:
-            self._controller.apply(offset, record)
+            for offset, record in enumerate(records, start=base_offset):
+                self._controller.apply(Offset(offset), record)
 
     def answer_when_committed(
         self, end_offset: Offset, answer: "asyncio.Future[object]", response: object

@@ -74,8 +74,19 @@ class MetadataLog:
 
     def append(self, records: Sequence[MetadataRecord], leader_epoch: Epoch) -> None:
         """Append as the leader: all in one batch, or in batches of RECORDS_PER_BATCH_MAX."""
-        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
-            values = map(encode_record, records[start : start + RECORDS_PER_BATCH_MAX])
+        self.append_batches(self.encode(records), leader_epoch)
+
+    @staticmethod
+    def encode(records: Sequence[MetadataRecord]) -> list[list[bytes]]:
+        """Return the bytes of each record, batch by batch. Raises TypeError: our bug."""
+        return [
+            [encode_record(record) for record in records[start : start + RECORDS_PER_BATCH_MAX]]
+            for start in range(0, len(records), RECORDS_PER_BATCH_MAX)
+        ]
+
+    def append_batches(self, batches: Sequence[Sequence[bytes]], leader_epoch: Epoch) -> None:
+        """Append what `encode` has returned, as the leader."""
+        for values in batches:
             self._append_batch([(None, value) for value in values], leader_epoch, is_control=False)
 
     def append_leader_change(self, effect: AppendLeaderChange) -> None:

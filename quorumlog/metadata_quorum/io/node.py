@@ -23,6 +23,7 @@ from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.committed import CommittedImage
 from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
+from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.driver import Driver
 from quorumlog.metadata_quorum.io.election_store import FILE_NAME, ElectionStore
 from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
@@ -67,6 +68,7 @@ class MetadataQuorum:
         self._election: Final = elections.load()
         self._log: Final = MetadataLog.open(disk, settings.log_dir)
         self._say_if_absurd(self._election.leader_epoch)
+        self._threads: Final = DiskThreads()
         self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
         self._rpc: Final = RpcClient(
@@ -132,6 +134,7 @@ class MetadataQuorum:
             quorum=self._quorum,
             log=self._log,
             elections=elections,
+            threads=self._threads,
             committed=self._committed,
             transport=self._rpc,
             watcher=self,
@@ -187,6 +190,7 @@ class MetadataQuorum:
         await self._presence_server.close()
         await self._runner.cleanup()
         await self._rpc.close()
+        self._threads.close()
         self._log.close()
         self.fatal.cancel()
 
