@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import cbor2
 import pytest
@@ -99,7 +99,7 @@ def test_a_peer_that_is_gone_before_its_presence_begins_is_no_error() -> None:
         }
         request = make_mocked_request("GET", "/presence?node_id=2", headers=headers)
         gone = ClientConnectionResetError("Cannot write to closing transport")
-        request._payload_writer.write_headers.side_effect = gone
+        cast(Any, request)._payload_writer.write_headers.side_effect = gone
         await server._serve(request)
         await server.close()
 
