@@ -8,6 +8,7 @@ import cbor2
 import pytest
 
 from quorumlog import LocalCluster
+from quorumlog.cluster import NodeFailed
 from quorumlog.cluster.secret import SECRET_FILE
 
 pytestmark = pytest.mark.integration
@@ -65,6 +66,18 @@ def test_strangers_see_the_status_and_are_refused_everything_else(tmp_path: Path
     log = (tmp_path / "node-1" / "node.log").read_text()
     assert "the shared secret is missing or wrong" in log
     assert secret not in log
+
+
+def test_a_damaged_metadata_log_refuses_the_start_after_a_clean_stop(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, nodes=1):
+        pass
+    (log,) = tmp_path.glob("node-1/data/__cluster_metadata-0/*.log")
+    content = bytearray(log.read_bytes())
+    content[100:160] = bytes(60)
+    log.write_bytes(content)
+    with pytest.raises(NodeFailed, match="metadata log is damaged"):
+        LocalCluster(tmp_path).start()
+    assert log.read_bytes() == content
 
 
 def test_a_cluster_that_was_made_without_a_secret_still_starts(tmp_path: Path) -> None:

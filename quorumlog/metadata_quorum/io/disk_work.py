@@ -39,6 +39,10 @@ class DiskWork:
         else:
             await self._write_in_thread(effect, fetched)
 
+    async def checkpoint(self, high_watermark: Offset) -> None:
+        """Note how far the log is committed: a start then tells damage from a torn tail."""
+        await self._threads.run(self._log.checkpoint, high_watermark)
+
     async def flush(self) -> Offset:
         """Make the log durable; return the offset up to which it is, for certain."""
         return await self._threads.run(self._log.flush)

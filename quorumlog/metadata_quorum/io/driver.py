@@ -33,6 +33,7 @@ from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 INBOX_EVENTS_MAX: Final = 10_000
+CHECKPOINT_S: Final = 5.0  # Kafka: replica.high.watermark.checkpoint.interval.ms
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -54,7 +55,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._active: ActiveController | None = None
-        self._is_resigning = self._has_ended = False
+        self._is_resigning = self._has_ended = self._has_checkpoint_due = False
         self._sends_corrupt: set[BrokerId] = set()
         self._resigned: Final = asyncio.Event()
         self.high_watermark = Offset(-1)
@@ -217,10 +218,7 @@ class Driver:
             case effects.FlushLog():
                 self._spawn(self._flush())
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
-                self.high_watermark = high_watermark
-                self._parts.committed.advance(high_watermark)
-                if self._active is not None:
-                    self._active.advance(high_watermark)
+                self._commit(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
                 self._change_leader(effect)
             case (
@@ -234,6 +232,15 @@ class Driver:
                 )
             case _:
                 assert_never(effect)
+
+    def _commit(self, high_watermark: Offset) -> None:
+        self.high_watermark = high_watermark
+        self._parts.committed.advance(high_watermark)
+        if self._active is not None:
+            self._active.advance(high_watermark)
+        if not self._has_checkpoint_due:
+            self._has_checkpoint_due = True
+            self._spawn(self._checkpoint())
 
     def _change_leader(
         self, effect: effects.BecomeLeader | effects.ResignLeadership | effects.FollowLeader
@@ -344,6 +351,11 @@ class Driver:
             self._background_error = error
             if not self._inbox.full():  # else there is enough that wakes us
                 self._inbox.put_nowait(events.Ticked())
+
+    async def _checkpoint(self) -> None:
+        await asyncio.sleep(CHECKPOINT_S)
+        self._has_checkpoint_due = False  # first: what is committed during the write comes next
+        await self._disk.checkpoint(self.high_watermark)
 
     async def _flush(self) -> None:
         flushed_offset = await self._disk.flush()
