@@ -17,6 +17,7 @@ from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
+from quorumlog.metadata_quorum.io.remembered import Remembered, RememberedAnswers
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000
@@ -32,11 +33,12 @@ class NotController(Exception):
 
 
 class Ask(NamedTuple):
-    """A request, where its answer goes, and when it came."""
+    """A request, where its answer goes, when it came, and what names it if it is repeated."""
 
     request: ControllerRequest
     answer: "asyncio.Future[object]"
     heard_ms: int
+    request_id: str | None = None
 
 
 class ActiveController:
@@ -56,6 +58,7 @@ class ActiveController:
         self._draw: Final = draw
         self._controller: Controller | None = None
         self._early: list[Ask] = []
+        self._remembered: Final = RememberedAnswers()
         self._uncommitted: deque[tuple[Offset, asyncio.Future[object], object]] = deque()
 
     @property
@@ -133,6 +136,19 @@ class ActiveController:
     ) -> None:
         """Answer once all below `end_offset` is committed: what was decided on, too."""
         self._uncommitted.append((end_offset, answer, response))
+
+    def remember(self, ask: Ask, end_offset: Offset, decision: Decision[Any]) -> None:
+        """Keep the answer for a repeated request, if deciding it again would not be the same."""
+        if ask.request_id is not None and decision.records:
+            answer = Remembered(end_offset, decision.response, len(decision.records))
+            self._remembered.add(ask.request_id, answer)
+
+    def maybe_answer_again(self, ask: Ask) -> bool:
+        """Give a repeated request the first one's answer, when that is committed."""
+        before = self._remembered.get(ask.request_id)
+        if before is not None:
+            self.answer_when_committed(before.end_offset, ask.answer, before.response)
+        return before is not None
 
     def advance(self, high_watermark: Offset) -> None:
         """Answer whoever waited for what is committed now."""

@@ -1,12 +1,14 @@
 """The way from any node to the active controller: directly if it is this one, else over HTTP.
 
 It follows the leader as this node knows it, and asks again when it was the wrong one, did not
-answer, or went away, until the request's time is up. So a request may take effect more than once;
-what may not is refused by the controller the second time.
+answer, or went away, until the request's time is up. A repeated request carries the id of the
+first: the same controller gives it the first one's answer. Another controller decides it anew.
 """
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.controller.requests import (
@@ -71,8 +73,8 @@ class QuorumControllerClient:
         *,
         node_id: BrokerId,
         leader: LeaderWatch,
-        ask_local: Callable[[ControllerRequest], Awaitable[object]],
-        ask_remote: Callable[[BrokerId, ControllerRequest, int], Awaitable[object]],
+        ask_local: Callable[[ControllerRequest, str], Awaitable[object]],
+        ask_remote: Callable[[BrokerId, ControllerRequest, str, int], Awaitable[object]],
         request_timeout_ms: int,
         attempt_timeout_ms: int,
     ) -> None:
@@ -82,6 +84,8 @@ class QuorumControllerClient:
         self._ask_remote: Final = ask_remote
         self._request_timeout_s: Final = request_timeout_ms / 1000
         self._attempt_timeout_ms: Final = attempt_timeout_ms
+        self._client_token: Final = secrets.token_hex(8)  # ours, among all that ever ask
+        self._request_numbers: Final = count(1)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -135,12 +139,13 @@ class QuorumControllerClient:
     async def _ask(self, request: ControllerRequest) -> Any:
         """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
         reason: Exception | None = None
+        request_id = f"{self._client_token}-{next(self._request_numbers)}"
         backoff_s = RETRY_S[0]
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 while True:
                     try:
-                        return await self._ask_leader(request)
+                        return await self._ask_leader(request, request_id)
                     except (NotController, RpcFailed) as error:
                         reason = error
                     await self._leader.wait(backoff_s)
@@ -150,10 +155,10 @@ class QuorumControllerClient:
                 f"no active controller answered within {self._request_timeout_s} s: {reason}"
             ) from reason
 
-    async def _ask_leader(self, request: ControllerRequest) -> object:
+    async def _ask_leader(self, request: ControllerRequest, request_id: str) -> object:
         leader_id = self._leader.leader_id
         if leader_id == self._node_id:
-            return await self._ask_local(request)
+            return await self._ask_local(request, request_id)
         if leader_id == NO_LEADER:
             raise NotController("nobody is known to lead the quorum")
-        return await self._ask_remote(leader_id, request, self._attempt_timeout_ms)
+        return await self._ask_remote(leader_id, request, request_id, self._attempt_timeout_ms)

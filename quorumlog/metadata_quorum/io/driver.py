@@ -82,13 +82,17 @@ class Driver:
         reply: tuple[object, bytes | None] = await answer
         return reply
 
-    async def ask(self, request: ControllerRequest) -> object:
-        """Ask the active controller; answered at commit. Raises NotController."""
+    async def ask(self, request: ControllerRequest, request_id: str | None = None) -> object:
+        """Ask the active controller; answered at commit. Raises NotController.
+
+        A request that is repeated under the same id takes effect once.
+        """
         if self._active is None:
             raise NotController("this node does not lead the quorum")
         if isinstance(request, BrokerHeartbeat):
             self._active.hear(request, self.now_ms())
-        ask = Ask(request, asyncio.get_running_loop().create_future(), self.now_ms())
+        answer = asyncio.get_running_loop().create_future()
+        ask = Ask(request, answer, self.now_ms(), request_id)
         await self._inbox.put(ask)
         if self._has_ended:  # while it waited for room
             raise NotController("this node stops")
@@ -284,6 +288,8 @@ class Driver:
                 ask.answer.set_exception(NotController("this node does not lead the quorum"))
         elif not active.is_claimed:
             active.wait_for_claim(ask)
+        elif active.maybe_answer_again(ask):
+            active.advance(self.high_watermark)
         else:
             await self._enact(
                 lambda active: active.decide(ask, now_ms=now_ms, end_offset=end_offset), ask
@@ -311,6 +317,7 @@ class Driver:
         end_offset = Offset(base_offset + len(decision.records))
         if ask is not None:
             active.answer_when_committed(end_offset, ask.answer, decision.response)
+            active.remember(ask, end_offset, decision)
         if not decision.records:
             active.advance(self.high_watermark)
             return True

@@ -264,22 +264,24 @@ class MetadataQuorum:
 
     # --- requests ---
 
-    async def _handle(self, request: Any) -> Answer:
+    async def _handle(self, request: Any, request_id: str | None) -> Answer:
         try:
             if isinstance(request, _QUORUM_REQUESTS):
                 response, records = await self._driver.request(request)
                 return Answer(response=response, records=records)
-            return Answer(response=await self._driver.ask(request))
+            return Answer(response=await self._driver.ask(request, request_id))
         except Stopped:
             return Answer(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         except NotController:
             return Answer(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
     async def _ask_remote(
-        self, leader_id: BrokerId, request: ControllerRequest, timeout_ms: int
+        self, leader_id: BrokerId, request: ControllerRequest, request_id: str, timeout_ms: int
     ) -> object:
         address = self.settings.voters[leader_id]
-        response, _ = await self._rpc.call(address, request, timeout_ms=timeout_ms)
+        response, _ = await self._rpc.call(
+            address, request, timeout_ms=timeout_ms, request_id=request_id
+        )
         return response
 
     # --- who is there ---

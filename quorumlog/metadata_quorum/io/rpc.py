@@ -78,6 +78,7 @@ class _Envelope:
     protocol_version: int
     sender_id: BrokerId
     body: Mapping[str, object]
+    request_id: str | None = None  # the same when a request is repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +102,14 @@ class Answer:
     leader_id: BrokerId = NO_LEADER
 
 
-Handler = Callable[[Any], Awaitable[Answer]]
+Handler = Callable[[Any, str | None], Awaitable[Answer]]
 
 
 class RpcServer:
-    """Answers `/rpc/<Name>`. `handle` gets the request, of the type that belongs to the name."""
+    """Answers `/rpc/<Name>`.
+
+    `handle` gets the request, of the type that belongs to the name, and its id if it has one.
+    """
 
     def __init__(self, *, cluster_id: str, shared_secret: str | None, handle: Handler) -> None:
         self._cluster_id = cluster_id
@@ -143,7 +147,7 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is None:
-            reply = _to_reply(await self._handle(body))
+            reply = _to_reply(await self._handle(body, envelope.request_id))
         else:
             self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
         return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
@@ -189,7 +193,7 @@ class RpcClient:
         await self.session.close()
 
     async def call(
-        self, address: str, request: object, *, timeout_ms: int
+        self, address: str, request: object, *, timeout_ms: int, request_id: str | None = None
     ) -> tuple[Any, bytes | None]:
         """Return the response and the records beside it. Raises RpcFailed."""
         name = _NAMES[type(request)]
@@ -198,6 +202,7 @@ class RpcClient:
             "protocol_version": PROTOCOL_VERSION,
             "sender_id": self._node_id,
             "body": to_plain(request),
+            "request_id": request_id,
         }
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         try:

@@ -19,8 +19,16 @@ from quorumlog.metadata_quorum.controller_client import (
     NewTopic,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
+from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
+from quorumlog.metadata_quorum.io.remembered import (
+    ANSWERS_MAX,
+    RECORDS_MAX,
+    Remembered,
+    RememberedAnswers,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
 from tests.unit.metadata_quorum.drivers import Network, run, until
 
 DOES_NOT_FIT = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=-5)
@@ -156,6 +164,94 @@ def test_a_broker_that_falls_silent_is_fenced_when_its_session_is_over(voters: i
             living.cancel()
 
     run(scenario())
+
+
+# --- repeated requests ---
+
+
+def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer() -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            await register(network)
+            (voter,) = network.voters.values()
+            voter.threads.hold()
+            asks = []
+            for n in range(3):
+                asks.append(asyncio.create_task(voter.driver.ask(create("a"), "client-1")))
+                await asyncio.sleep(2)
+                assert not asks[n].done()
+            end_offset = voter.log.end_offset
+            voter.threads.release()
+            answers = await asyncio.gather(*asks)
+            assert [codes(answer) for answer in answers] == [[ErrorCode.NONE]] * 3
+            assert answers[0] == answers[1] == answers[2]
+            late = await voter.driver.ask(create("a"), "client-1")  # it was answered already
+            assert late == answers[0]
+            assert voter.log.end_offset == end_offset
+            assert codes(await voter.driver.ask(create("a"), "client-2")) == [
+                ErrorCode.TOPIC_ALREADY_EXISTS
+            ]
+
+    run(scenario())
+
+
+def test_a_request_that_was_refused_is_decided_again() -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            (voter,) = network.voters.values()
+            first = codes(await voter.driver.ask(create("a"), "client-1"))
+            assert first != [ErrorCode.NONE]  # no broker is there yet
+            await register(network)
+            assert codes(await voter.driver.ask(create("a"), "client-1")) == [ErrorCode.NONE]
+
+    run(scenario())
+
+
+def test_answers_are_remembered_within_limits() -> None:
+    remembered = RememberedAnswers()
+    for n in range(ANSWERS_MAX + 1):
+        remembered.add(f"small-{n}", Remembered(Offset(n), n, 1))
+    assert remembered.get("small-0") is None
+    assert remembered.get("small-1") == Remembered(Offset(1), 1, 1)
+    remembered.add("large-1", Remembered(Offset(1), 1, RECORDS_MAX))
+    assert remembered.get(f"small-{ANSWERS_MAX}") is None
+    assert remembered.get("large-1") is not None
+    assert remembered.get(None) is None
+    remembered.add("x" * 101, Remembered(Offset(1), 1, 1))
+    assert remembered.get("x" * 101) is None
+
+
+def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
+    ids: list[str] = []
+
+    async def ask_local(request: object, request_id: str) -> object:
+        ids.append(request_id)
+        if len(ids) < 3:
+            raise NotController("not yet")
+        return TopicResults(results=())
+
+    async def ask_remote(*_: object) -> object:
+        raise AssertionError
+
+    async def scenario() -> None:
+        leader = LeaderWatch()
+        leader.set(BrokerId(1))
+        for _ in range(2):
+            client = QuorumControllerClient(
+                node_id=BrokerId(1),
+                leader=leader,
+                ask_local=ask_local,
+                ask_remote=ask_remote,
+                request_timeout_ms=60_000,
+                attempt_timeout_ms=2_000,
+            )
+            await client.create_topics([])
+            await client.create_topics([])
+
+    run(scenario())
+    assert len(ids) == 6
+    assert ids[0] == ids[1] == ids[2]
+    assert len({*ids}) == 4
 
 
 # --- wrong decisions ---

@@ -50,7 +50,7 @@ async def asking(stranger: Stranger) -> AsyncIterator[Callable[[], Awaitable[Any
 
 @asynccontextmanager
 async def node() -> AsyncIterator[int]:
-    async def handle(request: object) -> Answer:
+    async def handle(request: object, request_id: str | None) -> Answer:
         raise AssertionError(request)
 
     app = web.Application(client_max_size=10_000)
