@@ -26,6 +26,7 @@ from quorumlog.broker.io.server import BACKLOG, Server
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.io.node import MetadataQuorum
 from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.node import identity
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import Address, NodeConfig
 from quorumlog.node.errors import StartFailed
@@ -66,7 +67,11 @@ class Node:
         self._control: Final = _bind("control.listener", config.control)
         self._kafka: Final = _bind("listeners", config.kafka) if config.is_broker else None
         try:
-            self.quorum: Final = MetadataQuorum(_quorum_settings(config, shared_secret), disk)
+            settings = _quorum_settings(
+                config, shared_secret, is_new_cluster=identity.is_new_cluster(disk, config)
+            )
+            self.quorum: Final = MetadataQuorum(settings, disk)
+            identity.forget_new_cluster(disk, config)
         except StorageError as error:
             raise StartFailed(str(error)) from error
         self.broker: Final = BrokerParts(self, disk, parts) if config.is_broker else None
@@ -219,7 +224,9 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _quorum_settings(config: NodeConfig, shared_secret: str | None) -> MetadataQuorumSettings:
+def _quorum_settings(
+    config: NodeConfig, shared_secret: str | None, *, is_new_cluster: bool
+) -> MetadataQuorumSettings:
     return MetadataQuorumSettings(
         cluster_id=config.cluster_id,
         node_id=BrokerId(config.node_id),
@@ -227,6 +234,7 @@ def _quorum_settings(config: NodeConfig, shared_secret: str | None) -> MetadataQ
         log_dir=str(config.log_dir),
         listen_host=config.control.host,
         listen_port=config.control.port,
+        is_new_cluster=is_new_cluster,
         shared_secret=shared_secret,
         quorum=config.quorum,
         controller=config.controller,

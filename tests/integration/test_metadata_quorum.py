@@ -83,6 +83,7 @@ class Nodes:
                 voters=self.voters,
                 log_dir=str(self.directory / str(node_id)),
                 listen_port=self.ports[node_id],
+                is_new_cluster=True,
                 shared_secret=self.shared_secret,
                 controller_request_timeout_ms=self.request_timeout_ms,
             )

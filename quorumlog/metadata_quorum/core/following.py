@@ -86,11 +86,11 @@ class Following(Voting):
         if not (is_enabled and isinstance(self.role, Follower) and event.node_id == self.leader_id):
             return
         self.role.is_leader_gone = True
-        if self.is_voter and self.role.notice_deadline_ms is None:
+        if self._takes_part and self.role.notice_deadline_ms is None:
             stagger_ms = self.settings.controller_quorum_dead_process_stagger_ms
             rank = [voter for voter in self.voters if voter != self.leader_id].index(self.node_id)
             self.role.notice_deadline_ms = self._now_ms + stagger_ms * rank + stagger_ms // 3
-        elif not self.is_voter:
+        elif not self._takes_part:
             self._look_elsewhere()
 
     # --- fetching ---
@@ -109,8 +109,8 @@ class Following(Voting):
             self._fetch()
 
     def _is_silent(self, role: Follower) -> bool:
-        """Whether an observer waits in vain; it cannot stand, so it asks around."""
-        return not self.is_voter and role.fetch_deadline_ms <= self._now_ms
+        """Whether one that cannot stand waits in vain: it asks around."""
+        return not self._takes_part and role.fetch_deadline_ms <= self._now_ms
 
     def _look_elsewhere(self) -> None:
         self._fetch_id, self._fetch_after_ms = None, self._now_ms
@@ -145,7 +145,7 @@ class Following(Voting):
 
     def _fetch_destination(self) -> BrokerId:
         """Find whom to ask: the leader; without one, or if it is silent, the voters in turn."""
-        if isinstance(self.role, Follower) and (self.is_voter or not self.role.is_leader_gone):
+        if isinstance(self.role, Follower) and (self._takes_part or not self.role.is_leader_gone):
             return self.leader_id
         self._probed += 1
         return self._others[self._probed % len(self._others)]
@@ -160,7 +160,7 @@ class Following(Voting):
         election_timeout_ms = self.settings.controller_quorum_election_timeout_ms
         if self.is_voter and isinstance(self.role, Unattached):
             backoff_ms = election_timeout_ms // 10
-        elif not self.is_voter:
+        elif not self._takes_part:
             longest_ms = max(backoff_ms, election_timeout_ms // 4)
             backoff_ms = min(backoff_ms << min(self._probes_in_vain, 16), longest_ms)
             self._probes_in_vain += 1
@@ -184,8 +184,16 @@ class Following(Voting):
             self.role.notice_deadline_ms = None
             self.role.fetch_deadline_ms = self._fetch_timeout_ms()
             self._advance_high_watermark(self._committed_here(response))
+            self._maybe_take_part(response)
         elif self.role is before:
             self._fetch_again_later()
+
+    def _maybe_take_part(self, response: FetchResponse) -> None:
+        """Let a new voter vote once it holds, durably, all that a leader knows to be committed."""
+        has_all = 0 <= response.high_watermark <= self.flushed_offset
+        if self.is_new and has_all and response.diverging_epoch is None:
+            self.is_new = False
+            self._persist_election()
 
     def _use_fetch_response(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
         """Act on a response; False unless it came from the leader and made sense."""
@@ -276,7 +284,7 @@ class Following(Voting):
 
     def _deadlines(self) -> Iterator[int]:
         yield from super()._deadlines()
-        if isinstance(self.role, Follower) and not self.is_voter:
+        if isinstance(self.role, Follower) and not self._takes_part:
             yield self.role.fetch_deadline_ms
         if self._may_fetch():
             yield self._fetch_after_ms

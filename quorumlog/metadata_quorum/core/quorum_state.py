@@ -64,6 +64,7 @@ class QuorumState:
         self._now_ms = 0
         self._effects: list[Effect] = []
         self._last_request_id = 0
+        self.is_new = False  # a voter that must not vote yet: decision 36
         self._has_started = self._is_flushing = False
         self._fetch_id: int | None = None  # of the one that is under way
         self._fetch_after_ms = 0
@@ -170,11 +171,18 @@ class QuorumState:
         if not has_new_leader and voted_id == self.voted_id:
             return
         self.leader_epoch, self.leader_id, self.voted_id = epoch, leader_id, voted_id
-        self._persist(
-            effects.PersistElection(leader_epoch=epoch, leader_id=leader_id, voted_id=voted_id)
-        )
+        self._persist_election()
         if has_new_leader and leader_id != self.node_id:
             self._emit(effects.FollowLeader(leader_epoch=epoch, leader_id=leader_id))
+
+    def _persist_election(self) -> None:
+        election = effects.PersistElection(
+            leader_epoch=self.leader_epoch,
+            leader_id=self.leader_id,
+            voted_id=self.voted_id,
+            is_new=self.is_new,
+        )
+        self._persist(election)
 
     def _persist(self, election: effects.PersistElection) -> None:
         """Order one write for all changes that nobody could have seen apart."""
@@ -230,6 +238,17 @@ class QuorumState:
     def _is_within_reach(self, epoch: Epoch) -> bool:
         """Whether a peer may be in this epoch: an absurd one would leave no epochs to elect in."""
         return epoch <= min(EPOCH_MAX, self.leader_epoch + EPOCH_STEP_MAX)
+
+    @property
+    def _takes_part(self) -> bool:
+        """Whether this node may vote and stand.
+
+        A voter that has lost its disk may have voted in an epoch that others still elect in, and
+        have held records that are committed because it did.
+        """
+        # DEVIATION: Kafka's static voters take part with any disk that was formatted for them.
+        # docs/decisions/0036-a-voter-without-its-past-does-not-vote.md
+        return self.is_voter and not self.is_new
 
     @property
     def _has_newer_epoch(self) -> bool:

@@ -82,6 +82,8 @@ class Voting(Leading):
         match self.role:
             case Leader():
                 return False
+            case _ if not self._takes_part:
+                return False
             case Follower(has_fetched=True, is_leader_gone=False):
                 return False
             case _:
@@ -90,6 +92,8 @@ class Voting(Leading):
     def _votes(self, request: VoteRequest) -> bool:
         """Answer a vote; a new one is durable before the answer leaves (Raft 5.2, 5.4.1)."""
         if not isinstance(self.role, Unattached | Prospective) or self.leader_id != NOBODY:
+            return False
+        if not self._takes_part:
             return False
         if self.voted_id != NOBODY:
             return self.voted_id == request.replica_id
@@ -199,7 +203,7 @@ class Voting(Leading):
 
     def _stand_deadline_ms(self) -> int | None:
         """When to stand; None: never, in this role."""
-        if not self.is_voter or not self._has_newer_epoch:
+        if not self._takes_part or not self._has_newer_epoch:
             return None
         match self.role:
             case Unattached(election_deadline_ms=deadline_ms):

@@ -64,6 +64,7 @@ class DiskWork:
                         leader_epoch=effect.leader_epoch,
                         leader_id=effect.leader_id,
                         voted_id=effect.voted_id,
+                        is_new=effect.is_new,
                     )
                 )
             case effects.AppendLeaderChange():

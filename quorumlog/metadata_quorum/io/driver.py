@@ -115,6 +115,7 @@ class Driver:
                     leader_epoch=election.leader_epoch,
                     leader_id=election.leader_id,
                     voted_id=election.voted_id,
+                    is_new=election.is_new,
                     log_end_offset=self._log.end_offset,
                     flushed_offset=self._log.flushed_offset,
                     epoch_starts=self._log.epoch_starts(),

@@ -26,6 +26,7 @@ from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumCo
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.driver import Driver
 from quorumlog.metadata_quorum.io.election_store import FILE_NAME, ElectionStore
+from quorumlog.metadata_quorum.io.founding import check_voters, found
 from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.io.parts import BrokerProcessDied, Parts, Stopped
 from quorumlog.metadata_quorum.io.presence import (
@@ -60,13 +61,18 @@ class MetadataQuorum:
     """
 
     def __init__(self, settings: MetadataQuorumSettings, disk: Disk) -> None:
-        """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole."""
+        """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole.
+
+        VotersChanged if that file is of another quorum.
+        """
         self.settings: Final = settings
         self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
         self.fatal: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
-        elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}")
-        self._election: Final = elections.load()
+        elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}", settings.voters)
+        election = elections.load()
+        check_voters(settings, election)
         self._log: Final = MetadataLog.open(disk, settings.log_dir)
+        self._election: Final = found(settings, elections, election)
         self._say_if_absurd(self._election.leader_epoch)
         self._threads: Final = DiskThreads()
         self._committed: Final = CommittedImage(self._log)

@@ -18,6 +18,18 @@ def test_a_new_cluster_has_a_secret_that_its_owner_alone_can_read(tmp_path: Path
     assert secret not in (tmp_path / layout.CLUSTER_FILE).read_text()
 
 
+def test_the_voters_of_a_new_cluster_are_marked_and_a_wiped_one_is_not(tmp_path: Path) -> None:
+    spec = layout.plan([("controller",), ("broker",)], host="127.0.0.1", port=9092, config={})
+    layout.save(tmp_path, spec)
+    mark = layout.data_directory(tmp_path, 1) / "new-cluster"
+    assert mark.exists()
+    assert not layout.data_directory(tmp_path, 2).exists()
+    mark.unlink()
+    mark.parent.rmdir()
+    layout.save(tmp_path, spec)
+    assert not mark.exists()
+
+
 def test_the_secret_stays_when_the_cluster_is_started_again(tmp_path: Path) -> None:
     layout.save(tmp_path, SPEC)
     before = (tmp_path / SECRET_FILE).read_text()

@@ -4,6 +4,7 @@ import asyncio
 import heapq
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -95,8 +96,16 @@ class Seen:
 class Voter:
     """One node: its disk, its driver, and what it has published."""
 
-    def __init__(self, node_id: int, quorum_class: type[Quorum], network: "Network") -> None:
-        self.disk, self.threads, self.seen = SimDisk(), NoThreads(), Seen()
+    def __init__(
+        self,
+        node_id: int,
+        quorum_class: type[Quorum],
+        network: "Network",
+        *,
+        disk: SimDisk | None = None,
+        is_new: bool = False,
+    ) -> None:
+        self.disk, self.threads, self.seen = disk or SimDisk(), NoThreads(), Seen()
         self.log = MetadataLog.open(self.disk, "/data")
         self.claims = 0
         committed = CommittedImage(self.log)
@@ -128,7 +137,10 @@ class Voter:
                 draw=random.Random(1).randbytes,
             )
         )
-        self.running = asyncio.create_task(self.driver.run(self.elections.load()))
+        election = self.elections.load()
+        if election.is_new and not is_new:
+            election = replace(election, is_new=False)  # the cluster is new
+        self.running = asyncio.create_task(self.driver.run(election))
 
     def _claimed(self) -> None:
         self.claims += 1
@@ -173,6 +185,20 @@ class Network:
             )
             return await self.leader()
         return active[0]
+
+    async def kill(self, node_id: int) -> SimDisk:
+        """End a process at once; return its disk, which keeps what was written."""
+        voter = self.voters.pop(node_id)
+        voter.running.cancel()
+        await asyncio.gather(voter.running, return_exceptions=True)
+        voter.disk.kill()
+        return voter.disk
+
+    def boot(self, node_id: int, disk: SimDisk | None = None) -> Voter:
+        """Start a process on a disk; without one, the disk is new and the cluster is not."""
+        voter = Voter(node_id, self._quorum_class, self, disk=disk, is_new=disk is None)
+        self.voters[node_id] = voter
+        return voter
 
     async def ask(self, request: ControllerRequest) -> Any:
         leader = await self.leader()
