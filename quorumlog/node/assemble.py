@@ -180,6 +180,7 @@ class BrokerParts:
             registrar=quorum.controller,
             settings=config.lifecycle,
             registered=self._registered,
+            may_lead=self.replicas.logs_open,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)

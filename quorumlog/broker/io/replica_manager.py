@@ -85,6 +85,8 @@ class ReplicaManager:
         self.settings: Final = settings
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.logs_open: Final = asyncio.Event()
+        """Set once the logs are open that the image of our registration gives us."""
         self._now_ms: Final = now_ms
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = False
@@ -188,6 +190,10 @@ class ReplicaManager:
         except StorageError as error:
             self._fail(error)
         self._note_more()
+        broker = self.image.brokers.get(self.broker_id)
+        is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
+        if is_ours and not self._replicas.is_opening:
+            self.logs_open.set()
 
     def _note_more(self) -> None:
         if self._replicas.is_opening or self._logs.is_removing:
