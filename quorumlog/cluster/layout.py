@@ -1,6 +1,7 @@
 """The directory of a local cluster: what is in it, and how it is made.
 
     DIR/cluster.json           who is in the cluster, and with which settings it was made
+    DIR/control.secret         what its nodes show each other: readable by their owner alone
     DIR/node-<id>/             one node: node.properties, node.log (its output), node.pid
     DIR/node-<id>/data/        its log directory: meta.properties, the metadata log, partitions
 
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.cluster.errors import ClusterError
+from quorumlog.cluster.secret import make_secret, secret_file
+from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
 
 CLUSTER_FILE: Final = "cluster.json"
 FORMAT: Final = 1
@@ -123,12 +126,24 @@ def _free_ports(host: str, count: int) -> list[int]:
 def save(directory: Path, spec: ClusterSpec) -> None:
     """Write cluster.json and each node's node.properties."""
     directory.mkdir(parents=True, exist_ok=True)
+    if not (directory / CLUSTER_FILE).exists():  # a cluster that was made without one stays so
+        make_secret(directory)
+        _mark_new_voters(directory, spec)
     document = {"format": FORMAT, **asdict(spec)}
     (directory / CLUSTER_FILE).write_text(json.dumps(document, indent=2) + "\n")
     for node in spec.nodes:
         node_directory(directory, node.id).mkdir(exist_ok=True)
         lines = [f"{name}={value}" for name, value in node_properties(directory, spec, node)]
         properties_file(directory, node.id).write_text("\n".join(lines) + "\n")
+
+
+def _mark_new_voters(directory: Path, spec: ClusterSpec) -> None:
+    """Tell the voters that they have never voted: one that finds its disk empty later has."""
+    for node in spec.nodes:
+        data = data_directory(directory, node.id)
+        if "controller" in node.roles and not data.exists():
+            data.mkdir(parents=True)
+            (data / NEW_CLUSTER_FILE).touch()
 
 
 def load(directory: Path) -> ClusterSpec:
@@ -168,13 +183,21 @@ def node_properties(
     yield "listeners", f"PLAINTEXT://{node.kafka}"
     yield "control.listener", node.control
     yield "controller.quorum.voters", voters
-    yield "log.dirs", str((node_directory(directory, node.id) / "data").resolve())
+    yield "log.dirs", str(data_directory(directory, node.id).resolve())
+    secret = secret_file(directory)
+    if secret is not None:
+        yield "control.shared.secret.file", str(secret)
     yield from sorted(spec.config.items())
 
 
 def node_directory(directory: Path, node_id: int) -> Path:
     """Where a node lives."""
     return directory / f"node-{node_id}"
+
+
+def data_directory(directory: Path, node_id: int) -> Path:
+    """Where a node's logs are: its `log.dirs`."""
+    return node_directory(directory, node_id) / "data"
 
 
 def properties_file(directory: Path, node_id: int) -> Path:

@@ -26,11 +26,13 @@ from quorumlog.broker.io.server import BACKLOG, Server
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.io.node import MetadataQuorum
 from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.node import identity
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import Address, NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.identity import BOOT_ID_FILE, check_identity, read_boot_id
 from quorumlog.node.routes import add_routes
+from quorumlog.node.secret import read_secret
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -60,11 +62,16 @@ class Node:
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.started_s: Final = time.monotonic()
         disk = RealDisk()
+        shared_secret = read_secret(config.shared_secret_file)
         self.directory_id: Final = check_identity(disk, config)
         self._control: Final = _bind("control.listener", config.control)
         self._kafka: Final = _bind("listeners", config.kafka) if config.is_broker else None
         try:
-            self.quorum: Final = MetadataQuorum(_quorum_settings(config), disk)
+            settings = _quorum_settings(
+                config, shared_secret, is_new_cluster=identity.is_new_cluster(disk, config)
+            )
+            self.quorum: Final = MetadataQuorum(settings, disk)
+            identity.forget_new_cluster(disk, config)
         except StorageError as error:
             raise StartFailed(str(error)) from error
         self.broker: Final = BrokerParts(self, disk, parts) if config.is_broker else None
@@ -173,6 +180,7 @@ class BrokerParts:
             registrar=quorum.controller,
             settings=config.lifecycle,
             registered=self._registered,
+            may_lead=self.replicas.logs_open,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)
@@ -217,7 +225,9 @@ def _wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _quorum_settings(config: NodeConfig) -> MetadataQuorumSettings:
+def _quorum_settings(
+    config: NodeConfig, shared_secret: str | None, *, is_new_cluster: bool
+) -> MetadataQuorumSettings:
     return MetadataQuorumSettings(
         cluster_id=config.cluster_id,
         node_id=BrokerId(config.node_id),
@@ -225,6 +235,8 @@ def _quorum_settings(config: NodeConfig) -> MetadataQuorumSettings:
         log_dir=str(config.log_dir),
         listen_host=config.control.host,
         listen_port=config.control.port,
+        is_new_cluster=is_new_cluster,
+        shared_secret=shared_secret,
         quorum=config.quorum,
         controller=config.controller,
     )

@@ -56,6 +56,7 @@ class NodeConfig:
     control: Address
     voters: Mapping[int, str]  # node id -> host:port of its control listener
     log_dir: Path
+    shared_secret_file: Path | None
     broker: BrokerSettings
     lifecycle: LifecycleSettings
     controller: ControllerSettings
@@ -81,6 +82,7 @@ _NODE_NAMES: Final = (
     "listeners",
     "advertised.listeners",
     "control.listener",
+    "control.shared.secret.file",
     "controller.quorum.voters",
     "log.dirs",
 )
@@ -200,6 +202,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
             f"process.roles={','.join(sorted(roles))}: use broker, controller or both"
         )
     kafka = _listener("listeners", _required(values, "listeners"))
+    secret_file = values.get("control.shared.secret.file")
     advertised = values.get("advertised.listeners")
     config = NodeConfig(
         node_id=_node_id("node.id", _required(values, "node.id")),
@@ -210,6 +213,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         control=_address("control.listener", _required(values, "control.listener")),
         voters=_voters(_required(values, "controller.quorum.voters")),
         log_dir=_log_dir(_required(values, "log.dirs")),
+        shared_secret_file=Path(secret_file) if secret_file else None,
         broker=_fill(BrokerSettings, values, ""),
         lifecycle=_fill(LifecycleSettings, values, ""),
         controller=_fill(ControllerSettings, values, ""),

@@ -11,6 +11,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
+from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.storage.errors import CorruptCheckpoint
@@ -53,6 +54,21 @@ def check_identity(disk: Disk, config: NodeConfig) -> str:
     return meta.directory_id
 
 
+def is_new_cluster(disk: Disk, config: NodeConfig) -> bool:
+    """Tell whether the log directory was made for a voter of a new cluster. Raises OSError."""
+    return disk.exists(f"{config.log_dir}/{NEW_CLUSTER_FILE}")
+
+
+def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
+    """Remove that mark: the election state is on the disk now, and must not be made anew.
+
+    Durable on return. Raises OSError.
+    """
+    if is_new_cluster(disk, config):
+        disk.unlink(f"{config.log_dir}/{NEW_CLUSTER_FILE}")
+        disk.fsync_dir(str(config.log_dir))
+
+
 def read_boot_id(path: Path) -> str | None:
     """Return what names the running system, anew with each start; None where it cannot be read."""
     try:
@@ -76,10 +92,4 @@ def _make_ours(disk: Disk, config: NodeConfig) -> MetaProperties:
     )
     write_meta_properties(disk, log_dir, meta)
     _LOGGER.info("%s is new, with directory id %s", log_dir, meta.directory_id)
-    if config.node_id in config.voters and len(config.voters) > 1:
-        _LOGGER.warning(
-            "if node %d has voted in this cluster before, it has lost its votes and its metadata: "
-            "lose no other voter until it has caught up",
-            config.node_id,
-        )
     return meta

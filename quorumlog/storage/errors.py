@@ -9,6 +9,10 @@ class CorruptCheckpoint(StorageError):
     """A small file is not whole. The message names it and says what to do about it."""
 
 
+class DamagedLog(StorageError):
+    """Records are gone that were there for certain. Nothing was cut; the message says where."""
+
+
 class OffsetOutOfRange(Exception):
     """A read outside [log_start_offset, log_end_offset]. Callers answer OFFSET_OUT_OF_RANGE."""
 

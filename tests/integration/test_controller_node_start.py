@@ -20,9 +20,7 @@ Process = subprocess.Popen[str]
 def data(tmp_path: Path) -> Path:
     spec = layout.plan([("broker", "controller")], host="127.0.0.1", port=0, config={})
     layout.save(tmp_path, spec)
-    data = layout.node_directory(tmp_path, 1) / "data"
-    data.mkdir()
-    return data
+    return layout.data_directory(tmp_path, 1)
 
 
 @pytest.fixture

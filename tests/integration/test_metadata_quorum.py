@@ -83,6 +83,7 @@ class Nodes:
                 voters=self.voters,
                 log_dir=str(self.directory / str(node_id)),
                 listen_port=self.ports[node_id],
+                is_new_cluster=True,
                 shared_secret=self.shared_secret,
                 controller_request_timeout_ms=self.request_timeout_ms,
             )
@@ -261,7 +262,8 @@ def topic_on(*replicas: int) -> NewTopic:
 
 
 def lifecycle_of(nodes: Nodes, node_id: int) -> BrokerLifecycle:
-    node = nodes.running[node_id]
+    node, may_lead = nodes.running[node_id], asyncio.Event()
+    may_lead.set()
     lifecycle = BrokerLifecycle(
         registration=BrokerRegistration(
             broker_id=BrokerId(node_id),
@@ -274,6 +276,7 @@ def lifecycle_of(nodes: Nodes, node_id: int) -> BrokerLifecycle:
         registrar=node.controller,
         settings=LifecycleSettings(broker_heartbeat_interval_ms=200),
         registered=lambda _: None,
+        may_lead=may_lead,
     )
     node.add_publisher(lifecycle)
     return lifecycle

@@ -119,10 +119,30 @@ def test_a_follower_whose_leaders_process_died_does_not() -> None:
     assert not reply(node, vote_request(epoch=5, log=(4, 9)), 3).vote_granted
 
 
-def test_a_newer_epoch_in_a_pre_vote_is_taken_over() -> None:
+def test_a_newer_epoch_in_a_pre_vote_is_answered_and_not_taken_over() -> None:
+    """Kafka's voters take it over: decision 34."""
     node = started(leader_epoch=4, leader_id=3)
-    assert reply(node, vote_request(epoch=6, pre=True)).vote_granted
-    assert (node.leader_epoch, node.leader_id) == (6, -1)
+    orders = node.step(1, asked(vote_request(epoch=6, pre=True)))
+    answer = only(effects.SendResponse, orders).response
+    assert answer == vote_response(4, granted=True, leader=3)
+    assert (node.leader_epoch, node.leader_id) == (4, 3)
+    assert not [order for order in orders if isinstance(order, effects.PersistElection)]
+
+
+def test_a_pre_vote_that_is_granted_from_an_older_epoch_counts() -> None:
+    node = started(leader_epoch=6)
+    votes = sent(node.step(1000, events.Ticked()), VoteRequest)
+    node.step(1001, answered(votes[0], vote_response(4, granted=True, leader=3)))
+    assert isinstance(node.role, Candidate)
+    assert (node.leader_epoch, node.leader_id) == (7, -1)
+
+
+def test_one_ahead_of_its_leader_is_heard_when_it_answers_that_leader() -> None:
+    """It is refused every pre-vote, and would never follow: the leader must come to its epoch."""
+    node = started(leader_epoch=6)
+    begin = BeginQuorumEpochRequest(leader_id=BrokerId(3), leader_epoch=Epoch(5))
+    answer = only(effects.SendResponse, node.step(1, asked(begin))).response
+    assert (answer.error_code, answer.leader_epoch) == (ErrorCode.FENCED_LEADER_EPOCH, 6)
 
 
 def test_nobody_is_a_candidate_without_the_pre_votes_of_a_majority() -> None:

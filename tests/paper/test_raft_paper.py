@@ -25,7 +25,7 @@ FIGURE_8 = """
     kill 1 / isolate 2 / join 3 / join 4 / join 5 / died 1 at 3 / died 1 at 4 / died 1 at 5
     at 1160 / deliver 5->3 / deliver 5->4 / deliver 3->5 / deliver 4->5 / deliver 5->3
     deliver 5->4 / deliver 3->5 / deliver 4->5 / isolate 5 / kill 5 / boot 1 / join 2
-    isolate 4 / limit 1 / hold 2 / hold 3 / at 2200 / deliver
+    died 1 at 2 / isolate 4 / limit 1 / hold 2 / hold 3 / at 2200 / deliver
 """
 
 
@@ -70,10 +70,12 @@ def test_5_1_a_request_of_an_older_term_is_refused() -> None:
 
 
 def test_5_1_a_response_of_an_older_term_is_dropped() -> None:
-    node = started(leader_epoch=4)
-    vote = sent(node.step(1000, events.Ticked()), VoteRequest)[0]
-    assert node.step(1001, answered(vote, vote_response(3, granted=True))) == []
-    assert isinstance(node.role, Prospective)
+    node = started(leader_epoch=4, voted_id=1)
+    late = events.ResponseReceived(
+        request_id=1, source=BrokerId(2), response=vote_response(3, granted=True)
+    )
+    assert node.step(1, late) == []
+    assert isinstance(node.role, Candidate)
 
 
 # --- 5.2: leader election ---

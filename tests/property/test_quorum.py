@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
+    EPOCH_MAX,
+    EPOCH_STEP_MAX,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     DivergingEpoch,
@@ -22,7 +24,9 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 NODES = st.sampled_from((-1, 1, 2, 3, 9)).map(BrokerId)
-EPOCHS = st.integers(-1, 8).map(Epoch)
+EPOCHS = st.one_of(
+    st.integers(-1, 8), st.integers(EPOCH_STEP_MAX - 2, EPOCH_STEP_MAX + 10), st.just(EPOCH_MAX)
+).map(Epoch)
 OFFSETS = st.integers(-1, 12).map(Offset)
 ERRORS = st.sampled_from((ErrorCode.NONE, ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH))
 IS_LED = {"leader_id": NODES, "leader_epoch": EPOCHS}
@@ -78,7 +82,7 @@ def test_no_peer_can_break_a_node(node_id: int, steps: list[tuple[int, events.Ev
     orders = node.step(0, events.Started())
     unanswered: set[int] = set()
     for elapsed_ms, drawn in steps:
-        now_ms, event = now_ms + elapsed_ms, drawn
+        now_ms, event, epoch = now_ms + elapsed_ms, drawn, node.leader_epoch
         if isinstance(drawn, events.RequestReceived):
             request_id += 1
             event = events.RequestReceived(request_id=request_id, request=drawn.request)
@@ -95,6 +99,7 @@ def test_no_peer_can_break_a_node(node_id: int, steps: list[tuple[int, events.Ev
                 return
             raise
         _note_answers(orders, unanswered)
+        assert node.leader_epoch - epoch <= EPOCH_STEP_MAX + 1  # + 1: it stands, too
         deadline_ms = node.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > now_ms  # all that was due is done
     parked = getattr(node.role, "parked", {})

@@ -2,7 +2,9 @@
 
 A registration belongs to one process; when the controller no longer knows it, the broker registers
 again. The first heartbeat leaves as soon as this node has replayed its registration, because that
-is what the controller waits for before it lets the broker lead. Source: KIP-631.
+is what the controller waits for before it lets the broker lead. Until the logs are open that the
+image then gives the broker, heartbeats ask that it stay fenced: it would answer
+NOT_LEADER_OR_FOLLOWER for partitions that it leads. Source: KIP-631.
 """
 
 import asyncio
@@ -42,7 +44,8 @@ class BrokerLifecycle:
     """One task. An ImagePublisher: add it after those who act on the image.
 
     `unfenced` is set while the image shows this process in service. `registered` is called with
-    each broker epoch, before the controller may let the broker lead. `failure` ends with whatever
+    each broker epoch, before the controller may let the broker lead. `may_lead`: set by the caller
+    when the broker can serve what it may be given; it stays so. `failure` ends with whatever
     ends the task: RegistrationFailed, or an error of `registered`.
     """
 
@@ -53,6 +56,7 @@ class BrokerLifecycle:
         registrar: BrokerRegistrar,
         settings: LifecycleSettings,
         registered: Callable[[int], None],
+        may_lead: asyncio.Event,
     ) -> None:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
@@ -61,11 +65,13 @@ class BrokerLifecycle:
         self._registrar: Final = registrar
         self._settings: Final = settings
         self._registered: Final = registered
+        self._may_lead: Final = may_lead
         self._image = ClusterImage()
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
         self._wants_to_stop = False
         self._task: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
         """Take over the new image."""
@@ -81,6 +87,7 @@ class BrokerLifecycle:
             self._registration, previous_broker_epoch=previous_broker_epoch
         )
         self._task = asyncio.create_task(self._run())
+        self._waiting = asyncio.create_task(self._wake_when_it_may_lead())
 
     async def stop(self, *, timeout_ms: int) -> None:
         """Hand over what this broker leads, for at most `timeout_ms`, then fall silent."""
@@ -94,8 +101,10 @@ class BrokerLifecycle:
                     await self._may_stop.wait()
             except TimeoutError:
                 _LOGGER.warning("broker %d stops before all has been handed over", self._id)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [task for task in (self._task, self._waiting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self.unfenced.clear()
         self.failure.cancel()
 
@@ -118,6 +127,10 @@ class BrokerLifecycle:
         self.unfenced.clear()
         if ours is not None:
             self._wake.set()  # the controller takes us for dead, or has not yet let us in
+
+    async def _wake_when_it_may_lead(self) -> None:
+        await self._may_lead.wait()
+        self._wake.set()
 
     async def _run(self) -> None:
         try:
@@ -197,6 +210,7 @@ class BrokerLifecycle:
             broker_id=self._registration.broker_id,
             broker_epoch=self.broker_epoch,
             metadata_offset=self._image.end_offset - 1,
+            want_fence=not self._may_lead.is_set(),
             want_shut_down=self._wants_to_stop,
         )
         return await self._registrar.broker_heartbeat(heartbeat)

@@ -69,6 +69,10 @@ def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _random_session_id() -> int:
+    return 1 + secrets.randbelow(2**31 - 1)
+
+
 class ReplicaManager:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
@@ -92,6 +96,7 @@ class ReplicaManager:
         self.settings: Final = settings
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.logs_open: Final = asyncio.Event()  # those that our registration's image gives us
         self._now_ms: Final = now_ms
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = False
@@ -104,8 +109,7 @@ class ReplicaManager:
         self._appends: Final = Appends(self._replicas, now_ms=now_ms, log_failed=self._fail)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
         self.fetch_sessions: Final = FetchSessions(
-            settings.max_incremental_fetch_session_cache_slots,
-            new_id=lambda: 1 + secrets.randbelow(2**31 - 1),
+            settings.max_incremental_fetch_session_cache_slots, new_id=_random_session_id
         )
         self._fetches: Final = Fetches(
             self._drivers,
@@ -219,6 +223,10 @@ class ReplicaManager:
         except StorageError as error:
             self._fail(error)
         self._note_more()
+        broker = self.image.brokers.get(self.broker_id)
+        is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
+        if is_ours and not self._replicas.is_opening:
+            self.logs_open.set()
 
     def _note_more(self) -> None:
         if self._replicas.is_opening or self._logs.is_removing:

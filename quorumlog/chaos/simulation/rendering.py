@@ -49,6 +49,8 @@ def _render_value(value: Any) -> str:
         content = getattr(value, one.name)
         if one.name == "request_id" or content is None:
             continue
+        if one.name == "is_new" and not content:
+            continue  # as almost always
         if isinstance(content, tuple):
             content = ",".join(map(str, content))
         elif hasattr(content, "end_offset"):

@@ -23,6 +23,9 @@ from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
+EXCUSES_MAX: Final = 2
+"""How often a silent broker's session is renewed because the controller was not running itself."""
+
 
 class BrokerState(Enum):
     """What the controller lets a registered broker do."""
@@ -52,6 +55,7 @@ class Session:
     heard_ms: int
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided
+    excuses: int = 0  # how often it was renewed since the broker was heard
     is_buried: bool = False  # its process is known to be gone: nothing it said counts any more
 
 
@@ -71,8 +75,14 @@ class Sessions:
         session = self._sessions.setdefault(broker_id, Session(heard_ms=now_ms))
         if session.is_buried:
             return
-        session.heard_ms = now_ms
+        session.heard_ms, session.excuses = max(session.heard_ms, now_ms), 0
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
+
+    def excuse(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Renew a session although nothing was heard, EXCUSES_MAX times in a row at most."""
+        session = self._sessions.get(broker_id)
+        if session is not None and not session.is_buried and session.excuses < EXCUSES_MAX:
+            session.heard_ms, session.excuses = max(session.heard_ms, now_ms), session.excuses + 1
 
     def begin(self, broker_id: BrokerId, now_ms: int) -> None:
         """Start over: another process has registered."""

@@ -85,9 +85,14 @@ class Controller:
         self.cluster.apply(offset, record)
 
     def hear_all(self, now_ms: int) -> None:
-        """Count every broker as just heard: we took over, or were ourselves not running."""
+        """Count every broker as just heard: we took over."""
         for broker_id in self.cluster.brokers:
             self.sessions.hear(broker_id, now_ms)
+
+    def excuse_all(self, now_ms: int) -> None:
+        """Renew every session: we were ourselves not running. A silent broker: only so often."""
+        for broker_id in self.cluster.brokers:
+            self.sessions.excuse(broker_id, now_ms)
 
     def hear(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
         """Note a heartbeat as it arrives, however long its turn takes to come (KAFKA-15019)."""

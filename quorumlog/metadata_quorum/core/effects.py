@@ -11,11 +11,15 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistElection:
-    """Make the election state durable before any later effect is performed."""
+    """Make the election state durable before any later effect is performed.
+
+    `is_new`: the voter has yet to catch up before it may vote; see `Started`.
+    """
 
     leader_epoch: Epoch
     leader_id: BrokerId
     voted_id: BrokerId
+    is_new: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

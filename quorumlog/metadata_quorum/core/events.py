@@ -13,11 +13,13 @@ class Started:
     The election state is that of the last `PersistElection` (all defaults: there is none).
     `epoch_starts`: (epoch, first offset) of the log, oldest first.
     Records below `flushed_offset` survive power loss.
+    `is_new`: what this voter has promised before is not known: its disk is new, or lost that.
     """
 
     leader_epoch: Epoch = Epoch(0)
     leader_id: BrokerId = NOBODY
     voted_id: BrokerId = NOBODY
+    is_new: bool = False
     log_end_offset: Offset = Offset(0)
     flushed_offset: Offset = Offset(0)
     epoch_starts: tuple[tuple[Epoch, Offset], ...] = ()

@@ -11,7 +11,6 @@ from itertools import pairwise
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
-    EPOCH_MAX,
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
     DivergingEpoch,
@@ -60,7 +59,7 @@ class Following(Voting):
 
     def _leadership_refusal(self, leader_id: BrokerId, leader_epoch: Epoch) -> ErrorCode:
         is_other_voter = leader_id in self.voters and leader_id != self.node_id
-        if not is_other_voter or leader_epoch > EPOCH_MAX:
+        if not is_other_voter or not self._is_within_reach(leader_epoch):
             return ErrorCode.INVALID_REQUEST
         if leader_epoch < self.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
@@ -87,11 +86,11 @@ class Following(Voting):
         if not (is_enabled and isinstance(self.role, Follower) and event.node_id == self.leader_id):
             return
         self.role.is_leader_gone = True
-        if self.is_voter and self.role.notice_deadline_ms is None:
+        if self._takes_part and self.role.notice_deadline_ms is None:
             stagger_ms = self.settings.controller_quorum_dead_process_stagger_ms
             rank = [voter for voter in self.voters if voter != self.leader_id].index(self.node_id)
             self.role.notice_deadline_ms = self._now_ms + stagger_ms * rank + stagger_ms // 3
-        elif not self.is_voter:
+        elif not self._takes_part:
             self._look_elsewhere()
 
     # --- fetching ---
@@ -110,8 +109,8 @@ class Following(Voting):
             self._fetch()
 
     def _is_silent(self, role: Follower) -> bool:
-        """Whether an observer waits in vain; it cannot stand, so it asks around."""
-        return not self.is_voter and role.fetch_deadline_ms <= self._now_ms
+        """Whether one that cannot stand waits in vain: it asks around."""
+        return not self._takes_part and role.fetch_deadline_ms <= self._now_ms
 
     def _look_elsewhere(self) -> None:
         self._fetch_id, self._fetch_after_ms = None, self._now_ms
@@ -146,16 +145,25 @@ class Following(Voting):
 
     def _fetch_destination(self) -> BrokerId:
         """Find whom to ask: the leader; without one, or if it is silent, the voters in turn."""
-        if isinstance(self.role, Follower) and (self.is_voter or not self.role.is_leader_gone):
+        if isinstance(self.role, Follower) and (self._takes_part or not self.role.is_leader_gone):
             return self.leader_id
         self._probed += 1
         return self._others[self._probed % len(self._others)]
 
     def _fetch_again_later(self) -> None:
-        """Wait before the next fetch; a voter without a leader longer: the leader will tell it."""
+        """Wait before the next fetch.
+
+        A voter without a leader waits longer: the leader will tell it. An observer waits twice as
+        long each time until it has a leader: those that it asks hold an election meanwhile.
+        """
         backoff_ms = self.settings.controller_quorum_retry_backoff_ms
+        election_timeout_ms = self.settings.controller_quorum_election_timeout_ms
         if self.is_voter and isinstance(self.role, Unattached):
-            backoff_ms = self.settings.controller_quorum_election_timeout_ms // 10
+            backoff_ms = election_timeout_ms // 10
+        elif not self._takes_part:
+            longest_ms = max(backoff_ms, election_timeout_ms // 4)
+            backoff_ms = min(backoff_ms << min(self._probes_in_vain, 16), longest_ms)
+            self._probes_in_vain += 1
         self._fetch_after_ms = self._now_ms + backoff_ms
 
     def _handle_fetch_failed(self, request_id: int) -> None:
@@ -172,11 +180,20 @@ class Following(Voting):
         before = self.role
         if self._use_fetch_response(event, response) and isinstance(self.role, Follower):
             self.role.has_fetched, self.role.is_leader_gone = True, False
+            self._probes_in_vain = 0
             self.role.notice_deadline_ms = None
             self.role.fetch_deadline_ms = self._fetch_timeout_ms()
             self._advance_high_watermark(self._committed_here(response))
+            self._maybe_take_part(response)
         elif self.role is before:
             self._fetch_again_later()
+
+    def _maybe_take_part(self, response: FetchResponse) -> None:
+        """Let a new voter vote once it holds, durably, all that a leader knows to be committed."""
+        has_all = 0 <= response.high_watermark <= self.flushed_offset
+        if self.is_new and has_all and response.diverging_epoch is None:
+            self.is_new = False
+            self._persist_election()
 
     def _use_fetch_response(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
         """Act on a response; False unless it came from the leader and made sense."""
@@ -267,7 +284,7 @@ class Following(Voting):
 
     def _deadlines(self) -> Iterator[int]:
         yield from super()._deadlines()
-        if isinstance(self.role, Follower) and not self.is_voter:
+        if isinstance(self.role, Follower) and not self._takes_part:
             yield self.role.fetch_deadline_ms
         if self._may_fetch():
             yield self._fetch_after_ms

@@ -235,7 +235,7 @@ class Leading(QuorumState):
                 self._tell_that_we_lead()
         if isinstance(self.role, Resigned):
             self._tell_that_we_resigned(self.role)
-            if self.role.election_deadline_ms <= self._now_ms:
+            if self.role.election_deadline_ms <= self._now_ms and self._has_newer_epoch:
                 # A newer epoch: in this one it would still be taken for the leader.
                 newer = Epoch(self.leader_epoch + 1)
                 self._become_unattached(newer, deadline_ms=self._now_ms)
@@ -286,7 +286,8 @@ class Leading(QuorumState):
                 yield self.role.check_quorum_deadline_ms
                 yield self.role.begin_epoch_deadline_ms
         elif isinstance(self.role, Resigned):
-            yield self.role.election_deadline_ms
+            if self._has_newer_epoch:
+                yield self.role.election_deadline_ms
             yield from self.role.tell_ms.values()
 
     def _check_leader(self, role: Leader) -> None:

@@ -17,6 +17,10 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, UNKNOWN_OFFSET, BrokerId
 
 NOBODY: Final = NO_LEADER
 EPOCH_MAX: Final = Epoch((1 << 31) - 1)  # what a record batch can hold
+# DEVIATION: Kafka believes any epoch, so that one message can use them all up.
+# docs/decisions/0034-an-epoch-is-believed-within-reach.md
+EPOCH_STEP_MAX: Final = 1 << 20
+"""How far above its own epoch a node believes a peer's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

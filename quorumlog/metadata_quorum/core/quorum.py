@@ -53,7 +53,7 @@ class Quorum(Following):
       9. No record is of a newer epoch than the node.
      10. Nothing is truncated while a flush is under way; and a voter that fetches, or stands in
          an election, has a durable log.
-     11. An observer only follows, and never votes.
+     11. An observer only follows, and never votes; nor does a voter that is new.
     """
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -131,6 +131,7 @@ class Quorum(Following):
     def _handle_started(self, event: events.Started) -> None:
         """Take up the role that the disk allows: never that of a leader (KAFKA-10527)."""
         self._has_started = True
+        self.is_new = event.is_new and self.is_voter and bool(self._others)
         self.epochs = LeaderEpochs(tuple(EpochEntry(*start) for start in event.epoch_starts))
         self.log_end_offset = event.log_end_offset
         self.flushed_offset = min(event.flushed_offset, event.log_end_offset)
@@ -146,7 +147,8 @@ class Quorum(Following):
         is_alone = self.is_voter and not self._others
         deadline_ms = self._now_ms if is_alone else self._new_election_deadline_ms()
         if not self.is_voter and self.node_id in {self.leader_id, self.voted_id}:
-            self._set_election(Epoch(self.leader_epoch + 1), NOBODY, NOBODY)  # it was a voter
+            newer = Epoch(self.leader_epoch + self._has_newer_epoch)
+            self._set_election(newer, NOBODY, NOBODY)  # it was a voter
         if self.leader_id == self.node_id:
             self._resume_as_resigned(deadline_ms)
         elif self.leader_id in self.voters:
@@ -186,7 +188,7 @@ class Quorum(Following):
         self._check_role()
         if self.is_voter and (self._fetch_id is not None or self._ballot() is not None):
             require(self.is_log_durable, "10: a voter that fetches or stands has a durable log")
-        if not self.is_voter:
+        if not self._takes_part:
             is_observing = isinstance(self.role, OBSERVER_ROLES) and self.voted_id == NOBODY
             require(is_observing, "11: an observer only follows")
 

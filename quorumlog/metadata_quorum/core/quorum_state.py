@@ -9,7 +9,13 @@ from typing import Final
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.core.effects import Effect
-from quorumlog.metadata_quorum.core.messages import EPOCH_MAX, NOBODY, FetchResponse, Request
+from quorumlog.metadata_quorum.core.messages import (
+    EPOCH_MAX,
+    EPOCH_STEP_MAX,
+    NOBODY,
+    FetchResponse,
+    Request,
+)
 from quorumlog.metadata_quorum.core.roles import (
     CHANGES_TO_A_NEWER_EPOCH,
     CHANGES_WITHIN_AN_EPOCH,
@@ -58,9 +64,11 @@ class QuorumState:
         self._now_ms = 0
         self._effects: list[Effect] = []
         self._last_request_id = 0
+        self.is_new = False  # a voter that must not vote yet: decision 36
         self._has_started = self._is_flushing = False
         self._fetch_id: int | None = None  # of the one that is under way
         self._fetch_after_ms = 0
+        self._probes_in_vain = 0  # since an observer has fetched last
         self._probed = 0  # how many voters were asked in turn who the leader is
 
     @property
@@ -163,11 +171,18 @@ class QuorumState:
         if not has_new_leader and voted_id == self.voted_id:
             return
         self.leader_epoch, self.leader_id, self.voted_id = epoch, leader_id, voted_id
-        self._persist(
-            effects.PersistElection(leader_epoch=epoch, leader_id=leader_id, voted_id=voted_id)
-        )
+        self._persist_election()
         if has_new_leader and leader_id != self.node_id:
             self._emit(effects.FollowLeader(leader_epoch=epoch, leader_id=leader_id))
+
+    def _persist_election(self) -> None:
+        election = effects.PersistElection(
+            leader_epoch=self.leader_epoch,
+            leader_id=self.leader_id,
+            voted_id=self.voted_id,
+            is_new=self.is_new,
+        )
+        self._persist(election)
 
     def _persist(self, election: effects.PersistElection) -> None:
         """Order one write for all changes that nobody could have seen apart."""
@@ -204,7 +219,7 @@ class QuorumState:
 
     def _learn(self, leader_epoch: Epoch, leader_id: BrokerId) -> bool:
         """Act on the epoch and leader that a peer knows; False: it is behind, or makes no sense."""
-        is_possible = leader_epoch <= EPOCH_MAX and leader_id in {NOBODY, *self.voters}
+        is_possible = self._is_within_reach(leader_epoch) and leader_id in {NOBODY, *self.voters}
         if leader_epoch < self.leader_epoch or not is_possible:
             return False
         is_another = leader_id not in {NOBODY, self.node_id}
@@ -219,6 +234,26 @@ class QuorumState:
             agreed = leader_id in {NOBODY, self.leader_id} or self.leader_id == NOBODY
             require(agreed, f"one leader in epoch {leader_epoch}: {self.leader_id}, {leader_id}")
         return True
+
+    def _is_within_reach(self, epoch: Epoch) -> bool:
+        """Whether a peer may be in this epoch: an absurd one would leave no epochs to elect in."""
+        return epoch <= min(EPOCH_MAX, self.leader_epoch + EPOCH_STEP_MAX)
+
+    @property
+    def _takes_part(self) -> bool:
+        """Whether this node may vote and stand.
+
+        A voter that has lost its disk may have voted in an epoch that others still elect in, and
+        have held records that are committed because it did.
+        """
+        # DEVIATION: Kafka's static voters take part with any disk that was formatted for them.
+        # docs/decisions/0036-a-voter-without-its-past-does-not-vote.md
+        return self.is_voter and not self.is_new
+
+    @property
+    def _has_newer_epoch(self) -> bool:
+        """Whether there is an epoch after this one."""
+        return self.leader_epoch < EPOCH_MAX
 
     def _deadlines(self) -> Iterator[int]:
         """When something is due; each rule adds its own."""

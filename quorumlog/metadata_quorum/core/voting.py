@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.leading import Leading
-from quorumlog.metadata_quorum.core.messages import EPOCH_MAX, NOBODY, VoteRequest, VoteResponse
+from quorumlog.metadata_quorum.core.messages import NOBODY, VoteRequest, VoteResponse
 from quorumlog.metadata_quorum.core.roles import (
     Ballot,
     Candidate,
@@ -30,10 +30,14 @@ class Voting(Leading):
         error_code = self._vote_refusal(request)
         is_granted = False
         if error_code is ErrorCode.NONE:
-            if request.replica_epoch > self.leader_epoch:
-                self._become_unattached(request.replica_epoch)
-            judge = self._would_vote if request.pre_vote else self._votes
-            is_granted = judge(request)
+            if request.pre_vote:
+                # DEVIATION: Kafka's voters take over a newer epoch from a pre-vote, too.
+                # docs/decisions/0034-an-epoch-is-believed-within-reach.md
+                is_granted = self._would_vote(request)
+            else:
+                if request.replica_epoch > self.leader_epoch:
+                    self._become_unattached(request.replica_epoch)
+                is_granted = self._votes(request)
         response = VoteResponse(
             error_code=error_code,
             leader_id=self.leader_id,
@@ -55,7 +59,7 @@ class Voting(Leading):
         is_possible = (
             0 <= request.last_offset_epoch <= newest_log
             and request.last_offset >= 0
-            and request.replica_epoch <= EPOCH_MAX
+            and self._is_within_reach(request.replica_epoch)
         )
         if not is_possible or request.replica_id == self.node_id:
             return ErrorCode.INVALID_REQUEST
@@ -66,6 +70,10 @@ class Voting(Leading):
     def _would_vote(self, request: VoteRequest) -> bool:
         """Answer a pre-vote. Nothing follows from it but that the sender may stand: KIP-996.
 
+        The sender's epoch may be newer than ours. It stays the sender's: if the sender wins the
+        pre-vote, its candidacy brings a newer epoch; if it loses, the leader learns of its epoch
+        from its answer to BeginQuorumEpoch.
+
         A follower that hears its leader refuses, so that a voter that was cut off does not depose
         it. One whose leader has resigned, or whose leader's process was seen dead, does not hear
         it, whatever it fetched before. That is safe even if it was wrong: a pre-vote changes no
@@ -73,6 +81,8 @@ class Voting(Leading):
         """
         match self.role:
             case Leader():
+                return False
+            case _ if not self._takes_part:
                 return False
             case Follower(has_fetched=True, is_leader_gone=False):
                 return False
@@ -82,6 +92,8 @@ class Voting(Leading):
     def _votes(self, request: VoteRequest) -> bool:
         """Answer a vote; a new one is durable before the answer leaves (Raft 5.2, 5.4.1)."""
         if not isinstance(self.role, Unattached | Prospective) or self.leader_id != NOBODY:
+            return False
+        if not self._takes_part:
             return False
         if self.voted_id != NOBODY:
             return self.voted_id == request.replica_id
@@ -153,7 +165,10 @@ class Voting(Leading):
 
     def _handle_vote_response(self, event: events.ResponseReceived, response: VoteResponse) -> None:
         """Count one answer of the ballot that asked; others are of an older one."""
-        if not self._learn(response.leader_epoch, response.leader_id):
+        is_of_older_epoch = response.leader_epoch < self.leader_epoch
+        if is_of_older_epoch and not isinstance(self.role, Prospective):
+            return  # only a pre-vote is answered from an older epoch
+        if not is_of_older_epoch and not self._learn(response.leader_epoch, response.leader_id):
             return
         ballot = self._ballot()
         if ballot is None or event.request_id not in ballot.asked:
@@ -188,7 +203,7 @@ class Voting(Leading):
 
     def _stand_deadline_ms(self) -> int | None:
         """When to stand; None: never, in this role."""
-        if not self.is_voter:
+        if not self._takes_part or not self._has_newer_epoch:
             return None
         match self.role:
             case Unattached(election_deadline_ms=deadline_ms):
@@ -212,7 +227,7 @@ class Voting(Leading):
         return deadline_ms is not None and deadline_ms <= self._now_ms and self.is_log_durable
 
     def _count_pre_votes(self, role: Prospective) -> None:
-        if len(role.ballot.granted) >= self._majority:
+        if len(role.ballot.granted) >= self._majority and self._has_newer_epoch:
             self._become_candidate()
         elif (
             len(role.ballot.refused) >= self._majority or role.election_deadline_ms <= self._now_ms

@@ -1,4 +1,4 @@
-"""The controller while this node leads the quorum: it applies at append, and answers at commit.
+"""The controller while this node leads the quorum: it applies, appends, and answers at commit.
 
 Between winning the election and having replayed all that went before, requests wait. When the
 node leads no more, whoever waits is told NOT_CONTROLLER: what was appended may still be committed,
@@ -8,7 +8,7 @@ so the outcome is unknown to them (KIP-631).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.facade import Controller
@@ -17,6 +17,7 @@ from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
+from quorumlog.metadata_quorum.io.remembered import Remembered, RememberedAnswers
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000
@@ -32,10 +33,12 @@ class NotController(Exception):
 
 
 class Ask(NamedTuple):
-    """A request and where its answer goes."""
+    """A request, where its answer goes, when it came, and what names it if it is repeated."""
 
     request: ControllerRequest
     answer: "asyncio.Future[object]"
+    heard_ms: int
+    request_id: str | None = None
 
 
 class ActiveController:
@@ -55,6 +58,7 @@ class ActiveController:
         self._draw: Final = draw
         self._controller: Controller | None = None
         self._early: list[Ask] = []
+        self._remembered: Final = RememberedAnswers()
         self._uncommitted: deque[tuple[Offset, asyncio.Future[object], object]] = deque()
 
     @property
@@ -62,11 +66,22 @@ class ActiveController:
         """Whether it has taken over: all before its epoch is committed and replayed."""
         return self._controller is not None
 
-    def claim(self, image: ClusterImage, now_ms: int) -> tuple[list[MetadataRecord], list[Ask]]:
-        """Take over at `image`; return what to append first, and who has waited for this."""
+    def claim(self, image: ClusterImage, now_ms: int) -> list[Ask]:
+        """Take over at `image`; return who has waited for this. `decide_activation` comes next."""
         self._controller = Controller(image, self._settings, draw=self._draw, now_ms=now_ms)
         early, self._early = self._early, []
-        return list(self._controller.decide_activation().records), early
+        return early
+
+    def decide_activation(self) -> Decision[None] | None:
+        """Mend what the last controller has left half done."""
+        return None if self._controller is None else self._controller.decide_activation()
+
+    def wait_for_claim(self, ask: Ask) -> None:
+        """Keep a request that came before the take-over, if there is room."""
+        if len(self._early) < WAITING_MAX:
+            self._early.append(ask)
+        elif not ask.answer.done():  # the caller may have given up
+            ask.answer.set_exception(NotController("too many requests wait for the take-over"))
 
     def hear(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
         """Note a heartbeat when it arrives; its answer may take longer (KAFKA-15019)."""
@@ -74,13 +89,11 @@ class ActiveController:
             self._controller.hear(heartbeat, now_ms)
 
     def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[Any] | None:
-        """Decide a request; None while it must wait. The log ends at `end_offset`."""
+        """Decide a request, after the claim. The log ends at `end_offset`."""
         if self._controller is None:
-            if len(self._early) >= WAITING_MAX:
-                ask.answer.set_exception(NotController("too many requests wait for the take-over"))
-            else:
-                self._early.append(ask)
             return None
+        if isinstance(ask.request, BrokerHeartbeat):
+            now_ms = ask.heard_ms  # it says that the broker lived then: KAFKA-15019
         decision = self._controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
         if decision.remark is not None:
             _LOGGER.warning(decision.remark)
@@ -92,7 +105,7 @@ class ActiveController:
         if self._controller is None or due_ms is None:
             return None
         if now_ms - due_ms > STALL_MS:  # a process that was paused has not listened either
-            self._controller.hear_all(now_ms)
+            self._controller.excuse_all(now_ms)
         return self._controller.decide_expiry(now_ms)
 
     def decide_process_died(
@@ -109,16 +122,33 @@ class ActiveController:
         """Return when `decide_expiry` has something to do."""
         return None if self._controller is None else self._controller.next_expiry_ms()
 
-    def apply(self, offset: Offset, record: MetadataRecord) -> None:
-        """Take in a record of ours that was appended at `offset`."""
+    def apply(self, base_offset: Offset, records: Sequence[MetadataRecord]) -> None:
+        """Take in records of ours that are about to be appended at `base_offset`.
+
+        Raises InvariantViolation if one does not fit: this object is then of no more use.
+        """
         if self._controller is not None:
-            self._controller.apply(offset, record)
+            for offset, record in enumerate(records, start=base_offset):
+                self._controller.apply(Offset(offset), record)
 
     def answer_when_committed(
         self, end_offset: Offset, answer: "asyncio.Future[object]", response: object
     ) -> None:
         """Answer once all below `end_offset` is committed: what was decided on, too."""
         self._uncommitted.append((end_offset, answer, response))
+
+    def remember(self, ask: Ask, end_offset: Offset, decision: Decision[Any]) -> None:
+        """Keep the answer for a repeated request, if deciding it again would not be the same."""
+        if ask.request_id is not None and decision.records:
+            answer = Remembered(end_offset, decision.response, len(decision.records))
+            self._remembered.add(ask.request_id, answer)
+
+    def maybe_answer_again(self, ask: Ask) -> bool:
+        """Give a repeated request the first one's answer, when that is committed."""
+        before = self._remembered.get(ask.request_id)
+        if before is not None:
+            self.answer_when_committed(before.end_offset, ask.answer, before.response)
+        return before is not None
 
     def advance(self, high_watermark: Offset) -> None:
         """Answer whoever waited for what is committed now."""

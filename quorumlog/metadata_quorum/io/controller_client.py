@@ -1,13 +1,16 @@
 """The way from any node to the active controller: directly if it is this one, else over HTTP.
 
 It follows the leader as this node knows it, and asks again when that was the wrong one or went
-away, until the request's time is up. So a request may take effect more than once; what may not is
-refused by the controller the second time. A broker's own requests are small and are repeated when
-the leader is silent, too. A user's request is not: it may be what keeps the leader busy.
+away, until the request's time is up. A repeated request carries the id of the first: the same
+controller gives it the first one's answer. Another controller decides it anew, and refuses what may
+not take effect twice. A broker's own requests are small and are repeated when the leader is silent,
+too. A user's request is not: it may be what keeps the leader busy.
 """
 
 import asyncio
+import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import count
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.controller.requests import (
@@ -97,8 +100,8 @@ class QuorumControllerClient:
         *,
         node_id: BrokerId,
         leader: LeaderWatch,
-        ask_local: Callable[[Askable], Awaitable[object]],
-        ask_remote: Callable[[BrokerId, Askable, int], Awaitable[object]],
+        ask_local: Callable[[Askable, str], Awaitable[object]],
+        ask_remote: Callable[[BrokerId, Askable, str, int], Awaitable[object]],
         request_timeout_ms: int,
         attempt_timeout_ms: int,
     ) -> None:
@@ -108,6 +111,8 @@ class QuorumControllerClient:
         self._ask_remote: Final = ask_remote
         self._request_timeout_s: Final = request_timeout_ms / 1000
         self._attempt_timeout_ms: Final = attempt_timeout_ms
+        self._client_token: Final = secrets.token_hex(8)  # ours, among all that ever ask
+        self._request_numbers: Final = count(1)
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
@@ -191,12 +196,13 @@ class QuorumControllerClient:
     async def _ask(self, request: Askable) -> Any:
         """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
         reason: Exception | None = None
+        request_id = f"{self._client_token}-{next(self._request_numbers)}"
         backoff_s = RETRY_S[0]
         try:
             async with asyncio.timeout(self._request_timeout_s):
                 while True:
                     try:
-                        return await self._ask_leader(request)
+                        return await self._ask_leader(request, request_id)
                     except RpcTooLarge as error:
                         raise RequestTooLarge(str(error)) from error
                     except (NotController, RpcFailed) as error:
@@ -208,20 +214,22 @@ class QuorumControllerClient:
                 f"no active controller answered within {self._request_timeout_s} s: {reason}"
             ) from reason
 
-    async def _ask_leader(self, request: Askable) -> object:
+    async def _ask_leader(self, request: Askable, request_id: str) -> object:
         leader_id = self._leader.leader_id
         if leader_id == self._node_id:
-            return await self._ask_local(request)
+            return await self._ask_local(request, request_id)
         if leader_id == NO_LEADER:
             raise NotController("nobody is known to lead the quorum")
         if isinstance(request, _OF_USERS):
-            return await self._ask_while_it_leads(leader_id, request)
-        return await self._ask_remote(leader_id, request, self._attempt_timeout_ms)
+            return await self._ask_while_it_leads(leader_id, request, request_id)
+        return await self._ask_remote(leader_id, request, request_id, self._attempt_timeout_ms)
 
-    async def _ask_while_it_leads(self, leader_id: BrokerId, request: Askable) -> object:
+    async def _ask_while_it_leads(
+        self, leader_id: BrokerId, request: Askable, request_id: str
+    ) -> object:
         """Ask once, for all the time there is. Raises NotController when the leader changes."""
         timeout_ms = int(self._request_timeout_s * 1000)
-        answer = asyncio.ensure_future(self._ask_remote(leader_id, request, timeout_ms))
+        answer = asyncio.ensure_future(self._ask_remote(leader_id, request, request_id, timeout_ms))
         change = asyncio.ensure_future(self._leader.change())
         try:
             await asyncio.wait({answer, change}, return_when=asyncio.FIRST_COMPLETED)
@@ -234,9 +242,9 @@ class QuorumControllerClient:
             await asyncio.gather(answer, change, return_exceptions=True)
 
 
-def _check_named(count: int) -> None:
+def _check_named(named: int) -> None:
     """Raise RequestTooLarge for what the controller would refuse, before it is busy reading it."""
-    if count > NAMED_PER_REQUEST_MAX:
+    if named > NAMED_PER_REQUEST_MAX:
         raise RequestTooLarge(
             f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
         )

@@ -7,17 +7,20 @@ task waits for it; so the rest of the process goes on. An error ends the task, a
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from itertools import count
 from typing import Any, Final, assert_never
 
+from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, Request
 from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask, NotController
+from quorumlog.metadata_quorum.io.disk_work import DiskWork
 from quorumlog.metadata_quorum.io.election_store import Election
-from quorumlog.metadata_quorum.io.metadata_log import describe
+from quorumlog.metadata_quorum.io.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.io.parts import (
     BrokerProcessDied,
     Input,
@@ -30,6 +33,7 @@ from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 INBOX_EVENTS_MAX: Final = 10_000
+CHECKPOINT_S: Final = 5.0  # Kafka: replica.high.watermark.checkpoint.interval.ms
 _LOGGER: Final = logging.getLogger(__name__)
 
 
@@ -41,6 +45,7 @@ class Driver:
         self._quorum: Final = parts.quorum
         self._log: Final = parts.log
         self._inbox: Final = asyncio.Queue[Input](INBOX_EVENTS_MAX)  # `put` waits while full
+        self._disk: Final = DiskWork(parts.log, parts.elections, parts.threads)
         self._request_ids: Final = count(1)
         self._asked: dict[int, asyncio.Future[tuple[object, bytes | None]]] = {}
         self._fetched: bytes = b""
@@ -50,7 +55,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._active: ActiveController | None = None
-        self._is_resigning = self._has_ended = False
+        self._is_resigning = self._has_ended = self._has_checkpoint_due = False
         self._sends_corrupt: set[BrokerId] = set()
         self._resigned: Final = asyncio.Event()
         self.high_watermark = Offset(-1)
@@ -77,13 +82,17 @@ class Driver:
         reply: tuple[object, bytes | None] = await answer
         return reply
 
-    async def ask(self, request: ControllerRequest) -> object:
-        """Ask the active controller; answered at commit. Raises NotController."""
+    async def ask(self, request: ControllerRequest, request_id: str | None = None) -> object:
+        """Ask the active controller; answered at commit. Raises NotController.
+
+        A request that is repeated under the same id takes effect once.
+        """
         if self._active is None:
             raise NotController("this node does not lead the quorum")
         if isinstance(request, BrokerHeartbeat):
             self._active.hear(request, self.now_ms())
-        ask = Ask(request, asyncio.get_running_loop().create_future())
+        answer = asyncio.get_running_loop().create_future()
+        ask = Ask(request, answer, self.now_ms(), request_id)
         await self._inbox.put(ask)
         if self._has_ended:  # while it waited for room
             raise NotController("this node stops")
@@ -106,6 +115,7 @@ class Driver:
                     leader_epoch=election.leader_epoch,
                     leader_id=election.leader_id,
                     voted_id=election.voted_id,
+                    is_new=election.is_new,
                     log_end_offset=self._log.end_offset,
                     flushed_offset=self._log.flushed_offset,
                     epoch_starts=self._log.epoch_starts(),
@@ -174,11 +184,10 @@ class Driver:
             case Ask():
                 await self._decide(fact)
             case BrokerProcessDied(broker_id=broker_id, broker_epoch=broker_epoch):
-                if self._active is not None:
-                    decision = self._active.decide_process_died(
-                        broker_id, broker_epoch, self.now_ms()
-                    )
-                    await self._append(decision)
+                now_ms = self.now_ms()
+                await self._enact(
+                    lambda active: active.decide_process_died(broker_id, broker_epoch, now_ms)
+                )
             case Responded(event=event, records=records):
                 self._fetched = records
                 self._brings_epoch = self._log.has_news(event.records)
@@ -214,57 +223,29 @@ class Driver:
             case effects.FlushLog():
                 self._spawn(self._flush())
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
-                self.high_watermark = high_watermark
-                self._parts.committed.advance(high_watermark)
-                if self._active is not None:
-                    self._active.advance(high_watermark)
+                self._commit(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
                 self._change_leader(effect)
-            case effects.AppendFetched() if not self._brings_epoch:
-                self._write(effect)  # no fsync: a flush follows
-            case _:
-                await self._write_in_thread(effect)
-
-    async def _write_in_thread(
-        self,
-        effect: effects.PersistElection
-        | effects.AppendLeaderChange
-        | effects.AppendFetched
-        | effects.TruncateLog,
-    ) -> None:
-        """Wait for the write, even if cancelled: files are closed after this."""
-        writing = asyncio.create_task(asyncio.to_thread(self._write, effect))
-        try:
-            await asyncio.shield(writing)
-        except asyncio.CancelledError:
-            await asyncio.wait({writing})
-            raise
-
-    def _write(
-        self,
-        effect: effects.PersistElection
-        | effects.AppendLeaderChange
-        | effects.AppendFetched
-        | effects.TruncateLog,
-    ) -> None:
-        """Change what is on disk, in a thread: a new epoch is fsynced before it is believed."""
-        match effect:
-            case effects.PersistElection():
-                self._parts.elections.save(
-                    Election(
-                        leader_epoch=effect.leader_epoch,
-                        leader_id=effect.leader_id,
-                        voted_id=effect.voted_id,
-                    )
+            case (
+                effects.PersistElection()
+                | effects.AppendLeaderChange()
+                | effects.AppendFetched()
+                | effects.TruncateLog()
+            ):
+                await self._disk.write(
+                    effect, fetched=self._fetched, brings_epoch=self._brings_epoch
                 )
-            case effects.AppendLeaderChange():
-                self._log.append_leader_change(effect)
-            case effects.AppendFetched():
-                self._log.append_fetched(self._fetched)
-            case effects.TruncateLog(end_offset=end_offset):
-                self._log.truncate_to(end_offset)
             case _:
                 assert_never(effect)
+
+    def _commit(self, high_watermark: Offset) -> None:
+        self.high_watermark = high_watermark
+        self._parts.committed.advance(high_watermark)
+        if self._active is not None:
+            self._active.advance(high_watermark)
+        if not self._has_checkpoint_due:
+            self._has_checkpoint_due = True
+            self._spawn(self._checkpoint())
 
     def _change_leader(
         self, effect: effects.BecomeLeader | effects.ResignLeadership | effects.FollowLeader
@@ -295,52 +276,74 @@ class Driver:
             return
         if self.high_watermark <= active.epoch_start_offset:
             return
-        records, early = active.claim(self._parts.committed.image, self.now_ms())
-        await self._append(Decision(response=None, records=tuple(records)))
-        self._parts.watcher.controller_claimed()
+        early = active.claim(self._parts.committed.image, self.now_ms())
+        if await self._enact(ActiveController.decide_activation):
+            self._parts.watcher.controller_claimed()
         for ask in early:
             await self._decide(ask)
 
     async def _decide(self, ask: Ask) -> None:
-        active = self._active
+        active, now_ms, end_offset = self._active, self.now_ms(), self._log.end_offset
         if active is None:
             if not ask.answer.done():
                 ask.answer.set_exception(NotController("this node does not lead the quorum"))
-            return
-        decision = active.decide(ask, now_ms=self.now_ms(), end_offset=self._log.end_offset)
-        if decision is None:
-            return
-        end_offset = Offset(self._log.end_offset + len(decision.records))
-        active.answer_when_committed(end_offset, ask.answer, decision.response)
-        if decision.records:
-            await self._append(decision)
-        else:
+        elif not active.is_claimed:
+            active.wait_for_claim(ask)
+        elif active.maybe_answer_again(ask):
             active.advance(self.high_watermark)
-
-    async def _append(self, decision: Decision[Any] | None) -> None:
-        """Append and apply; whoever waits is answered when it is committed."""
-        active = self._active
-        if decision is None or active is None or not decision.records:
-            return
-        base_offset = self._log.end_offset
-        self._log.append(decision.records, active.leader_epoch)
-        for offset, record in enumerate(decision.records, start=base_offset):
-            active.apply(Offset(offset), record)
-        await self._step(
-            events.RecordsAppended(
-                leader_epoch=active.leader_epoch, log_end_offset=self._log.end_offset
+        else:
+            await self._enact(
+                lambda active: active.decide(ask, now_ms=now_ms, end_offset=end_offset), ask
             )
+
+    async def _enact(
+        self, decide: Callable[[ActiveController], Decision[Any] | None], ask: Ask | None = None
+    ) -> bool:
+        """Decide, apply, append, in this order; whoever asks is answered at commit.
+
+        The log gets nothing that does not fit the state before it: every replay of it, on every
+        node, would fail. If a decision does not fit, or cannot be made, that is our bug. Then the
+        live state is of no more use: this node gives up the leadership, and False is returned.
+        """
+        active, base_offset = self._active, self._log.end_offset
+        if active is None:
+            return False
+        try:
+            decision = decide(active) or Decision(response=None)
+            batches = MetadataLog.encode(decision.records)
+            active.apply(base_offset, decision.records)
+        except Exception as error:  # noqa: BLE001  # ours, whatever it is: Kafka resigns as well
+            await self._give_up(error, ask)
+            return False
+        end_offset = Offset(base_offset + len(decision.records))
+        if ask is not None:
+            active.answer_when_committed(end_offset, ask.answer, decision.response)
+            active.remember(ask, end_offset, decision)
+        if not decision.records:
+            active.advance(self.high_watermark)
+            return True
+        self._log.append_batches(batches, active.leader_epoch)
+        appended = events.RecordsAppended(
+            leader_epoch=active.leader_epoch, log_end_offset=self._log.end_offset
         )
+        await self._step(appended)
+        return True
+
+    async def _give_up(self, error: Exception, ask: Ask | None) -> None:
+        """Answer that the request cannot be decided, and lead no more: nothing was written."""
+        asked = "by itself" if ask is None else type(ask.request).__name__
+        _LOGGER.error("the controller failed to decide %s, and resigns", asked, exc_info=error)
+        if ask is not None and not ask.answer.done():
+            ask.answer.set_result(failure_response(ask.request))
+        await self._step(events.ResignRequested())
 
     async def _expire_sessions(self) -> None:
-        """Fence who is overdue, but first hear everybody who has written already."""
-        if not self._inbox.empty():
-            return
+        """Fence who is overdue. A heartbeat that waits in the inbox was heard as it came."""
         while self._active is not None:
-            decision = self._active.decide_expiry(self.now_ms())
-            if decision is None or not decision.records:
+            due_ms, now_ms = self._active.next_expiry_ms(), self.now_ms()
+            if due_ms is None or due_ms > now_ms:
                 return
-            await self._append(decision)
+            await self._enact(partial(ActiveController.decide_expiry, now_ms=now_ms))
 
     # --- background ---
 
@@ -357,8 +360,13 @@ class Driver:
             if not self._inbox.full():  # else there is enough that wakes us
                 self._inbox.put_nowait(events.Ticked())
 
+    async def _checkpoint(self) -> None:
+        await asyncio.sleep(CHECKPOINT_S)
+        self._has_checkpoint_due = False  # first: what is committed during the write comes next
+        await self._disk.checkpoint(self.high_watermark)
+
     async def _flush(self) -> None:
-        flushed_offset = await asyncio.to_thread(self._log.flush)
+        flushed_offset = await self._disk.flush()
         await self._inbox.put(events.LogFlushed(flushed_offset=flushed_offset))
 
     async def _send(self, effect: effects.SendRequest) -> None:

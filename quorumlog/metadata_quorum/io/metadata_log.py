@@ -16,7 +16,9 @@ from quorumlog.metadata_quorum.image.records import (
     decode_record,
     encode_record,
 )
+from quorumlog.metadata_quorum.io.log_end import LogEndCheckpoint
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -41,17 +43,33 @@ _INT32: Final = struct.Struct(">i")
 class MetadataLog:
     """The log of one node. Synchronous; `flush` may run in another thread."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, checkpoint: LogEndCheckpoint) -> None:
         """Use `open`."""
         self._log = log
+        self._checkpoint = checkpoint
 
     @classmethod
     def open(cls, disk: Disk, log_dir: str) -> "MetadataLog":
-        """Open it, checking every batch: it is never taken to be clean. Raises StorageError."""
+        """Open it, checking every batch: it is never taken to be clean.
+
+        A torn tail is cut. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks
+        what was committed, or what was there at a clean stop.
+        """
         directory = f"{log_dir}/{DIRECTORY}"
         disk.mkdir(directory)
         # Time must not delete a record that no snapshot holds (KAFKA-14238): no retention here.
-        return cls(Log.open(disk, directory, LogSettings(), clean=False))
+        checkpoint = LogEndCheckpoint(disk, directory)
+        known = max(checkpoint.last.committed, checkpoint.last.closed)
+        try:
+            log = Log.open(disk, directory, LogSettings(), clean=False, known_end_offset=known)
+        except DamagedLog as error:
+            raise DamagedLog(
+                f"the metadata log is damaged: {error}. Restore the file; or, if other voters hold "
+                "the log, move this node's log directory away, and it fetches the log again; or, "
+                f"to give up those records and what they say for good, delete {checkpoint.path}"
+            ) from error
+        checkpoint.opened()
+        return cls(log, checkpoint)
 
     @property
     def end_offset(self) -> Offset:
@@ -74,8 +92,19 @@ class MetadataLog:
 
     def append(self, records: Sequence[MetadataRecord], leader_epoch: Epoch) -> None:
         """Append as the leader: all in one batch, or in batches of RECORDS_PER_BATCH_MAX."""
-        for start in range(0, len(records), RECORDS_PER_BATCH_MAX):
-            values = map(encode_record, records[start : start + RECORDS_PER_BATCH_MAX])
+        self.append_batches(self.encode(records), leader_epoch)
+
+    @staticmethod
+    def encode(records: Sequence[MetadataRecord]) -> list[list[bytes]]:
+        """Return the bytes of each record, batch by batch. Raises TypeError: our bug."""
+        return [
+            [encode_record(record) for record in records[start : start + RECORDS_PER_BATCH_MAX]]
+            for start in range(0, len(records), RECORDS_PER_BATCH_MAX)
+        ]
+
+    def append_batches(self, batches: Sequence[Sequence[bytes]], leader_epoch: Epoch) -> None:
+        """Append what `encode` has returned, as the leader."""
+        for values in batches:
             self._append_batch([(None, value) for value in values], leader_epoch, is_control=False)
 
     def append_leader_change(self, effect: AppendLeaderChange) -> None:
@@ -97,9 +126,15 @@ class MetadataLog:
         """Make all that is in the log now durable; return its end."""
         return self._log.flush()
 
+    def checkpoint(self, high_watermark: Offset) -> None:
+        """Note on the disk how far the log is committed. Any thread. Raises StorageError."""
+        self._checkpoint.advance(min(high_watermark, self._log.flushed_offset))
+
     def close(self) -> None:
-        """Give up the files."""
-        self._log.close(clean=self._log.failure is None)
+        """Give up the files. Raises StorageError."""
+        is_clean = self._log.failure is None
+        self._log.close(clean=is_clean)
+        self._checkpoint.close(self._log.log_end_offset if is_clean else None)
 
     def read(self, offset: Offset, end_offset: Offset) -> bytes:
         """Return whole batches of [offset, end_offset): at least one, READ_BYTES at most."""

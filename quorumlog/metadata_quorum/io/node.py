@@ -16,7 +16,7 @@ from aiohttp import web
 
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
-from quorumlog.metadata_quorum.core.messages import NOBODY
+from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
@@ -24,8 +24,10 @@ from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.committed import CommittedImage
 from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
 from quorumlog.metadata_quorum.io.description import describe_quorum
+from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.election_store import ElectionStore
+from quorumlog.metadata_quorum.io.election_store import FILE_NAME, ElectionStore
+from quorumlog.metadata_quorum.io.founding import check_voters, found
 from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.io.parts import BrokerProcessDied, Parts, Stopped
 from quorumlog.metadata_quorum.io.presence import (
@@ -60,13 +62,20 @@ class MetadataQuorum:
     """
 
     def __init__(self, settings: MetadataQuorumSettings, disk: Disk) -> None:
-        """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole."""
+        """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole.
+
+        VotersChanged if that file is of another quorum.
+        """
         self.settings: Final = settings
         self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
         self.fatal: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
-        elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}")
-        self._election: Final = elections.load()
+        elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}", settings.voters)
+        election = elections.load()
+        check_voters(settings, election)
         self._log: Final = MetadataLog.open(disk, settings.log_dir)
+        self._election: Final = found(settings, elections, election)
+        self._say_if_absurd(self._election.leader_epoch)
+        self._threads: Final = DiskThreads()
         self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
         self._rpc: Final = RpcClient(
@@ -111,6 +120,20 @@ class MetadataQuorum:
         self._tasks: set[asyncio.Task[None]] = set()
         self._port = 0
 
+    def _say_if_absurd(self, leader_epoch: int) -> None:
+        last_epoch = max((epoch for epoch, _ in self._log.epoch_starts()), default=0)
+        if leader_epoch - last_epoch > EPOCH_STEP_MAX:
+            _LOGGER.warning(
+                "%s of node %d names epoch %d, but the last record is of epoch %d: a damaged or "
+                "hostile peer has used up epochs. If the voters cannot elect a leader, stop them "
+                "all, set leaderEpoch in each file to one more than the newest epoch in any "
+                "voter's log, leaderId and votedId to -1, and start them again",
+                FILE_NAME,
+                self.settings.node_id,
+                leader_epoch,
+                last_epoch,
+            )
+
     def _parts(self, elections: ElectionStore) -> Parts:
         settings = self.settings
         return Parts(
@@ -118,6 +141,7 @@ class MetadataQuorum:
             quorum=self._quorum,
             log=self._log,
             elections=elections,
+            threads=self._threads,
             committed=self._committed,
             transport=self._rpc,
             watcher=self,
@@ -173,6 +197,7 @@ class MetadataQuorum:
         await self._presence_server.close()
         await self._runner.cleanup()
         await self._rpc.close()
+        self._threads.close()
         self._log.close()
         self.fatal.cancel()
 
@@ -246,27 +271,35 @@ class MetadataQuorum:
 
     # --- requests ---
 
-    async def _handle(self, request: Any) -> Answer:
+    async def _handle(self, request: Any, request_id: str | None) -> Answer:
         try:
             if isinstance(request, _QUORUM_REQUESTS):
                 response, records = await self._driver.request(request)
                 return Answer(response=response, records=records)
-            return Answer(response=await self._ask_local(request))
+            return Answer(response=await self._ask_local(request, request_id))
         except Stopped:
             return Answer(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         except NotController:
             return Answer(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
-    async def _ask_local(self, request: ControllerRequest | DescribeQuorum) -> object:
+    async def _ask_local(
+        self, request: ControllerRequest | DescribeQuorum, request_id: str | None
+    ) -> object:
         if isinstance(request, DescribeQuorum):
             return describe_quorum(self._quorum, self.settings.voters, now_ms=self._driver.now_ms())
-        return await self._driver.ask(request)
+        return await self._driver.ask(request, request_id)
 
     async def _ask_remote(
-        self, leader_id: BrokerId, request: ControllerRequest | DescribeQuorum, timeout_ms: int
+        self,
+        leader_id: BrokerId,
+        request: ControllerRequest | DescribeQuorum,
+        request_id: str,
+        timeout_ms: int,
     ) -> object:
         address = self.settings.voters[leader_id]
-        response, _ = await self._rpc.call(address, request, timeout_ms=timeout_ms)
+        response, _ = await self._rpc.call(
+            address, request, timeout_ms=timeout_ms, request_id=request_id
+        )
         return response
 
     # --- who is there ---

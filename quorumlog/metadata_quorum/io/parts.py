@@ -9,6 +9,7 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.io.active_controller import Ask
 from quorumlog.metadata_quorum.io.committed import CommittedImage
+from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.election_store import ElectionStore
 from quorumlog.metadata_quorum.io.metadata_log import MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -62,6 +63,7 @@ class Parts:
     quorum: Quorum
     log: MetadataLog
     elections: ElectionStore
+    threads: DiskThreads
     committed: CommittedImage
     transport: Transport
     watcher: Watcher

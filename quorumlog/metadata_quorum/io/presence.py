@@ -86,7 +86,10 @@ class PresenceServer:
         except (KeyError, ValueError):
             raise web.HTTPBadRequest(text="node_id is missing\n") from None
         connection = web.WebSocketResponse(compress=False, timeout=0.1)
-        await connection.prepare(request)
+        try:
+            await connection.prepare(request)
+        except ConnectionError:  # it has gone again already, and was never counted as present
+            return connection
         self._connections.add(connection)
         async for _ in connection:
             pass  # nothing is said

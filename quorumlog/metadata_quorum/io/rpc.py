@@ -86,6 +86,7 @@ class _Envelope:
     protocol_version: int
     sender_id: BrokerId
     body: Mapping[str, object]
+    request_id: str | None = None  # the same when a request is repeated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +110,18 @@ class Answer:
     leader_id: BrokerId = NO_LEADER
 
 
-Handler = Callable[[Any], Awaitable[Answer]]
+Handler = Callable[[Any, str | None], Awaitable[Answer]]
 
 
 class RpcServer:
-    """Answers `/rpc/<Name>`. `handle` gets the request, of the type that belongs to the name."""
+    """Answers `/rpc/<Name>`.
+
+    `handle` gets the request, of the type that belongs to the name, and its id if it has one.
+    """
 
     def __init__(self, *, cluster_id: str, shared_secret: str | None, handle: Handler) -> None:
         self._cluster_id = cluster_id
-        self._shared_secret = shared_secret
+        self._secret_bytes = None if shared_secret is None else shared_secret.encode()
         self._handle = handle
         self._quiet_until_s = 0.0
 
@@ -127,10 +131,11 @@ class RpcServer:
 
     def check_secret(self, request: web.Request) -> None:
         """Raise the answer 403 unless the request carries the secret, if there is one."""
-        if self._shared_secret is None:
+        if self._secret_bytes is None:
             return
         given = request.headers.get(SECRET_HEADER, "")
-        if not hmac.compare_digest(given.encode(), self._shared_secret.encode()):
+        if not hmac.compare_digest(given.encode(errors="surrogateescape"), self._secret_bytes):
+            self._say_refused(request, "the shared secret is missing or wrong")
             raise web.HTTPForbidden(text="the shared secret is missing or wrong\n")
 
     async def _serve(self, request: web.Request) -> web.Response:
@@ -150,7 +155,7 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is None:
-            reply = _to_reply(await self._handle(body))
+            reply = _to_reply(await self._handle(body, envelope.request_id))
         else:
             self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
         return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
@@ -196,7 +201,7 @@ class RpcClient:
         await self.session.close()
 
     async def call(
-        self, address: str, request: object, *, timeout_ms: int
+        self, address: str, request: object, *, timeout_ms: int, request_id: str | None = None
     ) -> tuple[Any, bytes | None]:
         """Return the response and the records beside it. Raises RpcFailed."""
         name = _NAMES[type(request)]
@@ -205,6 +210,7 @@ class RpcClient:
             "protocol_version": PROTOCOL_VERSION,
             "sender_id": self._node_id,
             "body": to_plain(request),
+            "request_id": request_id,
         }
         content = cbor2.dumps(envelope)
         if len(content) > REQUEST_BYTES_MAX:

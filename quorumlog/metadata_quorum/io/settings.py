@@ -15,6 +15,7 @@ class MetadataQuorumSettings:
     `voters`: node id -> `host:port` of the control listener. A node that is not in it observes.
     `log_dir`: the metadata log is its sub-directory `__cluster_metadata-0`.
     `listen_host`, `listen_port`: where this node's control listener binds; port 0 is any.
+    `is_new_cluster`: a voter that has no `quorum-state` has never voted, and may.
     `shared_secret`: if set, a request without it is refused.
     """
 
@@ -24,6 +25,7 @@ class MetadataQuorumSettings:
     log_dir: str
     listen_host: str = "127.0.0.1"
     listen_port: int = 0
+    is_new_cluster: bool = False
     shared_secret: str | None = None
     controller_request_timeout_ms: int = 30_000
     """How long a request to the active controller is retried."""

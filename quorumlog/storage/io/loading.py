@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, Segment
@@ -28,22 +28,41 @@ class LoadedLog(NamedTuple):
     epochs: LeaderEpochCache
 
 
-def load_log(
-    disk: Disk, directory: str, settings: LogSettings, *, clean: bool, recovery_point: int
-) -> LoadedLog:
-    """Make the directory and its first segment if need be. See `Log.open`."""
+class KnownOfLog(NamedTuple):
+    """What the caller knows of a log before it is opened. Offsets; `end` is exclusive.
+
+    Below `recovery_point` it need not be checked; below `end` its records were there for certain.
+    """
+
+    is_clean: bool  # it was closed cleanly
+    recovery_point: int = 0
+    end: int = 0
+
+
+def load_log(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:
+    """Make the directory and its first segment if need be. See `Log.open`. Raises StorageError."""
+    try:
+        return _load(disk, directory, settings, known)
+    except OSError as error:
+        raise StorageError(f"cannot open the log in {directory}: {error}") from error
+
+
+def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:
     disk.mkdir(directory)
     base_offsets = _sweep(disk, directory)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
-    if clean and segments:
+    if known.is_clean and segments:
         try:
             segments[-1].load()
         except BrokenSegment as error:
             logger.warning("%s was closed cleanly, and yet: %s", directory, error)
-            clean, recovery_point = False, max(recovery_point, segments[-1].base_offset)
+            checked = max(known.recovery_point, segments[-1].base_offset)
+            known = known._replace(is_clean=False, recovery_point=checked)
+    if not segments:
+        _require_reached(0, known, f"{directory} has no segment")
     epoch_starts: list[tuple[int, int]] = []
-    if not clean:
-        epoch_starts = _recover(disk, directory, segments, settings, recovery_point)
+    if not known.is_clean:
+        epoch_starts = _recover(disk, directory, segments, settings, known)
     if segments:
         disk.fsync_dir(directory)
     else:  # its name is durable with the first append, which writes the epoch beside it before
@@ -74,11 +93,16 @@ def _sweep(disk: Disk, directory: str) -> list[int]:
 
 
 def _recover(
-    disk: Disk, directory: str, segments: list[Segment], settings: LogSettings, recovery_point: int
+    disk: Disk,
+    directory: str,
+    segments: list[Segment],
+    settings: LogSettings,
+    known: KnownOfLog,
 ) -> list[tuple[int, int]]:
-    """Check what reaches beyond recovery_point; drop from `segments` what follows a fault.
+    """Check what reaches beyond the recovery point; drop from `segments` what follows a fault.
 
-    Returns (leader epoch, first offset) of the epochs seen.
+    Returns (leader epoch, first offset) of the epochs seen. Raises DamagedLog, before it changes
+    anything, if the log would then end before `known.end`.
     """
     epoch_starts: list[tuple[int, int]] = []
     epoch: int = NO_EPOCH
@@ -86,10 +110,11 @@ def _recover(
     for slot, segment in enumerate(segments):
         is_last = slot == len(segments) - 1
         if expected is not None and not _continues(segment.base_offset, expected, settings):
+            _require_reached(expected, known, f"{segment.path} does not follow")
             logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
             break
-        if not is_last and segments[slot + 1].base_offset <= recovery_point:
+        if not is_last and segments[slot + 1].base_offset <= known.recovery_point:
             try:
                 expected = segment.index.next_offset
                 segment.release()
@@ -99,6 +124,9 @@ def _recover(
         scan = segment.check(epoch)
         epoch, expected = scan.last_epoch, scan.index.next_offset
         epoch_starts += scan.epoch_starts
+        if scan.fault is not None or is_last:
+            where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
+            _require_reached(expected, known, where)
         if scan.fault is not None:
             logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             _drop(disk, directory, segments, slot + 1)  # first: where gaps are allowed, none shows
@@ -106,12 +134,24 @@ def _recover(
         if scan.fault is not None:
             break
         if not is_last:
-            segment.index.seal()
-            segment.write_indexes()
-            segment.release()
+            _seal(segment)
     if segments and not segments[-1].is_loaded:
         segments[-1].load()
     return epoch_starts
+
+
+def _seal(segment: Segment) -> None:
+    segment.index.seal()
+    segment.write_indexes()
+    segment.release()
+
+
+def _require_reached(end_offset: int, known: KnownOfLog, where: str) -> None:
+    if end_offset < known.end:
+        raise DamagedLog(
+            f"{where}; the records [{end_offset}, {known.end}) were there for certain, "
+            "and cannot be read. Nothing was cut"
+        )
 
 
 def _continues(base_offset: int, expected: int, settings: LogSettings) -> bool:

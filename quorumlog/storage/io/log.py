@@ -21,7 +21,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
-from quorumlog.storage.io.loading import load_log
+from quorumlog.storage.io.loading import KnownOfLog, load_log
 from quorumlog.storage.io.segment import ReadResult, Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.timestamps import find_first_since, find_latest
@@ -79,16 +79,19 @@ class Log:
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int | None = None,
+        known_end_offset: int = 0,
     ) -> "Log":
         """Open the log in `directory`, or make an empty one there. Its records are durable then.
 
         clean: it was closed with `close(clean=True)`, and this is known for certain (Kafka's
         `.kafka_cleanshutdown`). Otherwise every segment that reaches beyond recovery_point is
         read and checked, and cut where it is torn. log_start_offset: from the caller's checkpoint.
+        known_end_offset: the log reached so far for certain; DamagedLog if it does not, uncut.
         Raises StorageError.
         """
+        known = KnownOfLog(is_clean=clean, recovery_point=recovery_point, end=known_end_offset)
         try:
-            loaded = load_log(disk, directory, settings, clean=clean, recovery_point=recovery_point)
+            loaded = load_log(disk, directory, settings, known)
         except OSError as error:
             raise StorageError(f"cannot open the log in {directory}: {error}") from error
         segments = SegmentList(disk, directory, loaded.segments)

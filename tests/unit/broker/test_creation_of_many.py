@@ -71,6 +71,37 @@ def test_many_logs_are_created_and_found_again_a_few_at_a_time(tmp_path: Path) -
     run(tmp_path, story)  # finds them
 
 
+def test_the_logs_count_as_open_when_all_are_that_our_registration_gives_us(
+    tmp_path: Path,
+) -> None:
+    """Until then the broker asks to stay fenced: it would refuse what it is asked as the leader."""
+
+    async def story(replicas: ReplicaManager) -> None:
+        publish_nothing(replicas)  # the image of a former process, and nothing to open
+        replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch + 1)
+        publish_nothing(replicas)
+        assert not replicas.logs_open.is_set()
+        replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
+        publish_many(replicas)
+        while not replicas.logs_open.is_set():
+            assert replicas._replicas.is_opening
+            await asyncio.sleep(0)
+        assert all(replicas.driver(at) is not None for at in MANY)
+        publish_many(replicas, topic_id=NEXT_ID)
+        assert replicas.logs_open.is_set()  # it stays so
+
+    run(tmp_path, story)
+
+
+def test_a_broker_with_few_logs_or_none_has_them_open_at_once(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
+        publish_nothing(replicas)
+        assert replicas.logs_open.is_set()
+
+    run(tmp_path, story)
+
+
 def test_many_logs_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
     async def story(replicas: ReplicaManager) -> None:
         publish_many(replicas)

@@ -52,7 +52,7 @@ class FakeController:
         if self.unknown:
             self.unknown = False
             return HeartbeatReply(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
-        if heartbeat.metadata_offset >= self.epoch:
+        if heartbeat.metadata_offset >= self.epoch and not heartbeat.want_fence:
             self.show(fenced=heartbeat.want_shut_down)
         return HeartbeatReply(error_code=ErrorCode.NONE, should_shut_down=heartbeat.want_shut_down)
 
@@ -71,6 +71,12 @@ class FakeController:
         self.lifecycle.publish(ClusterDelta(brokers=frozenset({BrokerId(1)})), image)
 
 
+def set_event() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 Scenario = Callable[[FakeController, BrokerLifecycle, list[int]], Awaitable[None]]
 
 
@@ -82,6 +88,7 @@ def run(scenario: Scenario, settings: LifecycleSettings | None = None) -> None:
             registrar=controller,
             settings=settings or LifecycleSettings(broker_heartbeat_interval_ms=60_000),
             registered=epochs.append,
+            may_lead=set_event(),
         )
         controller.lifecycle = lifecycle
         lifecycle.start()
@@ -140,6 +147,7 @@ def test_an_error_of_those_who_are_told_of_the_registration_is_its_failure() -> 
             registrar=controller,
             settings=LifecycleSettings(),
             registered=registered,
+            may_lead=set_event(),
         )
         lifecycle.start()
         async with asyncio.timeout(10):
@@ -174,3 +182,29 @@ def test_stopping_waits_for_leave_to_stop() -> None:
         assert controller.heartbeats[-1].want_shut_down
 
     run(scenario)
+
+
+def test_it_asks_to_stay_fenced_until_it_may_lead_and_then_says_so_at_once() -> None:
+    async def main() -> None:
+        controller, may_lead = FakeController(), asyncio.Event()
+        controller.lifecycle = lifecycle = BrokerLifecycle(
+            registration=REGISTRATION,
+            registrar=controller,
+            settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
+            registered=lambda epoch: None,
+            may_lead=may_lead,
+        )
+        lifecycle.start()
+        async with asyncio.timeout(10):
+            while not controller.heartbeats:
+                await asyncio.sleep(0)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not lifecycle.unfenced.is_set()
+            assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True]
+            may_lead.set()
+            await lifecycle.unfenced.wait()
+            assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True, False]
+            await lifecycle.stop(timeout_ms=1000)
+
+    asyncio.run(main())

@@ -54,10 +54,12 @@ class Leaders:
             attempt_timeout_ms=2_000,
         )
 
-    async def ask_local(self, request: Askable) -> object:
+    async def ask_local(self, request: Askable, request_id: str) -> object:
         raise NotImplementedError
 
-    async def ask_remote(self, leader_id: BrokerId, request: Askable, timeout_ms: int) -> object:
+    async def ask_remote(
+        self, leader_id: BrokerId, request: Askable, request_id: str, timeout_ms: int
+    ) -> object:
         self.asked.append((leader_id, type(request), timeout_ms))
         return await self._answer(leader_id, len(self.asked))
 

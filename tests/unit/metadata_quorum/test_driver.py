@@ -10,6 +10,7 @@ from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import FetchRequest
 from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.driver import INBOX_EVENTS_MAX, Driver
 from quorumlog.metadata_quorum.io.election_store import Election
 from quorumlog.metadata_quorum.io.parts import Stopped
@@ -38,6 +39,7 @@ class IdleQuorum:
 
 def driver_of(quorum: IdleQuorum, **parts: Any) -> Driver:
     log = SimpleNamespace(end_offset=Offset(0), flushed_offset=Offset(0), epoch_starts=lambda: ())
+    parts = {"elections": None, "threads": DiskThreads(), **parts}
     return Driver(cast(Any, SimpleNamespace(quorum=quorum, log=log, addresses=str, **parts)))
 
 

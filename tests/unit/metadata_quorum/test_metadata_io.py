@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,13 @@ IDS = ProducerIds(broker_id=BrokerId(1), broker_epoch=3, next_producer_id=1000)
 
 def test_an_election_is_kept_and_nothing_is_an_empty_one(tmp_path: Path) -> None:
     store = ElectionStore(RealDisk(), str(tmp_path))
-    assert store.load() == Election()
+    assert store.load() == Election(is_new=True)
     store.save(ELECTION)
     assert ElectionStore(RealDisk(), str(tmp_path)).load() == ELECTION
+    new = ElectionStore(RealDisk(), str(tmp_path), (BrokerId(2), BrokerId(1)))
+    new.save(replace(ELECTION, is_new=True))
+    voters = (BrokerId(1), BrokerId(2))
+    assert new.load() == replace(ELECTION, is_new=True, voters=voters)
     assert [path.name for path in tmp_path.iterdir()] == ["quorum-state"]
 
 
@@ -30,9 +35,14 @@ def test_an_election_is_kept_and_nothing_is_an_empty_one(tmp_path: Path) -> None
     ("content", "message"),
     [
         ("", "not whole"),
-        ("{}", "keep the log beside it"),
+        ("{}", "Keep the log beside it"),
         ("[1]", "not whole"),
         ('{"data_version": 1, "leaderId": 1, "leaderEpoch": null, "votedId": 1}', "not whole"),
+        ('{"data_version": 1, "leaderId": 1, "leaderEpoch": -1, "votedId": 1}', "leaderEpoch -1"),
+        (
+            '{"data_version": 1, "leaderId": 1, "leaderEpoch": 2147483648, "votedId": 1}',
+            "not whole",
+        ),
         ('{"data_version": 9}', "of version 9"),
     ],
 )

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
-
 from quorumlog.chaos.simulation.sim_disk import SimDisk
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.messages import (
@@ -33,6 +31,7 @@ from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.io.parts import Parts, Stopped
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.unit.metadata_quorum.drivers import NoThreads
 from tests.unit.metadata_quorum.quorums import fetch_response, vote_request, vote_response
 from tests.unit.metadata_quorum.test_metadata_io import leader_change
 
@@ -120,6 +119,7 @@ def driver_of(disk: SimDisk, peers: Peers) -> Driver:
             quorum=quorum,
             log=log,
             elections=ElectionStore(disk, f"/data/{DIRECTORY}"),
+            threads=NoThreads(),
             committed=CommittedImage(log),
             transport=peers,
             watcher=cast(Any, SimpleNamespace(leader_changed=lambda leader_id: None)),
@@ -163,15 +163,6 @@ async def until_the_power_fails(driver: Driver, peers: Peers) -> None:
         await asyncio.gather(running, story, return_exceptions=True)
 
 
-@pytest.fixture
-def in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def call(function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
-
-    monkeypatch.setattr(asyncio, "to_thread", call)
-
-
-@pytest.mark.usefixtures("in_one_thread")
 def test_what_left_the_node_is_on_its_disk_whenever_the_power_fails() -> None:
     async def scenario(writes: int) -> bool:
         """Return whether the power failed."""

@@ -232,11 +232,31 @@ def test_an_observer_asks_around_when_its_leader_is_silent() -> None:
     quorum.step(0, asked(begin))
     orders = sent(quorum.step(2000, events.Ticked()), FetchRequest)
     asked_next = [orders[0].destination]
-    for now_ms in (2020, 2040):
-        quorum.step(now_ms - 20, events.RequestFailed(request_id=orders[0].request_id))
-        orders = sent(quorum.step(now_ms, events.Ticked()), FetchRequest)
+    for now_ms in (2000, 2040):
+        quorum.step(now_ms, events.RequestFailed(request_id=orders[0].request_id))
+        orders = sent(quorum.step(now_ms + 40, events.Ticked()), FetchRequest)
         asked_next.append(orders[0].destination)
     assert sorted(asked_next) == [1, 2, 3]
+
+
+def test_an_observer_that_asks_in_vain_asks_less_and_less_often_up_to_a_limit() -> None:
+    """The voters hold an election meanwhile: they have other things to do."""
+    quorum, now_ms, waits = started(9), 0, []
+    fetch_id = 1  # sent at the start
+    for _ in range(7):
+        quorum.step(now_ms, events.RequestFailed(request_id=fetch_id))
+        deadline_ms = quorum.next_deadline_ms()
+        assert deadline_ms is not None
+        waits.append(deadline_ms - now_ms)
+        now_ms = deadline_ms
+        (fetch,) = sent(quorum.step(now_ms, events.Ticked()), FetchRequest)
+        fetch_id = fetch.request_id
+    assert waits == [20, 40, 80, 160, 250, 250, 250]
+    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
+    (fetch,) = sent(quorum.step(now_ms, asked(begin)), FetchRequest)
+    (fetch,) = sent(quorum.step(now_ms, answered(fetch, fetch_response(4))), FetchRequest)
+    quorum.step(now_ms, events.RequestFailed(request_id=fetch.request_id))
+    assert quorum.next_deadline_ms() == now_ms + 20
 
 
 def test_begin_quorum_epoch_of_an_older_epoch_is_fenced() -> None:

@@ -4,14 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import cbor2
 import pytest
-from aiohttp import ClientSession, web
+from aiohttp import ClientConnectionResetError, ClientSession, web
+from aiohttp.test_utils import make_mocked_request
 
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
 from quorumlog.metadata_quorum.io import rpc
+from quorumlog.metadata_quorum.io.presence import PresenceServer
 from quorumlog.metadata_quorum.io.rpc import Answer, RpcClient, RpcFailed, RpcServer
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 
@@ -48,7 +50,7 @@ async def asking(stranger: Stranger) -> AsyncIterator[Callable[[], Awaitable[Any
 
 @asynccontextmanager
 async def node() -> AsyncIterator[int]:
-    async def handle(request: object) -> Answer:
+    async def handle(request: object, request_id: str | None) -> Answer:
         raise AssertionError(request)
 
     app = web.Application(client_max_size=10_000)
@@ -79,6 +81,30 @@ def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
                 await ask()
 
     asyncio.run(scenario())
+
+
+def test_a_peer_that_is_gone_before_its_presence_begins_is_no_error() -> None:
+    missed: list[int] = []
+
+    async def disconnected(broker_id: BrokerId) -> None:
+        missed.append(broker_id)
+
+    async def scenario() -> None:
+        server = PresenceServer(check=lambda request: None, disconnected=disconnected)
+        headers = {
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+        }
+        request = make_mocked_request("GET", "/presence?node_id=2", headers=headers)
+        gone = ClientConnectionResetError("Cannot write to closing transport")
+        cast(Any, request)._payload_writer.write_headers.side_effect = gone
+        await server._serve(request)
+        await server.close()
+
+    asyncio.run(scenario())
+    assert missed == []
 
 
 def test_a_redirect_is_not_followed_with_the_secret() -> None:

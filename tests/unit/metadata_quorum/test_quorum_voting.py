@@ -102,16 +102,16 @@ def test_one_that_stands_gives_one_vote_too() -> None:
 def test_a_mere_newer_epoch_does_not_restart_the_election_timeout(
     on_disk: dict[str, Any], role: type, left_ms: int
 ) -> None:
-    node = started(leader_epoch=4, **on_disk)
+    node = started(leader_epoch=4, log_end_offset=4, epoch_starts=((1, 0),), **on_disk)
     assert isinstance(node.role, role)
-    reply(node, vote_request(epoch=6, log=(1, 0), pre=True), 600)
+    assert not reply(node, vote_request(epoch=6, log=(1, 0)), 600).vote_granted
     assert isinstance(node.role, Unattached)
     assert node.role.election_deadline_ms == left_ms
 
 
 def test_one_that_stands_keeps_its_timeout_over_a_newer_epoch_too() -> None:
-    node = prospective(leader_epoch=4)
-    reply(node, vote_request(epoch=6, pre=True), 1600)
+    node = prospective(leader_epoch=4, log_end_offset=4, epoch_starts=((1, 0),))
+    assert not reply(node, vote_request(epoch=6, log=(1, 0)), 1600).vote_granted
     assert isinstance(node.role, Unattached)
     assert node.role.election_deadline_ms == 2000
 

@@ -1,6 +1,5 @@
 """Whose directory it is: found once, and never guessed where there are logs."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,13 @@ import pytest
 from quorumlog.node import config
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
-from quorumlog.node.identity import BOOT_ID_FILE, check_identity, read_boot_id
+from quorumlog.node.identity import (
+    BOOT_ID_FILE,
+    check_identity,
+    forget_new_cluster,
+    is_new_cluster,
+    read_boot_id,
+)
 from quorumlog.storage.io.disk import RealDisk
 
 
@@ -26,16 +31,11 @@ def node(tmp_path: Path) -> NodeConfig:
     )
 
 
-def test_a_new_directory_gets_an_id_and_keeps_it(
-    node: NodeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_directory_gets_an_id_and_keeps_it(node: NodeConfig) -> None:
     (node.log_dir / "lost+found").mkdir()  # a whole disk
     (node.log_dir / "meta.properties.tmp").write_text("cluster.i")  # a crash at the first start
     first = check_identity(RealDisk(), node)
-    assert "if node 1 has voted in this cluster before" in caplog.text
-    caplog.clear()
     assert check_identity(RealDisk(), node) == first
-    assert caplog.text == ""
     (node.log_dir / "meta.properties").unlink()
     assert check_identity(RealDisk(), node) != first
 
@@ -68,11 +68,15 @@ def test_a_directory_that_is_not_ours_is_refused(
         check_identity(RealDisk(), node)
 
 
-def test_a_lone_voter_has_nobody_to_mislead(
-    node: NodeConfig, caplog: pytest.LogCaptureFixture
-) -> None:
-    check_identity(RealDisk(), replace(node, voters={1: "127.0.0.1:19092"}))
-    assert caplog.text == ""
+def test_the_mark_of_a_new_cluster_is_found_and_goes_when_it_has_served(node: NodeConfig) -> None:
+    disk = RealDisk()
+    assert not is_new_cluster(disk, node)
+    (node.log_dir / "new-cluster").touch()
+    assert is_new_cluster(disk, node)
+    check_identity(disk, node)  # it does not count as a log
+    forget_new_cluster(disk, node)
+    forget_new_cluster(disk, node)
+    assert not is_new_cluster(disk, node)
 
 
 def test_the_boot_id_is_the_systems_or_none(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""A voter's first start: whether the cluster is new, or this voter has lost what it promised.
+
+It refuses a `quorum-state` of other voters than the configured ones: two sets of voters that
+overlap too little have two majorities.
+"""
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+from quorumlog.metadata_quorum.io.election_store import FILE_NAME, Election, ElectionStore
+from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY
+from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.storage.errors import StorageError
+
+NEW_CLUSTER_FILE: Final = "new-cluster"
+"""In the log directory of a voter whose cluster is new; gone when the voter has started."""
+
+_LOGGER: Final = logging.getLogger(__name__)
+
+
+class VotersChanged(StorageError):
+    """The configured voters are not those that this voter has voted with."""
+
+
+def check_voters(settings: MetadataQuorumSettings, election: Election) -> None:
+    """Raise VotersChanged if the voter's election state is of another quorum."""
+    voters = tuple(sorted(settings.voters))
+    if election.voters is None or election.voters == voters:
+        return
+    if settings.node_id in {*election.voters, *voters}:  # an observer promises nothing
+        raise VotersChanged(
+            f"controller.quorum.voters names {_listed(voters)}, but node {settings.node_id} has "
+            f"voted in a quorum of {_listed(election.voters)}: the voters of a cluster cannot be "
+            f"changed. Name those, or, if the cluster has never had a leader, remove "
+            f"{settings.log_dir}/{DIRECTORY}/{FILE_NAME} on every voter and make "
+            f"{settings.log_dir}/{NEW_CLUSTER_FILE}"
+        )
+
+
+def found(
+    settings: MetadataQuorumSettings, elections: ElectionStore, election: Election
+) -> Election:
+    """Return the election state to start with; that of a new cluster is durable then.
+
+    The election state of a voter that was lost stays new. Raises StorageError.
+    """
+    is_voter = settings.node_id in settings.voters
+    if not election.is_new or not is_voter:
+        return replace(election, is_new=False)
+    if settings.is_new_cluster or len(settings.voters) == 1:
+        election = replace(election, is_new=False)
+        elections.save(election)
+        return election
+    _LOGGER.warning(
+        "node %d does not know whom it has voted for: it votes and stands again when it has caught "
+        "up with a leader. If a majority of the voters is like this, no leader is elected: restore "
+        "their log directories. If the whole cluster is new, make an empty file %s in the log "
+        "directory of each voter and start it again",
+        settings.node_id,
+        NEW_CLUSTER_FILE,
+    )
+    return election
+
+
+def _listed(voters: tuple[int, ...]) -> str:
+    return ", ".join(map(str, voters))

@@ -1,0 +1,88 @@
+"""The file `log-end-checkpoint`: how far the metadata log reached for certain.
+
+It tells a damaged log from a torn tail. What is committed and on the disk never goes away again,
+and after a clean stop nothing does: a log that ends before has been damaged, and to cut it there
+would lose metadata without a word. JSON; written now and then while the node runs, and at its end.
+"""
+
+import json
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
+from quorumlog.wire.codec.identifiers import Offset
+
+FILE_NAME: Final = "log-end-checkpoint"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """Exclusive offsets. `closed`: the end of the log at a clean stop, 0 if there was none."""
+
+    committed: Offset = Offset(0)
+    closed: Offset = Offset(0)
+
+
+class LogEndCheckpoint:
+    """The file of one node. Any thread may write; after `close` nothing is written any more."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        """Read what is there. Raises CorruptCheckpoint."""
+        self.path: Final = f"{directory}/{FILE_NAME}"
+        self._disk: Final = disk
+        self._lock: Final = threading.Lock()
+        self._is_closed = False
+        self._last = self._load()
+
+    @property
+    def last(self) -> LogEnd:
+        """What was written last."""
+        return self._last
+
+    def opened(self) -> None:
+        """Forget the clean stop: from now on the log may be truncated. Raises StorageError."""
+        with self._lock:
+            if self._last.closed:
+                self._save(LogEnd(committed=self._last.committed))
+
+    def advance(self, committed: Offset) -> None:
+        """Note that all below is committed, and durable here. Raises StorageError."""
+        with self._lock:
+            if not self._is_closed and committed > self._last.committed:
+                self._save(LogEnd(committed=committed))
+
+    def close(self, end_offset: Offset | None) -> None:
+        """Note where the log ends, all of it durable; None: it was not closed cleanly."""
+        with self._lock:
+            if end_offset is not None and not self._is_closed:
+                self._save(LogEnd(committed=self._last.committed, closed=end_offset))
+            self._is_closed = True
+
+    def _load(self) -> LogEnd:
+        if not self._disk.exists(self.path):
+            return LogEnd()
+        try:
+            state = json.loads(read_file(self._disk, self.path))
+            if state["version"] != _VERSION:
+                raise CorruptCheckpoint(
+                    f"{self.path} is of version {state['version']}, this is {_VERSION}"
+                )
+            return LogEnd(
+                committed=Offset(int(state["committed"])), closed=Offset(int(state["closed"]))
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptCheckpoint(
+                f"{self.path} is not whole ({error!r}): delete it; a damaged log would then be "
+                "cut at the damage"
+            ) from error
+
+    def _save(self, log_end: LogEnd) -> None:
+        state = {"version": _VERSION, "committed": log_end.committed, "closed": log_end.closed}
+        try:
+            write_file_durably(self._disk, self.path, json.dumps(state).encode())
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error}") from error
+        self._last = log_end

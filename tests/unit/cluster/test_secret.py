@@ -1,0 +1,58 @@
+from pathlib import Path
+
+from quorumlog.cluster import layout
+from quorumlog.cluster.secret import SECRET_FILE, make_secret, secret_file
+
+SPEC = layout.plan([("broker", "controller")], host="127.0.0.1", port=9092, config={})
+
+
+def test_a_new_cluster_has_a_secret_that_its_owner_alone_can_read(tmp_path: Path) -> None:
+    layout.save(tmp_path, SPEC)
+    path = tmp_path / SECRET_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    secret = path.read_text().strip()
+    assert len(secret) >= 43
+    properties = layout.properties_file(tmp_path, 1).read_text()
+    assert f"control.shared.secret.file={path}\n" in properties
+    assert secret not in properties
+    assert secret not in (tmp_path / layout.CLUSTER_FILE).read_text()
+
+
+def test_the_voters_of_a_new_cluster_are_marked_and_a_wiped_one_is_not(tmp_path: Path) -> None:
+    spec = layout.plan([("controller",), ("broker",)], host="127.0.0.1", port=9092, config={})
+    layout.save(tmp_path, spec)
+    mark = layout.data_directory(tmp_path, 1) / "new-cluster"
+    assert mark.exists()
+    assert not layout.data_directory(tmp_path, 2).exists()
+    mark.unlink()
+    mark.parent.rmdir()
+    layout.save(tmp_path, spec)
+    assert not mark.exists()
+
+
+def test_the_secret_stays_when_the_cluster_is_started_again(tmp_path: Path) -> None:
+    layout.save(tmp_path, SPEC)
+    before = (tmp_path / SECRET_FILE).read_text()
+    layout.save(tmp_path, SPEC)
+    assert (tmp_path / SECRET_FILE).read_text() == before
+
+
+def test_a_cluster_that_was_made_without_a_secret_goes_on_without(tmp_path: Path) -> None:
+    layout.save(tmp_path, SPEC)
+    (tmp_path / SECRET_FILE).unlink()
+    layout.save(tmp_path, SPEC)
+    assert secret_file(tmp_path) is None
+    assert "secret" not in layout.properties_file(tmp_path, 1).read_text()
+
+
+def test_a_secret_that_was_half_written_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / f"{SECRET_FILE}.tmp").write_text("hal")
+    make_secret(tmp_path)
+    assert len((tmp_path / SECRET_FILE).read_text()) > 40
+    assert sorted(path.name for path in tmp_path.iterdir()) == [SECRET_FILE]
+
+
+def test_two_clusters_have_different_secrets(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        layout.save(tmp_path / name, SPEC)
+    assert (tmp_path / "a" / SECRET_FILE).read_text() != (tmp_path / "b" / SECRET_FILE).read_text()

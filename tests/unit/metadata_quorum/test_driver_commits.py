@@ -1,0 +1,319 @@
+"""What the driver does before, at and after the commit of a decision."""
+
+import asyncio
+
+import pytest
+
+from quorumlog.metadata_quorum.controller import facade
+from quorumlog.metadata_quorum.controller.requests import (
+    AllocateProducerIds,
+    ControllerRequest,
+    CreateTopics,
+    Decision,
+    ProducerIdsReply,
+    TopicResults,
+)
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    NewTopic,
+)
+from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
+from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
+from quorumlog.metadata_quorum.io.remembered import (
+    ANSWERS_MAX,
+    RECORDS_MAX,
+    Remembered,
+    RememberedAnswers,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.unit.metadata_quorum.drivers import Network, run, until
+
+DOES_NOT_FIT = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=-5)
+HAS_NO_BYTES = ProducerIds(
+    broker_id=BrokerId(1),
+    broker_epoch=0,
+    next_producer_id=1 + 2j,  # type: ignore[arg-type]
+)
+SESSION_S = 9.0
+
+
+def registration(broker_id: int) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker_id=BrokerId(broker_id),
+        incarnation_id="a",
+        host="h",
+        port=9092,
+        control_address=f"h:{broker_id}",
+        directory_id=f"d{broker_id}",
+    )
+
+
+async def register(network: Network, broker_id: int = 1) -> int:
+    """Register a broker and have it unfenced; return its epoch."""
+    reply = await network.ask(registration(broker_id))
+    await network.ask(heartbeat(broker_id, reply.broker_epoch))
+    epoch: int = reply.broker_epoch
+    return epoch
+
+
+def heartbeat(broker_id: int, epoch: int) -> BrokerHeartbeat:
+    return BrokerHeartbeat(broker_id=BrokerId(broker_id), broker_epoch=epoch, metadata_offset=epoch)
+
+
+def create(*names: str) -> CreateTopics:
+    topics = (NewTopic(name=name, partitions=1, replication_factor=1) for name in names)
+    return CreateTopics(topics=tuple(topics))
+
+
+def codes(results: object) -> list[ErrorCode]:
+    assert isinstance(results, TopicResults)
+    return [result.error_code for result in results.results]
+
+
+def test_an_answer_waits_for_the_commit_of_all_that_it_says_and_of_all_that_it_read() -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            await register(network)
+            (voter,) = network.voters.values()
+            voter.threads.hold()
+            first = asyncio.create_task(network.ask(create("a", "b")))
+            await until(lambda: voter.threads.held == 1)
+            second = asyncio.create_task(network.ask(create("a")))  # refused, so without records
+            await asyncio.sleep(1)
+            assert not first.done()
+            assert not second.done()
+            assert voter.seen.image.topics == {}  # nor does anybody see it
+            voter.threads.release()
+            assert codes(await first) == [ErrorCode.NONE] * 2
+            assert codes(await second) == [ErrorCode.TOPIC_ALREADY_EXISTS]
+            assert [*voter.seen.image.topics] == ["a", "b"]
+
+    run(scenario())
+
+
+def test_a_client_is_not_answered_one_record_before_its_own_is_committed() -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            epoch = await register(network)
+            await network.ask(create("a"))
+            (voter,) = network.voters.values()
+            voter.threads.hold()
+            ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
+            one_record = asyncio.create_task(network.ask(ids))
+            await until(lambda: voter.threads.held == 1)
+            assert voter.log.end_offset == voter.quorum.high_watermark + 1
+            refused = asyncio.create_task(network.ask(create("a")))  # has the answers looked at
+            await asyncio.sleep(1)
+            assert not one_record.done()
+            assert not refused.done()
+            voter.threads.release()
+            await asyncio.gather(one_record, refused)
+
+    run(scenario())
+
+
+def test_a_flush_vouches_for_nothing_that_was_appended_while_it_ran() -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            await register(network)
+            (voter,) = network.voters.values()
+            durable: list[bool] = []
+            advance = voter.driver._parts.committed.advance
+
+            def check(high_watermark: int) -> None:
+                durable.append(high_watermark <= voter.log.flushed_offset)
+                advance(high_watermark)  # type: ignore[arg-type]
+
+            voter.driver._parts.committed.advance = check  # type: ignore[method-assign]
+            voter.threads.hold()
+            first = asyncio.create_task(network.ask(create("a")))
+            await until(lambda: voter.threads.held == 1)
+            second = asyncio.create_task(network.ask(create("b")))
+            await asyncio.sleep(1)
+            assert voter.log.end_offset > voter.log.flushed_offset
+            voter.threads.release()
+            await asyncio.gather(first, second)
+            assert durable
+            assert all(durable)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+def test_a_broker_that_falls_silent_is_fenced_when_its_session_is_over(voters: int) -> None:
+    async def scenario() -> None:
+        async with Network(voters) as network:
+            epochs = {1: await register(network, 1), 2: await register(network, 2)}
+            leader = await network.leader()
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+
+            async def live() -> None:
+                while True:
+                    await network.ask(heartbeat(2, epochs[2]))
+                    await asyncio.sleep(2)
+
+            living = asyncio.create_task(live())
+            await until(lambda: leader.seen.image.brokers[BrokerId(1)].fenced)
+            assert SESSION_S <= loop.time() - began_s < SESSION_S + 1
+            await asyncio.sleep(3 * SESSION_S)
+            assert not leader.seen.image.brokers[BrokerId(2)].fenced
+            living.cancel()
+
+    run(scenario())
+
+
+# --- repeated requests ---
+
+
+def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer() -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            await register(network)
+            (voter,) = network.voters.values()
+            voter.threads.hold()
+            asks = []
+            for n in range(3):
+                asks.append(asyncio.create_task(voter.driver.ask(create("a"), "client-1")))
+                await asyncio.sleep(2)
+                assert not asks[n].done()
+            end_offset = voter.log.end_offset
+            voter.threads.release()
+            answers = await asyncio.gather(*asks)
+            assert [codes(answer) for answer in answers] == [[ErrorCode.NONE]] * 3
+            assert answers[0] == answers[1] == answers[2]
+            late = await voter.driver.ask(create("a"), "client-1")  # it was answered already
+            assert late == answers[0]
+            assert voter.log.end_offset == end_offset
+            assert codes(await voter.driver.ask(create("a"), "client-2")) == [
+                ErrorCode.TOPIC_ALREADY_EXISTS
+            ]
+
+    run(scenario())
+
+
+def test_a_request_that_was_refused_is_decided_again() -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            (voter,) = network.voters.values()
+            first = codes(await voter.driver.ask(create("a"), "client-1"))
+            assert first != [ErrorCode.NONE]  # no broker is there yet
+            await register(network)
+            assert codes(await voter.driver.ask(create("a"), "client-1")) == [ErrorCode.NONE]
+
+    run(scenario())
+
+
+def test_answers_are_remembered_within_limits() -> None:
+    remembered = RememberedAnswers()
+    for n in range(ANSWERS_MAX + 1):
+        remembered.add(f"small-{n}", Remembered(Offset(n), n, 1))
+    assert remembered.get("small-0") is None
+    assert remembered.get("small-1") == Remembered(Offset(1), 1, 1)
+    remembered.add("large-1", Remembered(Offset(1), 1, RECORDS_MAX))
+    assert remembered.get(f"small-{ANSWERS_MAX}") is None
+    assert remembered.get("large-1") is not None
+    assert remembered.get(None) is None
+    remembered.add("x" * 101, Remembered(Offset(1), 1, 1))
+    assert remembered.get("x" * 101) is None
+
+
+def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
+    ids: list[str] = []
+
+    async def ask_local(request: object, request_id: str) -> object:
+        ids.append(request_id)
+        if len(ids) < 3:
+            raise NotController("not yet")
+        return TopicResults(results=())
+
+    async def ask_remote(*_: object) -> object:
+        raise AssertionError
+
+    async def scenario() -> None:
+        leader = LeaderWatch()
+        leader.set(BrokerId(1))
+        for _ in range(2):
+            client = QuorumControllerClient(
+                node_id=BrokerId(1),
+                leader=leader,
+                ask_local=ask_local,
+                ask_remote=ask_remote,
+                request_timeout_ms=60_000,
+                attempt_timeout_ms=2_000,
+            )
+            await client.create_topics([])
+            await client.create_topics([])
+
+    run(scenario())
+    assert len(ids) == 6
+    assert ids[0] == ids[1] == ids[2]
+    assert len({*ids}) == 4
+
+
+# --- wrong decisions ---
+
+
+@pytest.mark.parametrize("wrong", [DOES_NOT_FIT, HAS_NO_BYTES])
+@pytest.mark.parametrize("voters", [1, 3])
+def test_a_decision_that_does_not_fit_is_answered_and_never_written(
+    voters: int, wrong: MetadataRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Network(voters) as network:
+            epoch = await register(network)
+            ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
+            claims = sum(voter.claims for voter in network.voters.values())
+            with monkeypatch.context() as patched:
+                patched.setattr(
+                    facade,
+                    "decide_producer_ids",
+                    lambda cluster, request: Decision(
+                        response=ProducerIdsReply(error_code=ErrorCode.NONE),
+                        records=(NoOp(), wrong),
+                    ),
+                )
+                for _ in range(4):  # a client may ask each next controller the same
+                    reply = await network.ask(ids)
+                    assert reply.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+            assert not any(voter.running.done() for voter in network.voters.values())
+            good = await network.ask(ids)
+            assert (good.error_code, good.block.first) == (ErrorCode.NONE, 0)
+            assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]
+            for voter in network.voters.values():
+                assert wrong not in voter.records()
+                assert NoOp() not in voter.records()
+            assert sum(voter.claims for voter in network.voters.values()) > claims
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("request_name", ["registration", "heartbeat", "create"])
+def test_a_decision_that_cannot_be_made_is_answered_in_kind(
+    request_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Network(1) as network:
+            epoch = await register(network)
+            requests: dict[str, ControllerRequest] = {
+                "registration": registration(1),
+                "heartbeat": heartbeat(1, epoch),
+                "create": create("a"),
+            }
+
+            def fail(*_: object, **__: object) -> None:
+                raise KeyError("planted")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(facade.Controller, "decide", fail)
+                response = await network.ask(requests[request_name])
+            if isinstance(response, TopicResults):
+                assert codes(response) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+            else:
+                assert response.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+            assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]
+
+    run(scenario())

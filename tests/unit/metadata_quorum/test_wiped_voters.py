@@ -1,0 +1,165 @@
+"""Voters that lost their disks: they do not elect who lacks what is committed."""
+
+import asyncio
+
+import pytest
+
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest, FetchRequest
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.roles import Follower, Unattached
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.unit.metadata_quorum.drivers import Network, run, until
+from tests.unit.metadata_quorum.quorums import (
+    answered,
+    asked,
+    fetch_response,
+    only,
+    sent,
+    started,
+    vote_request,
+)
+from tests.unit.metadata_quorum.test_driver_commits import create, register
+
+
+class VotesAlthoughNew(Quorum):
+    """A mutant: it takes its disk for what it has promised."""
+
+    @property
+    def _takes_part(self) -> bool:
+        return self.is_voter
+
+
+# --- the rule ---
+
+
+@pytest.mark.parametrize("pre", [True, False])
+def test_a_new_voter_gives_no_vote(pre: bool) -> None:
+    node = started(is_new=True)
+    orders = node.step(1, asked(vote_request(epoch=0 if pre else 1, pre=pre)))
+    answer = only(effects.SendResponse, orders).response
+    assert getattr(answer, "vote_granted", None) is False
+    assert node.voted_id == -1
+
+
+def test_a_new_voter_does_not_stand_and_asks_around() -> None:
+    node = started(is_new=True)
+    node.step(60_000, events.Ticked())
+    assert isinstance(node.role, Unattached)
+    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
+    node.step(60_000, asked(begin))
+    asked_next = set()
+    for now_ms in range(62_000, 66_000, 500):  # its leader is silent
+        for fetch in sent(node.step(now_ms, events.Ticked()), FetchRequest):
+            asked_next.add(fetch.destination)
+            node.step(now_ms, events.RequestFailed(request_id=fetch.request_id))
+    assert isinstance(node.role, Follower)
+    assert asked_next == {2, 3}
+
+
+def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_committed() -> None:
+    node = started(is_new=True)
+    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
+    orders = node.step(1, asked(begin))
+    assert only(effects.PersistElection, orders).is_new
+    (fetch,) = sent(orders, FetchRequest)
+    (fetch,) = sent(node.step(2, answered(fetch, fetch_response(4))), FetchRequest)
+    assert node.is_new  # the leader does not know yet what is committed
+    records = events.FetchedRecords(
+        base_offset=Offset(0), end_offset=Offset(5), epoch_starts=((Epoch(4), Offset(0)),)
+    )
+    response = fetch_response(4, high_watermark=5)
+    node.step(3, answered(fetch, response, records=records))
+    assert node.is_new  # it holds them, but not durably
+    orders = node.step(4, events.LogFlushed(flushed_offset=Offset(5)))
+    (fetch,) = sent(orders, FetchRequest)
+    orders = node.step(5, answered(fetch, response))
+    assert not only(effects.PersistElection, orders).is_new
+    node.step(6, events.PeerProcessDied(node_id=BrokerId(2)))
+    assert node.next_deadline_ms() is not None
+    vote = vote_request(3, epoch=5, log=(4, 5))
+    answer = only(effects.SendResponse, node.step(7, asked(vote))).response
+    assert getattr(answer, "vote_granted", None) is True
+
+
+def test_a_restart_in_between_leaves_it_new_and_a_lone_voter_never_is() -> None:
+    node = started(is_new=True, leader_epoch=4, leader_id=2)
+    node.step(60_000, events.Ticked())
+    assert isinstance(node.role, Follower)
+    assert started(voters=(1,), is_new=True).is_leader
+    assert not started(9, is_new=True).is_new  # an observer
+
+
+# --- whole drivers ---
+
+
+@pytest.mark.parametrize("quorum_class", [Quorum, VotesAlthoughNew])
+def test_a_wiped_voter_and_one_that_is_behind_elect_no_leader_without_what_is_committed(
+    quorum_class: type[Quorum],
+) -> None:
+    async def scenario() -> set[str]:
+        """Return the topics that the cluster knows in the end."""
+        async with Network(3, quorum_class=quorum_class) as network:
+            leader = await network.leader()
+            behind, holder = sorted({1, 2, 3} - {leader.driver.leader_id})
+            disk = await network.kill(behind)
+            await register(network)
+            await network.ask(create("kept"))
+            await until(lambda: "kept" in network.voters[holder].seen.image.topics)
+            kept = await network.kill(leader.driver.leader_id)
+            await network.kill(holder)
+            network.boot(behind, disk)
+            wiped = network.boot(holder)
+            await asyncio.sleep(30)
+            led = [voter.driver.is_active_controller for voter in network.voters.values()]
+            assert any(led) is (quorum_class is not Quorum)
+            network.boot(leader.driver._parts.node_id, kept)
+            await network.leader()
+            await until(lambda: wiped.quorum.high_watermark > 5)
+            await until(lambda: not wiped.elections.load().is_new)
+            return {*(await network.leader()).seen.image.topics}
+
+    if quorum_class is Quorum:
+        assert run(scenario()) == {"kept"}
+    else:
+        with pytest.raises((AssertionError, TimeoutError)):
+            assert run(scenario()) == {"kept"}
+
+
+def test_two_wiped_voters_of_three_elect_nobody_and_the_third_is_not_lost() -> None:
+    async def scenario() -> None:
+        async with Network(3) as network:
+            await register(network)
+            await network.ask(create("kept"))
+            leader = await network.leader()
+            node_id = leader.driver.leader_id
+            for other in {1, 2, 3} - {node_id}:
+                await network.kill(other)
+                network.boot(other)
+            kept = await network.kill(node_id)
+            await asyncio.sleep(30)
+            network.boot(node_id, kept)
+            await asyncio.sleep(30)
+            assert not any(voter.driver.is_active_controller for voter in network.voters.values())
+            assert not any(voter.running.done() for voter in network.voters.values())
+            assert network.voters[node_id].log.end_offset > 3
+
+    run(scenario())
+
+
+def test_one_wiped_voter_catches_up_and_then_its_vote_counts() -> None:
+    async def scenario() -> None:
+        async with Network(3) as network:
+            await register(network)
+            await network.ask(create("kept"))
+            leader = await network.leader()
+            wiped_id = min({1, 2, 3} - {leader.driver.leader_id})
+            await network.kill(wiped_id)
+            wiped = network.boot(wiped_id)
+            await until(lambda: not wiped.elections.load().is_new)
+            await until(lambda: "kept" in wiped.seen.image.topics)
+            await network.kill(leader.driver.leader_id)
+            again = await network.leader()  # by the votes of the wiped one and the other
+            assert {*again.seen.image.topics} == {"kept"}
+
+    run(scenario())
