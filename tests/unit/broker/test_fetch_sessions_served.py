@@ -136,6 +136,19 @@ def test_an_answer_tells_what_has_changed(version: int, tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_first_answer_tells_everything_even_if_it_had_to_wait(tmp_path: Path) -> None:
+    """Clients check that the answer to a full fetch is full."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (broker, connection):
+            consumer = Consumer(connection, await created(broker, connection, 20))
+            consumer.positions = dict.fromkeys(range(20), 0)
+            assert sorted(await consumer.fetch(max_wait_ms=1)) == list(range(20))
+            assert await consumer.fetch(max_wait_ms=1) == {}
+
+    run(scenario())
+
+
 def test_records_that_were_not_taken_are_told_again(tmp_path: Path) -> None:
     """A client that stays at its offset without naming it means the records that are there."""
 
@@ -377,7 +390,7 @@ class Story:
             assert whole.startswith(part)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(8))
 def test_in_a_session_the_same_is_read_as_without(seed: int, tmp_path: Path) -> None:
     """Whatever is appended, forgotten, asked again, lost or waited for."""
     choose = random.Random(seed)
@@ -392,8 +405,10 @@ def test_in_a_session_the_same_is_read_as_without(seed: int, tmp_path: Path) -> 
                     story.change()
                 await story.fetch(choose.choice([0, 0, 20]))
             consumer.positions = dict.fromkeys(range(PARTITIONS), 0)
-            for _ in range(500):
+            fetches = 0
+            while consumer.positions != dict(enumerate(story.appended)):
                 await story.fetch(0)
-            assert consumer.positions == dict(enumerate(story.appended))
+                fetches += 1
+                assert fetches < 1000, "something is never told"
 
     run(scenario())
