@@ -90,12 +90,14 @@ def _session(
 def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:
     """Return what of the session must be looked at."""
     candidates = session.candidates(monotonic_ms())
-    known_now = [
-        _named(context, partition.fetch)
+    nameless = [
+        partition.fetch
         for partition in candidates
         if partition.fetch.error_code is ErrorCode.UNKNOWN_TOPIC_ID
     ]
-    context.replicas.fetch_sessions.change(session, known_now, ())
+    if nameless:
+        named = [_named(context, fetch) for fetch in nameless]
+        context.replicas.fetch_sessions.change(session, named, ())
     return [partition.fetch for partition in candidates]
 
 

@@ -106,6 +106,20 @@ def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: Path) 
     run(tmp_path, story, isr=(1, 2))
 
 
+def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Path) -> None:
+    async def story(replicas: ReplicaManager) -> None:
+        follower = FollowerTwo(replicas)
+        await follower.fetch()
+        first, second = (replicas.fetch(follower.spec(60_000)) for _ in range(2))
+        assert isinstance(first, asyncio.Future)
+        assert isinstance(second, asyncio.Future)
+        assert first.result() == []
+        append(replicas)
+        assert size(await second) == len(BATCH)
+
+    run(tmp_path, story, isr=(1, 2))
+
+
 def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -> None:
     async def story(replicas: ReplicaManager) -> None:
         follower = FollowerTwo(replicas)
