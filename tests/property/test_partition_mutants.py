@@ -69,9 +69,14 @@ class CountsDivergingFollowers(Unchecked):
 
 class IgnoresDivergence(Unchecked):
     def judge_read(
-        self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
+        self,
+        leader_epoch: Epoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: Epoch,
+        *,
+        leader_only: bool = True,
     ) -> AnswerFetch:
-        return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH)
+        return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, leader_only=leader_only)
 
 
 class TruncatesToItsHighWatermark(Unchecked):
