@@ -54,8 +54,8 @@ class LocalCluster:
         recorded setting back; `defaults` is "fast" or "kafka". `node_module` is run as the node's
         program: one that breaks a rule tests the tests. `detached` nodes outlive this process.
         """
-        temporary = directory is None
-        path = _temporary_path() if directory is None else Path(directory).absolute()
+        temporary = not directory
+        path = Path(directory).absolute() if directory else _temporary_path()
         self.directory: Final = path
         self._owner_pid: Final = os.getpid()
         self._program: Final = Program(module=node_module, detached=detached, temporary=temporary)
@@ -143,7 +143,7 @@ class LocalCluster:
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
-            registry.forget_ended(self.spec.cluster_id)
+            registry.running()  # forgets them
             raise
         self.spec = replace(self.spec, was_ready=True)
         layout.save(self.directory, self.spec)
@@ -227,7 +227,7 @@ class LocalCluster:
             if not self._process(node_id).wait_ended(max(0.0, deadline_s - time.monotonic())):
                 self._end(node_id, signal.SIGKILL)
                 killed.append(node_id)
-        registry.forget_ended(self.spec.cluster_id)
+        registry.forget(self.spec.cluster_id)
         return tuple(killed)
 
     def _end(self, node_id: int, number: signal.Signals) -> None:
@@ -240,7 +240,7 @@ class LocalCluster:
         if os.getpid() == self._owner_pid:
             for node in self.spec.nodes:
                 self._end(node.id, signal.SIGKILL)
-            registry.forget_ended(self.spec.cluster_id)
+            registry.forget(self.spec.cluster_id)
             registry.remove_temporary(self.directory)
 
     def pid(self, node_id: int) -> int | None:

@@ -83,13 +83,11 @@ def add(entry: Entry) -> None:
         _log.warning("`status --all` will not show node %d: %s", entry.node_id, error)
 
 
-def forget_ended(cluster_id: str) -> None:
-    """Remove what is written down of nodes of this cluster that have ended."""
+def forget(cluster_id: str) -> None:
+    """Remove what is written down of a cluster: all its nodes have ended."""
     for path in _files():
         if path.name.startswith(f"{cluster_id}-"):
-            entry = _read(path)
-            if entry is not None and not entry.is_running:
-                _unlink(path)
+            _unlink(path)
 
 
 def running() -> list[Entry]:

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 from quorumlog.broker.io.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
@@ -35,6 +35,7 @@ EXIT_CONFIG: Final = 64
 EXIT_OUR_BUG: Final = 70
 
 _log = logging.getLogger("quorumlog.node")
+_locks: Final[list[TextIO]] = []  # of this process; the kernel lets go of them when it has ended
 
 
 def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
@@ -70,9 +71,9 @@ def _hold_and_run(
     """Lock what belongs to the node, then run it; return the exit status."""
     try:
         # Held until the process ends: by the name that `up` watches, and in the data itself.
-        locks = [hold(config.log_dir / ".lock")]
+        _locks.append(hold(config.log_dir / ".lock"))
         if given.pid_file is not None:
-            locks.append(hold(given.pid_file))
+            _locks.append(hold(given.pid_file))
         return _run(lambda: _serve(config, parts, given.ready_fd, parent))
     except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
