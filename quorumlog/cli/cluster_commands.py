@@ -27,6 +27,40 @@ _NODES: Final = 3
 _PORT: Final = 9092
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        show_default=str(_NODES),
+        help="How many nodes, each broker and controller.",
+    ),
+]
+Controllers = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Instead: nodes that are controllers only.")
+]
+Brokers = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="And nodes that are brokers only.")
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        show_default=str(_PORT),
+        help="Kafka port of the first node, the next ones count up. Each control port is "
+        f"{CONTROL_PORT_STEP} above. 0 takes free ports.",
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Return once it is ready; stop it with `down`.")
+]
+Defaults = Annotated[
+    Literal["fast", "kafka"],
+    typer.Option(
+        help="Of a new cluster. fast: short timeouts, quick failover; kafka: Kafka's own."
+    ),
+]
 All = Annotated[
     bool,
     typer.Option(
@@ -37,42 +71,13 @@ All = Annotated[
 
 def up(
     directory: Dir = DEFAULT_DIR,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            show_default=str(_NODES),
-            help="How many nodes, each broker and controller.",
-        ),
-    ] = None,
-    controllers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Instead: nodes that are controllers only."),
-    ] = None,
-    brokers: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="And nodes that are brokers only.")
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            min=0,
-            show_default=str(_PORT),
-            help="Kafka port of the first node, the next ones count up. Each control port is "
-            f"{CONTROL_PORT_STEP} above. 0 takes free ports.",
-        ),
-    ] = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return once it is ready; stop it with `down`.")
-    ] = False,
+    nodes: Nodes = None,
+    controllers: Controllers = None,
+    brokers: Brokers = None,
+    port: Port = None,
+    detach: Detach = False,
     config: NodeSettings = None,
-    defaults: Annotated[
-        Literal["fast", "kafka"],
-        typer.Option(
-            help="Of a new cluster. fast: short timeouts, quick failover; kafka: Kafka's own."
-        ),
-    ] = "fast",
+    defaults: Defaults = "fast",
     json: Json = False,
 ) -> None:
     """Start a cluster.

@@ -15,7 +15,7 @@ TABLE = "| name | default | fast |\n"  # the page ends with it, and with the nex
 WITHOUT_EFFECT = """
 ## Settings of Apache Kafka that change nothing here
 
-They are taken, so that a configuration written for Apache Kafka starts a node, and a warning names them.
+They are taken with a warning, so that a configuration written for Apache Kafka starts a node.
 
 | why | names |
 |---|---|
