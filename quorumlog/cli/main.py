@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 if TYPE_CHECKING:
     from typer import Typer
 
-_EXIT_BROKEN_PIPE: Final = 128 + signal.SIGPIPE  # as a command that the signal ends
-
 
 class Command(NamedTuple):
     """One command, or a group of them: where it is, its line in the list, and its examples."""
@@ -168,9 +166,9 @@ def main() -> None:
     try:
         status = _run(app, arguments or ["--help"])
         sys.stdout.flush()
-    except BrokenPipeError:  # `quorumlog consume t | head -1`
+    except BrokenPipeError:  # `quorumlog status | true`: the reader wants no more
         _drop_stdout()
-        sys.exit(_EXIT_BROKEN_PIPE)
+        sys.exit(1)
     except OSError as error:
         _drop_stdout()
         sys.stderr.write(f"quorumlog: cannot write the output: {error.strerror}\n")

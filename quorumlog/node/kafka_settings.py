@@ -83,7 +83,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             share.coordinator.state.topic.segment.bytes share.coordinator.threads
             share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
             offsets.topic.compression.codec offsets.commit.required.acks""",
-        "the metadata log is kept whole, its voters are fixed, and a node hands over at its stop": """
+        "the metadata log is kept whole, its voters are fixed, a node hands over at its stop": """
             controlled.shutdown.enable controlled.shutdown.max.retries
             controlled.shutdown.retry.backoff.ms controller.performance.always.log.threshold.ms
             controller.performance.sample.period.ms controller.quorum.append.linger.ms
