@@ -86,8 +86,6 @@ def up(
     addresses when it is ready. Without --detach it runs until Ctrl-C, which stops it cleanly.
     """
     with cluster_errors():
-        if (controllers is None) != (brokers is None):
-            fail("--controllers and --brokers go together", EXIT_USAGE)
         cluster = LocalCluster(
             directory,
             nodes=_NODES if nodes is None else nodes,

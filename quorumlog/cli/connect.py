@@ -10,8 +10,6 @@ import typer
 from quorumlog.cli.options import DEFAULT_DIR
 from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail
 from quorumlog.client import KafkaError
-from quorumlog.cluster import LocalCluster
-from quorumlog.cluster.layout import CLUSTER_FILE
 
 _Result = TypeVar("_Result")
 
@@ -29,6 +27,9 @@ def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
     """Return the addresses to connect to; end the command if `directory`'s cluster is not there."""
     if bootstrap is not None:
         return bootstrap
+    from quorumlog.cluster import LocalCluster
+    from quorumlog.cluster.layout import CLUSTER_FILE
+
     if directory == DEFAULT_DIR and not (directory / CLUSTER_FILE).exists():
         return "127.0.0.1:9092"
     with cluster_errors():

@@ -5,13 +5,11 @@ from typing import Annotated, Final
 
 import typer
 
-from quorumlog.cluster.errors import ClusterError
-
 DEFAULT_DIR: Final = Path("quorumlog-data")
 
 
 def _node_ids(ctx: typer.Context) -> list[str]:
-    from quorumlog.cluster import layout
+    from quorumlog.cluster import ClusterError, layout
 
     directory = Path(str(ctx.params.get("directory") or DEFAULT_DIR))
     try:

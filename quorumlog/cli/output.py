@@ -60,9 +60,13 @@ def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
 
 
 def document_error(message: str) -> None:
-    """With --json, print the error as the document, unless the command has printed another."""
+    """With --json, print the error as the document, unless the command has printed another.
+
+    It is one line: `consume --json` prints lines.
+    """
     if _answer.is_json and not _answer.is_given:
-        document({"error": message})
+        _answer.is_given = True
+        sys.stdout.write(json.dumps({"error": message}) + "\n")
 
 
 @contextmanager

@@ -6,7 +6,7 @@
 
 A directory that holds a cluster is started again with what is in it; settings given then are laid
 over the recorded ones, and recorded once all nodes are ready with them. A cluster that was never
-ready binds nobody: the next start plans it anew
+ready, nor used, binds nothing: the next start plans it anew
 (docs/decisions/0037-a-cluster-is-one-once-it-was-ready.md).
 """
 
@@ -23,6 +23,7 @@ from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.ports import free_ports
 
 CLUSTER_FILE: Final = "cluster.json"
+METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
 FORMAT: Final = 1
 CONTROL_PORT_STEP: Final = 10_000  # node 1 of `--port 9092`: Kafka on 9092, control on 19092
 
@@ -54,7 +55,7 @@ class NodeSpec:
 class ClusterSpec:
     """Who is in the cluster. Recorded in cluster.json.
 
-    `was_ready`: all its nodes have been ready once. Until then it holds nothing of anybody's.
+    `was_ready`: all its nodes have been ready once. Before that, it may be planned anew.
     """
 
     cluster_id: str
@@ -142,14 +143,33 @@ def _replace(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+        _flush_directory(path.parent)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ClusterError(f"cannot write {path}: {reason}; choose another --dir") from error
 
 
+def _flush_directory(directory: Path) -> None:
+    """Make the names in a directory survive a loss of power."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def holds_partitions(directory: Path, spec: ClusterSpec) -> bool:
+    """Tell whether a node has the log of a partition: somebody has used the cluster."""
+    return any(
+        path.is_dir() and path.name != METADATA_LOG
+        for node in spec.nodes
+        for path in (node_directory(directory, node.id) / "data").glob("*")
+    )
+
+
 def clear(directory: Path, spec: ClusterSpec) -> None:
-    """Remove the nodes of a cluster that was never ready. Raises ClusterError."""
-    if spec.was_ready:
+    """Remove the nodes of a cluster that was never ready nor used. Raises ClusterError."""
+    if spec.was_ready or holds_partitions(directory, spec):
         raise ClusterError(f"{directory} holds a cluster that was ready: it is not removed")
     for node in spec.nodes:
         try:

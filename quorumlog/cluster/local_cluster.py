@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,11 +15,11 @@ from typing import Any, Final, Self
 
 from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
+from quorumlog.cluster.everywhere import STOP_TIMEOUT_S
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import NodeProcess, Program
 
 READY_TIMEOUT_S: Final = 30.0
-STOP_TIMEOUT_S: Final = 15.0
 _STATUS_TIMEOUT_S: Final = 2.0
 
 
@@ -61,7 +61,7 @@ class LocalCluster:
         self._program: Final = Program(module=node_module, detached=detached, temporary=temporary)
         self._failed: ClusterSpec | None = None  # planned here before, never ready, to be cleared
         found = _found(path)
-        if found is not None and (found.was_ready or self._any_runs(found)):
+        if found is not None and (found.was_ready or self._is_used(found)):
             planned = found
         else:
             self._failed = found
@@ -79,10 +79,12 @@ class LocalCluster:
     def _process_of(self, spec: ClusterSpec, node: NodeSpec) -> NodeProcess:
         return NodeProcess(self.directory, spec.cluster_id, node, self._program)
 
-    def _any_runs(self, spec: ClusterSpec) -> bool:
-        """Tell whether a node of this cluster runs, or is being started by another process."""
-        return any(self._process_of(spec, node).pid is not None for node in spec.nodes) or any(
-            entry.cluster_id == spec.cluster_id for entry in registry.running()
+    def _is_used(self, spec: ClusterSpec) -> bool:
+        """Tell whether a cluster that was never ready holds data, or is being started."""
+        return (
+            layout.holds_partitions(self.directory, spec)
+            or any(self._process_of(spec, node).pid is not None for node in spec.nodes)
+            or any(entry.cluster_id == spec.cluster_id for entry in registry.running())
         )
 
     @classmethod
@@ -116,15 +118,12 @@ class LocalCluster:
         """
         return settings_check.check(self.directory, self.spec)
 
-    def start(
-        self, *, timeout_s: float = READY_TIMEOUT_S, starting: Callable[[], object] | None = None
-    ) -> float:
+    def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> float:
         """Start every node that does not run; return the seconds until all were ready.
 
         Ready: every broker is unfenced and there is an active controller. If a node fails, the
         ones started here are stopped again. The settings are recorded once all are ready with them.
         Raises InvalidArgument, and ClusterError for a port in use, before anything is written.
-        `starting` is called when the first process is about to be started.
         """
         started_s = time.monotonic()
         idle = [node for node in self.spec.nodes if self._processes[node.id].pid is None]
@@ -134,8 +133,6 @@ class LocalCluster:
         registry.running()  # clears what killed processes left
         self._prepare(idle)
         try:
-            if starting is not None:
-                starting()
             for node in idle:
                 self._processes[node.id].spawn()
             for node in idle:
@@ -164,18 +161,29 @@ class LocalCluster:
 
     def _require_ports(self, node: NodeSpec) -> None:
         """Raise ClusterError if the node could not listen: it says which port, and who has it."""
-        derived = f"its Kafka port + {layout.CONTROL_PORT_STEP}"
         kafka_port, control_port = layout.port_of(node.kafka), layout.port_of(node.control)
         is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
-        wanted = {node.control: f"control port{f', {derived}' if is_derived else ''}"}
+        derived = f", its Kafka port + {layout.CONTROL_PORT_STEP}" if is_derived else ""
+        wanted = {node.control: f"control port{derived}"}
         if "broker" in node.roles:
             wanted = {node.kafka: "Kafka port", **wanted}
         for address, what in wanted.items():
-            host, _, port = address.rpartition(":")
-            reason = ports.why_not(host, int(port))
-            if reason is not None:
-                way_out = "choose another --port" if self.is_new else "free it, then try again"
-                raise ClusterError(f"{address} (node {node.id}, {what}): {reason}; {way_out}")
+            found = ports.obstacle(address.rpartition(":")[0], layout.port_of(address))
+            if found is not None:
+                raise ClusterError(
+                    f"{address} (node {node.id}, {what}): {found.reason}; "
+                    f"{self._way_out(found.pid)}"
+                )
+
+    def _way_out(self, pid: int | None) -> str:
+        """Say what to do about a port that a process has."""
+        for entry in registry.running():
+            if entry.pid == pid:
+                return (
+                    f"it is node {entry.node_id} of the cluster in {entry.directory}; "
+                    f"`quorumlog down --dir {entry.directory}` stops that"
+                )
+        return "choose another --port" if self.is_new else "free it, then try again"
 
     def start_node(
         self, node_id: int, *, wait: bool = True, timeout_s: float = READY_TIMEOUT_S

@@ -5,7 +5,7 @@ import random
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.cluster.errors import ClusterError
 
@@ -35,11 +35,15 @@ def free_ports(host: str, count: int) -> list[int]:
     raise ClusterError(f"{host} has no {count} free ports; give one with --port")
 
 
-def why_not(host: str, port: int) -> str | None:
-    """Return why a node cannot listen at `host:port`, or None if it can.
+class Obstacle(NamedTuple):
+    """Why a node cannot listen at an address; `pid`: the process that does, if it can be seen."""
 
-    A port in use is described with its process, where the system lets us see that.
-    """
+    reason: str
+    pid: int | None = None
+
+
+def obstacle(host: str, port: int) -> Obstacle | None:
+    """Return why a node cannot listen at `host:port`, or None if it can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,14 +51,17 @@ def why_not(host: str, port: int) -> str | None:
             probe.bind((host, port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return str(error.strerror or error)
+                return Obstacle(str(error.strerror or error))
             process = listener(port)
-            return "in use" if process is None else f"in use by process {process}"
+            if process is None:
+                return Obstacle("in use")
+            pid, command = process
+            return Obstacle(f"in use by process {pid} ({command})", pid)
     return None
 
 
-def listener(port: int, *, proc: Path = _PROC) -> str | None:
-    """Return "id (command)" of the process that listens on `port`, or None if it cannot be seen.
+def listener(port: int, *, proc: Path = _PROC) -> tuple[int, str] | None:
+    """Return (id, command) of the process that listens on `port`, or None if it cannot be seen.
 
     It can be seen on Linux, for processes of the same user.
     """
@@ -65,7 +72,7 @@ def listener(port: int, *, proc: Path = _PROC) -> str | None:
     for process in proc.iterdir():
         if process.name.isdigit() and _holds(process, sockets):
             try:
-                return f"{process.name} ({(process / 'comm').read_text().strip()})"
+                return int(process.name), (process / "comm").read_text().strip()
             except OSError:  # it has ended since
                 return None
     return None

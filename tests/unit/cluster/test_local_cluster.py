@@ -1,13 +1,11 @@
-"""What a cluster directory remembers, and how long processes live: with nodes that do nothing."""
+"""What a cluster directory remembers of starts and stops: with nodes that do nothing."""
 
 import json
 import os
-import select
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,13 @@ from quorumlog.cluster import (
     InvalidArgument,
     LocalCluster,
     NodeFailed,
+    identity,
     layout,
     local_cluster,
     registry,
 )
 
 Make = Callable[..., LocalCluster]
-linux_only = pytest.mark.skipif(
-    not hasattr(os, "pidfd_open"), reason="waits for processes that are not its children"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +86,55 @@ def test_a_failed_cluster_can_be_looked_at_and_started_as_it_is(
     assert pids(opened) == [None]
 
 
+def test_a_cluster_that_was_used_is_never_planned_anew(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first start was killed between the nodes' readiness and the record of it."""
+    monkeypatch.setenv("FAKE_NODES", "1:fails")
+    first = make(nodes=1)
+    with pytest.raises(NodeFailed):
+        first.start()
+    partition = layout.node_directory(first.directory, 1) / "data/orders-0"
+    partition.mkdir(parents=True)
+    monkeypatch.delenv("FAKE_NODES")
+    again = make(nodes=1, port=9092)
+    again.start()
+    assert again.spec.cluster_id == first.spec.cluster_id
+    assert again.spec.nodes == first.spec.nodes
+    assert partition.exists()
+    with pytest.raises(ClusterError, match="is not removed"):
+        layout.clear(first.directory, first.spec)
+
+
+def test_a_port_of_another_cluster_is_told_with_the_way_to_stop_it(
+    make: Make, tmp_path: Path
+) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("the system does not show who listens")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        registry.add(
+            registry.Entry(
+                directory="/elsewhere",
+                cluster_id="d",
+                node_id=4,
+                kafka=f"127.0.0.1:{port}",
+                pid=os.getpid(),
+                started=identity.started(os.getpid()) or "",
+                owner_pid=os.getpid(),
+                owner_started="",
+                temporary=False,
+            )
+        )
+        cluster = make(nodes=1)
+        (node,) = cluster.nodes
+        cluster.spec = replace(cluster.spec, nodes=(replace(node, kafka=f"127.0.0.1:{port}"),))
+        with pytest.raises(ClusterError, match="node 4 of the cluster in /elsewhere; `quorumlog"):
+            cluster.start()
+
+
 def test_a_port_in_use_is_told_with_its_process_before_anything_is_written(make: Make) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -137,7 +182,6 @@ def test_settings_are_recorded_once_the_nodes_are_ready_with_them(
         make(config={"num.partitions": "5"}).start()
     assert recorded(cluster) == before
     monkeypatch.delenv("FAKE_NODES")
-    reopened = LocalCluster.open(cluster.directory)
     reopened = make()
     reopened.start_node(1)  # with what is recorded, not with what failed
     assert "num.partitions=3\n" in layout.properties_file(cluster.directory, 1).read_text()
@@ -243,109 +287,3 @@ def test_a_start_that_fails_leaves_no_temporary_directory(
     with pytest.raises(NodeFailed), cluster:
         pass
     assert not cluster.directory.exists()
-
-
-STARTED = """
-import os, signal, sys
-from quorumlog.cluster import LocalCluster
-directory = {directory!r}
-cluster = LocalCluster(
-    directory or None,
-    nodes=2,
-    node_module="tests.unit.cluster.fake_node",
-    detached={detached},
-)
-cluster.start()
-if {paused}:
-    cluster.pause(2)
-print(cluster.directory, *[cluster.pid(node.id) for node in cluster.nodes], flush=True)
-{then}
-"""
-
-
-def run_and_end(
-    then: str, *, directory: str = "", detached: bool = False, paused: bool = False
-) -> tuple[Path, list[int]]:
-    """Start two nodes in another process that then ends so; return the directory and the nodes."""
-    code = STARTED.format(directory=directory, detached=detached, paused=paused, then=then)
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        path, *nodes = process.stdout.readline().split()
-        process.wait(30)
-    return Path(path), [int(node) for node in nodes]
-
-
-def wait_until_gone(nodes: list[int]) -> None:
-    """Wait for processes that are not our children."""
-    for pid in nodes:
-        try:
-            descriptor = os.pidfd_open(pid)
-        except ProcessLookupError:
-            continue
-        try:
-            assert select.select([descriptor], [], [], 30)[0], pid
-        finally:
-            os.close(descriptor)
-
-
-@linux_only
-@pytest.mark.parametrize(
-    "then",
-    [
-        "os.kill(os.getpid(), signal.SIGKILL)",
-        "os.kill(os.getpid(), signal.SIGTERM)",
-        "sys.exit()",
-        "os._exit(3)",
-    ],
-)
-@pytest.mark.parametrize("paused", [False, True])
-def test_nodes_end_with_the_process_that_started_them(
-    then: str, paused: bool, tmp_path: Path
-) -> None:
-    directory, nodes = run_and_end(then, directory=str(tmp_path / "c"), paused=paused)
-    wait_until_gone(nodes)
-    assert pids(LocalCluster.open(directory)) == [None, None]
-
-
-@linux_only
-@pytest.mark.parametrize("then", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()"])
-def test_a_temporary_cluster_leaves_nothing(then: str) -> None:
-    directory, nodes = run_and_end(then)
-    wait_until_gone(nodes)
-    assert not directory.exists()
-    assert registry.running() == []
-
-
-FORKS = """
-child = os.fork()
-if not child:
-    signal.pause()
-print(child, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@linux_only
-def test_a_forked_child_does_not_keep_the_nodes(tmp_path: Path) -> None:
-    code = STARTED.format(directory=str(tmp_path / "c"), detached=False, paused=False, then=FORKS)
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        _, *nodes = process.stdout.readline().split()
-        child = int(process.stdout.readline())
-        try:
-            wait_until_gone([int(node) for node in nodes])
-        finally:
-            os.kill(child, signal.SIGKILL)
-
-
-def test_detached_nodes_outlive_the_process_that_started_them(tmp_path: Path) -> None:
-    directory, _ = run_and_end("os._exit(0)", directory=str(tmp_path / "c"), detached=True)
-    cluster = LocalCluster.open(directory)
-    try:
-        assert None not in pids(cluster)
-        assert [entry.node_id for entry in registry.running()] == [1, 2]
-    finally:
-        cluster.stop()
-    assert registry.running() == []

@@ -12,22 +12,23 @@ def test_the_process_that_listens_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        reason = ports.why_not("127.0.0.1", taken.getsockname()[1])
-    assert reason is not None
-    assert reason.startswith("in use")
+        obstacle = ports.obstacle("127.0.0.1", taken.getsockname()[1])
+    assert obstacle is not None
+    assert obstacle.reason.startswith("in use")
     if sys.platform == "linux":
-        assert reason.startswith(f"in use by process {os.getpid()} (")
+        assert obstacle.reason.startswith(f"in use by process {os.getpid()} (")
+        assert obstacle.pid == os.getpid()
 
 
 def test_a_port_that_only_closes_is_free() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    assert ports.why_not("127.0.0.1", port) is None
+    assert ports.obstacle("127.0.0.1", port) is None
 
 
 def test_an_address_of_another_machine_is_told_as_such() -> None:
-    assert "assign" in str(ports.why_not("192.0.2.1", 9092))
+    assert "assign" in str(ports.obstacle("192.0.2.1", 9092))
 
 
 def test_without_proc_nothing_is_known_of_the_listener(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_a_listener_of_another_user_stays_unnamed(tmp_path: Path) -> None:
     (held / "fd").mkdir(parents=True)
     (held / "fd/4").symlink_to("socket:[777]")
     (held / "comm").write_text("java\n")
-    assert ports.listener(9092, proc=tmp_path) == "123 (java)"
+    assert ports.listener(9092, proc=tmp_path) == (123, "java")
     assert ports.listener(9093, proc=tmp_path) is None
 
 
