@@ -1,5 +1,6 @@
 """The `quorumlog` command: every command group in its own file, loaded when it is asked for."""
 
+import errno
 import os
 import signal
 import sys
@@ -8,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 if TYPE_CHECKING:
     from typer import Typer
+
+
+_CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
 class Command(NamedTuple):
@@ -170,6 +174,8 @@ def main() -> None:
         _drop_stdout()
         sys.exit(1)
     except OSError as error:
+        if error.errno not in _CANNOT_WRITE or error.filename is not None:
+            raise
         _drop_stdout()
         sys.stderr.write(f"quorumlog: cannot write the output: {error.strerror}\n")
         sys.exit(1)
@@ -177,7 +183,7 @@ def main() -> None:
 
 
 def _run(app: "Typer", arguments: list[str]) -> int:
-    """Run a command and return its exit status. An OSError of it is one of stdout."""
+    """Run a command and return its exit status."""
     from typer.exceptions import Abort, TyperException
 
     from quorumlog.cli.output import (

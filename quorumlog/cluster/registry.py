@@ -13,7 +13,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Final
 
@@ -131,6 +131,9 @@ def _read(path: Path) -> Entry | None:
     """Read one file; one that is damaged is removed, since it finds nothing."""
     try:
         entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
+        for field in fields(entry):
+            if type(getattr(entry, field.name)) is not field.type:
+                raise TypeError(field.name)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +117,16 @@ def test_a_directory_of_another_name_is_never_removed(start: Start, tmp_path: Pa
     assert directory.exists()
 
 
-def test_a_damaged_file_is_removed_and_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    home.mkdir(parents=True)
-    for number, text in enumerate(["{", "[]", json.dumps({"pid": 1})]):
-        (home / f"c-{number}.json").write_text(text)
-    assert registry.running() == []
-    assert list(home.iterdir()) == []
-    assert caplog.text.count("is damaged") == 3
+def test_a_damaged_file_is_removed_and_said(
+    start: Start, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = asdict(start())
+    for number, damaged in enumerate([[], {"pid": 1}, {**whole, "pid": "1"}, {**whole, "x": 1}]):
+        (home / f"c-{number}.json").write_text(json.dumps(damaged))
+    (home / "d-1.json").write_text("{")
+    assert [asdict(entry) for entry in registry.running()] == [whole]
+    assert len(list(home.iterdir())) == 1
+    assert caplog.text.count("is damaged") == 5
 
 
 def test_a_home_that_cannot_be_written_is_a_warning(
