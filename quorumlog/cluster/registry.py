@@ -130,10 +130,7 @@ def _files() -> Iterator[Path]:
 def _read(path: Path) -> Entry | None:
     """Read one file; one that is damaged is removed, since it finds nothing."""
     try:
-        entry = Entry(**json.loads(path.read_text(encoding="utf-8")))
-        for field in fields(entry):
-            if type(getattr(entry, field.name)) is not field.type:
-                raise TypeError(field.name)
+        return _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -143,6 +140,14 @@ def _read(path: Path) -> Entry | None:
         _log.warning("%s is damaged: removed", path)
         _unlink(path)
         return None
+
+
+def _parse(text: str) -> Entry:
+    """Read what `add` wrote. Raises ValueError or TypeError."""
+    entry = Entry(**json.loads(text))
+    for field in fields(entry):
+        if type(getattr(entry, field.name)) is not field.type:
+            raise TypeError(f"{field.name} is not a {field.type}")
     return entry
 
 
