@@ -14,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +69,7 @@ def add(entry: Entry) -> None:
     """
     directory = home()
     if directory is None:
-        _log.warning("no home directory: `status --all` will not show node %d", entry.node_id)
+        _warn("there is no home directory")
         return
     path = directory / f"{entry.cluster_id}-{entry.node_id}-{entry.pid}{_SUFFIX}"
     new = path.with_name(f"{path.name}.new")
@@ -80,7 +81,13 @@ def add(entry: Entry) -> None:
             if former != path:
                 former.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("`status --all` will not show node %d: %s", entry.node_id, error)
+        _warn(str(error))
+
+
+@cache
+def _warn(reason: str) -> None:
+    """Say it once, and not for every node."""
+    _log.warning("`quorumlog status --all` will not show the nodes started here: %s", reason)
 
 
 def forget(cluster_id: str) -> None:
