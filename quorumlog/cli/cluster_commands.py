@@ -125,8 +125,7 @@ def _start(cluster: LocalCluster) -> float:
     try:
         return cluster.start()
     except KeyboardInterrupt:
-        say("quorumlog: interrupted while starting; what was started here is stopped")
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        fail("interrupted while starting; what was started here is stopped", EXIT_INTERRUPTED)
 
 
 def _refuse_another(

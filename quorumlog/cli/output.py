@@ -47,9 +47,10 @@ def data(text: str) -> None:
 
 
 def document(value: Any) -> None:
-    """Print exactly one JSON document (stdout)."""
+    """Print exactly one JSON document (stdout), now: `up` goes on behind it."""
     _answer.is_given = True
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    sys.stdout.flush()
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:

@@ -234,3 +234,21 @@ def test_an_interrupted_start_says_so(terminal: Terminal) -> None:
         assert process.stderr is not None
         assert "interrupted while starting" in process.stderr.read()
     assert everywhere.running() == []
+
+
+def test_the_document_of_a_cluster_in_the_foreground_comes_when_it_is_ready(
+    terminal: Terminal,
+) -> None:
+    command = terminal.command("up", *ONE_NODE, "--json")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=terminal.path, stdout=pipe, stderr=pipe, env=terminal.environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"press Ctrl-C" in process.stderr.readline()
+        assert process.stdout.readline() == b"{\n"  # what is not flushed does not come
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        process.stderr.read()
+        assert process.wait(TIMEOUT_S) == 0
