@@ -22,7 +22,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
             log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
             log.segment.delete.delay.ms compression.gzip.level compression.lz4.level
-            compression.type compression.zstd.level log.message.timestamp.before.max.ms
+            compression.type compression.zstd.level
             log.message.timestamp.type unclean.leader.election.enable
             unclean.leader.election.interval.ms""",
         "a node has one event loop, and flushes when replication needs it": """
@@ -105,7 +105,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
         "requests that cannot be answered yet wait in structures of our own": """
             delete.records.purgatory.purge.interval.requests
             fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
-            max.incremental.fetch.session.cache.slots max.request.partition.size.limit
+            max.request.partition.size.limit
             request.timeout.ms broker.id.generation.enable reserved.broker.max.id""",
         "plug-ins, metrics and telemetry of the JVM": """
             alter.config.policy.class.name auto.include.jmx.reporter
