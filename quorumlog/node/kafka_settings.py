@@ -105,7 +105,6 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
         "requests that cannot be answered yet wait in structures of our own": """
             delete.records.purgatory.purge.interval.requests
             fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
-            max.request.partition.size.limit
             request.timeout.ms broker.id.generation.enable reserved.broker.max.id""",
         "plug-ins, metrics and telemetry of the JVM": """
             alter.config.policy.class.name auto.include.jmx.reporter
