@@ -1,73 +1,100 @@
-"""`quorumlog up | down | status | node`: a cluster of this machine."""
+"""`quorumlog up | down | status`: clusters of this machine."""
 
 import signal
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeSettings
 from quorumlog.cli.output import (
     EXIT_FAILED,
+    EXIT_INTERRUPTED,
     EXIT_USAGE,
+    cluster_errors,
     data,
     document,
     fail,
-    one_line_errors,
     parse_settings,
     say,
 )
-from quorumlog.cluster import ClusterError, LocalCluster
+from quorumlog.cluster import LocalCluster, everywhere
+from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP
 
-DEFAULT_DIR: Final = Path("quorumlog-data")
+_NODES: Final = 3
 _PORT: Final = 9092
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: the terminal is gone
 
-Dir = Annotated[Path, typer.Option("--dir", help="The directory of the cluster.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-
-node_app = typer.Typer(help="Do something to one node of a cluster.", no_args_is_help=True)
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        show_default=str(_NODES),
+        help="How many nodes, each broker and controller.",
+    ),
+]
+Controllers = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Instead: nodes that are controllers only.")
+]
+Brokers = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="And nodes that are brokers only.")
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        show_default=str(_PORT),
+        help="Kafka port of the first node, the next ones count up. Each control port is "
+        f"{CONTROL_PORT_STEP} above. 0 takes free ports.",
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Return once it is ready; stop it with `down`.")
+]
+Defaults = Annotated[
+    Literal["fast", "kafka"],
+    typer.Option(
+        help="Of a new cluster. fast: short timeouts, quick failover; kafka: Kafka's own."
+    ),
+]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Every cluster of this user on this machine, whatever its directory."
+    ),
+]
 
 
 def up(
     directory: Dir = DEFAULT_DIR,
-    nodes: Annotated[
-        int | None, typer.Option(help="How many nodes, each broker and controller (3).")
-    ] = None,
-    controllers: Annotated[
-        int | None, typer.Option(help="Nodes that are controllers only.")
-    ] = None,
-    brokers: Annotated[int | None, typer.Option(help="Nodes that are brokers only.")] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Kafka port of the first node (9092); 0 takes free ports.")
-    ] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Return; stop it with `down`.")] = False,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", help="name=value, by Kafka's names; repeat.")
-    ] = None,
-    defaults: Annotated[
-        str,
-        typer.Option(
-            help="Of a new cluster. fast: short timeouts, quick failover; kafka: its own."
-        ),
-    ] = "fast",
+    nodes: Nodes = None,
+    controllers: Controllers = None,
+    brokers: Brokers = None,
+    port: Port = None,
+    detach: Detach = False,
+    config: NodeSettings = None,
+    defaults: Defaults = "fast",
     json: Json = False,
 ) -> None:
-    """Start a cluster, new or from what DIR holds; print it once it is ready.
+    """Start a cluster.
 
-    Without --detach it runs until Ctrl-C, which stops it cleanly.
+    A new one is made in DIR; one that is there is started with what it holds, and prints its
+    addresses when it is ready. Without --detach it runs until Ctrl-C, which stops it cleanly.
     """
-    with one_line_errors(ClusterError, OSError):
+    with cluster_errors():
         cluster = LocalCluster(
             directory,
-            nodes=3 if nodes is None else nodes,
+            nodes=_NODES if nodes is None else nodes,
             controllers=controllers,
             brokers=brokers,
             port=_PORT if port is None else port,
             config=parse_settings(config or []),
             defaults=defaults,
+            detached=detach,
         )
         _refuse_another(cluster, nodes=nodes, controllers=controllers, brokers=brokers, port=port)
         running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
@@ -76,8 +103,11 @@ def up(
                 f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
                 "with --detach the missing ones are started beside it, `down` stops it"
             )
-        _at_an_ending_signal(signal.default_int_handler)  # what was started here is stopped again
-        ready_s = cluster.start()
+        if ignored := cluster.check():
+            say(f"quorumlog: without effect here (docs/configuration.md): {', '.join(ignored)}")
+        if running and config:
+            say(f"quorumlog: node {', '.join(map(str, running))} has new settings once restarted")
+        ready_s = _start(cluster)
     described = _describe(cluster, ready_s)
     if json:
         document(described)
@@ -87,6 +117,15 @@ def up(
         say(f"stop it with: quorumlog down --dir {directory}")
         return
     _run_until_interrupted(cluster)
+
+
+def _start(cluster: LocalCluster) -> float:
+    """Start the cluster; if that is interrupted, say so, and end with nothing left running."""
+    _at_an_ending_signal(signal.default_int_handler)
+    try:
+        return cluster.start()
+    except KeyboardInterrupt:
+        fail("interrupted while starting; what was started here is stopped", EXIT_INTERRUPTED)
 
 
 def _refuse_another(
@@ -117,7 +156,7 @@ def _refuse_another(
 def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
     """Return what `up --json` prints; its keys are stable."""
     return {
-        "dir": str(cluster.directory),
+        "dir": str(cluster.directory.resolve()),
         "cluster_id": cluster.spec.cluster_id,
         "bootstrap": cluster.bootstrap,
         "ready_ms": round(ready_s * 1000),
@@ -157,24 +196,75 @@ def _run_until_interrupted(cluster: LocalCluster) -> None:
     say("press Ctrl-C to stop the cluster")
     stop.wait()
     say("stopping ...")
-    cluster.stop()
+    with cluster_errors():
+        _say_killed(cluster.stop())
 
 
-def down(directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Stop a cluster cleanly; its data stays in DIR."""
-    with one_line_errors(ClusterError, OSError):
+def _say_killed(node_ids: tuple[int, ...]) -> None:
+    for node_id in node_ids:
+        say(
+            f"quorumlog: node {node_id} did not stop within {everywhere.STOP_TIMEOUT_S:.0f} s "
+            "and was killed"
+        )
+
+
+def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
+    """Stop a cluster cleanly; its data stays.
+
+    With --all, every cluster of this user is stopped, also one that another program runs, and one
+    whose directory was removed.
+    """
+    if everything:
+        _stop(everywhere.running(), json=json)
+        return
+    left = everywhere.running(directory)
+    if not (directory / CLUSTER_FILE).exists() and left:  # the directory was removed
+        _stop(left, json=json)
+        return
+    with cluster_errors():
         cluster = LocalCluster.open(directory)
         running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
-        cluster.stop()
+        killed = cluster.stop()
+    _say_killed(killed)
     if json:
-        document({"dir": str(directory), "stopped": running})
+        document(
+            {"dir": str(cluster.directory.resolve()), "stopped": running, "killed": list(killed)}
+        )
     else:
         data(f"stopped {len(running)} of {len(cluster.nodes)} nodes")
 
 
-def status(directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Show who runs, who is the active controller, and the state of every partition."""
-    with one_line_errors(ClusterError, OSError):
+def _stop(clusters: list[everywhere.RunningCluster], *, json: bool) -> None:
+    """Stop running clusters by their processes, and print which."""
+    killed = {entry.pid for entry in everywhere.stop(clusters)}
+    if json:
+        described = [
+            {
+                "dir": str(cluster.directory),
+                "cluster_id": cluster.cluster_id,
+                "stopped": [node.node_id for node in cluster.nodes],
+                "killed": [node.node_id for node in cluster.nodes if node.pid in killed],
+            }
+            for cluster in clusters
+        ]
+        document({"clusters": described})
+        return
+    for cluster in clusters:
+        data(f"stopped {len(cluster.nodes)} nodes of {cluster.directory}")
+        _say_killed(tuple(node.node_id for node in cluster.nodes if node.pid in killed))
+    if not clusters:
+        data("no cluster runs")
+
+
+def status(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
+    """Show who runs, who is the active controller, and the state of every partition.
+
+    With --all, the running clusters of this user: where they are, and their processes.
+    """
+    if everything:
+        _show_all(everywhere.running(), json=json)
+        return
+    with cluster_errors():
         described = LocalCluster.open(directory).status()
     if json:
         document(described)
@@ -184,8 +274,33 @@ def status(directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
+def _show_all(clusters: list[everywhere.RunningCluster], *, json: bool) -> None:
+    if json:
+        described = [
+            {
+                "dir": str(cluster.directory),
+                "dir_exists": cluster.directory.exists(),
+                "cluster_id": cluster.cluster_id,
+                "bootstrap": cluster.bootstrap,
+                "nodes": [{"id": node.node_id, "pid": node.pid} for node in cluster.nodes],
+            }
+            for cluster in clusters
+        ]
+        document({"clusters": described})
+        return
+    for cluster in clusters:
+        gone = "" if cluster.directory.exists() else "  (the directory is gone)"
+        data(f"{cluster.directory}{gone}")
+        for node in cluster.nodes:
+            data(f"  node {node.node_id}  {node.kafka:21}  pid {node.pid}")
+    if not clusters:
+        data("no cluster runs")
+
+
 def _print_status(described: dict[str, Any]) -> None:
-    data(f"cluster {described['cluster_id']}   active controller {described['controller_id']}")
+    controller = described["controller_id"]
+    active = "none" if controller is None or controller < 0 else f"node {controller}"
+    data(f"cluster {described['cluster_id']}   active controller {active}")
     for node in described["nodes"]:
         state = "stopped"
         if node["pid"] is not None:
@@ -200,46 +315,3 @@ def _print_status(described: dict[str, Any]) -> None:
                 f"    {index:>4}  leader {partition['leader']}  epoch {partition['leader_epoch']}"
                 f"  isr {partition['isr']}  replicas {partition['replicas']}"
             )
-
-
-NodeId = Annotated[int, typer.Argument(metavar="ID", help="The node's id.")]
-
-
-@node_app.command()
-def kill(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
-    """Kill a node (SIGKILL)."""
-    with one_line_errors(ClusterError, OSError):
-        LocalCluster.open(directory).kill(node_id)
-    data(f"killed node {node_id}")
-
-
-@node_app.command()
-def stop(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
-    """Stop a node cleanly."""
-    with one_line_errors(ClusterError, OSError):
-        LocalCluster.open(directory).stop_node(node_id)
-    data(f"stopped node {node_id}")
-
-
-@node_app.command()
-def start(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
-    """Start a node that was killed or stopped; return when it is unfenced."""
-    with one_line_errors(ClusterError, OSError):
-        LocalCluster.open(directory).start_node(node_id)
-    data(f"started node {node_id}")
-
-
-@node_app.command()
-def pause(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
-    """Freeze a node (SIGSTOP): its connections stay open and nothing answers."""
-    with one_line_errors(ClusterError, OSError):
-        LocalCluster.open(directory).pause(node_id)
-    data(f"paused node {node_id}")
-
-
-@node_app.command()
-def resume(node_id: NodeId, directory: Dir = DEFAULT_DIR) -> None:
-    """Let a paused node go on (SIGCONT)."""
-    with one_line_errors(ClusterError, OSError):
-        LocalCluster.open(directory).resume(node_id)
-    data(f"resumed node {node_id}")

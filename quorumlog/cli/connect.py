@@ -7,17 +7,19 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from quorumlog.cli.cluster_commands import DEFAULT_DIR
-from quorumlog.cli.output import EXIT_FAILED, fail, one_line_errors
+from quorumlog.cli.options import DEFAULT_DIR
+from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail
 from quorumlog.client import KafkaError
-from quorumlog.cluster import ClusterError, LocalCluster
-from quorumlog.cluster.layout import CLUSTER_FILE
 
 _Result = TypeVar("_Result")
 
 Bootstrap = Annotated[
     str | None,
-    typer.Option(help="host:port,... (the cluster in --dir, else 127.0.0.1:9092)."),
+    typer.Option(
+        metavar="HOST:PORT,...",
+        show_default="the cluster in DIR, else 127.0.0.1:9092",
+        help="Brokers to connect to.",
+    ),
 ]
 
 
@@ -25,9 +27,12 @@ def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
     """Return the addresses to connect to; end the command if `directory`'s cluster is not there."""
     if bootstrap is not None:
         return bootstrap
+    from quorumlog.cluster import LocalCluster
+    from quorumlog.cluster.layout import CLUSTER_FILE
+
     if directory == DEFAULT_DIR and not (directory / CLUSTER_FILE).exists():
         return "127.0.0.1:9092"
-    with one_line_errors(ClusterError, OSError):
+    with cluster_errors():
         cluster = LocalCluster.open(directory)
     if all(cluster.pid(node.id) is None for node in cluster.nodes):
         fail(f"the cluster in {directory} does not run; `quorumlog up` starts it")

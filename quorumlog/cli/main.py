@@ -1,73 +1,230 @@
-"""The `quorumlog` command: every command group in its own file, mounted here."""
+"""The `quorumlog` command: every command group in its own file, loaded when it is asked for."""
 
+import errno
+import os
+import signal
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
-import typer
-from typer.exceptions import Abort, TyperException
-
-from quorumlog import __version__
-from quorumlog.cli import cluster_commands
-from quorumlog.cli.output import EXIT_INTERRUPTED, EXIT_USAGE, data, say
-
-# They need neither the client nor the chaos lab, whose imports take longer than their work.
-_QUICK: Final = frozenset({"up", "down", "status", "node"})
+if TYPE_CHECKING:
+    from typer import Typer
 
 
-def build_app(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application; only with its quick commands if `arguments` ask for one of them."""
+_CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+
+
+class Command(NamedTuple):
+    """One command, or a group of them: where it is, its line in the list, and its examples."""
+
+    module: str
+    attribute: str
+    summary: str
+    examples: tuple[str, ...] = ()
+    is_group: bool = False
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "up": Command(
+        "cluster_commands",
+        "up",
+        "Start a cluster.",
+        (
+            "quorumlog up",
+            "quorumlog up --detach --port 0 --dir /tmp/cluster",
+            "quorumlog up --controllers 3 --brokers 2",
+            "quorumlog up --config num.partitions=6 --config min.insync.replicas=2",
+        ),
+    ),
+    "down": Command(
+        "cluster_commands",
+        "down",
+        "Stop a cluster cleanly; its data stays.",
+        ("quorumlog down", "quorumlog down --all"),
+    ),
+    "status": Command(
+        "cluster_commands",
+        "status",
+        "Show nodes, topics and who leads.",
+        ("quorumlog status", "quorumlog status --all"),
+    ),
+    "node": Command(
+        "node_commands",
+        "app",
+        "Kill, pause, stop or start one node.",
+        ("quorumlog node kill 2", "quorumlog node start 2", "quorumlog status"),
+        is_group=True,
+    ),
+    "topics": Command(
+        "topic_commands",
+        "app",
+        "Create, list, describe and delete topics.",
+        (
+            "quorumlog topics create orders --partitions 3 --config retention.ms=3600000",
+            "quorumlog topics describe orders --json",
+            "quorumlog topics list --bootstrap localhost:9092",
+        ),
+        is_group=True,
+    ),
+    "produce": Command(
+        "record_commands",
+        "produce",
+        "Send lines of standard input as records.",
+        (
+            "seq 1000 | quorumlog produce orders",
+            "quorumlog produce orders --key-separator : --header source=test < lines.txt",
+        ),
+    ),
+    "consume": Command(
+        "record_commands",
+        "consume",
+        "Print the records of a topic.",
+        (
+            "quorumlog consume orders --from beginning --max 10",
+            r"quorumlog consume orders --group g --format '%p %o %k %s\n'",
+            "quorumlog consume orders --from beginning --json | jq .value",
+        ),
+    ),
+    "chaos": Command(
+        "chaos_commands", "app", "Break a cluster and prove what survived.", is_group=True
+    ),
+    "verify": Command("verify", "verify", "Judge the history of a run."),
+    "simulate": Command("simulate_command", "simulate", "Run the Raft core under seeded faults."),
+}
+_FIRST_STEPS: Final = (
+    "quorumlog up --detach",
+    "quorumlog topics create orders --partitions 3 --replication 3",
+    "seq 1000 | quorumlog produce orders",
+    "quorumlog consume orders --from beginning --max 1000",
+    "quorumlog down",
+)
+
+
+def _shown(examples: Sequence[str]) -> str | None:
+    """Return the end of a help text: commands to copy, in lines that are not wrapped."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)]) if examples else None
+
+
+def build_app(arguments: Sequence[str]) -> "Typer":
+    """Return the application; of its commands, only the one that `arguments` begin with is loaded.
+
+    The others have their names and summaries: the list of commands needs no more.
+    """
+    import typer
+
+    def root(
+        version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    ) -> None:
+        """Hold the options of the command itself: `main` has seen to them."""
+        del version
+
     app = typer.Typer(
         name="quorumlog",
         help="A Kafka-compatible cluster to break on purpose, with proof of what survived.",
-        no_args_is_help=True,
+        epilog=_shown(_FIRST_STEPS),
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        subcommand_metavar="COMMAND",
     )
-    app.callback(invoke_without_command=True)(root)
-    app.command()(cluster_commands.up)
-    app.command()(cluster_commands.down)
-    app.command()(cluster_commands.status)
-    app.add_typer(cluster_commands.node_app, name="node")
-    if not arguments or arguments[0] not in _QUICK:
-        _add_the_rest(app)
+    app.callback()(root)
+    asked = arguments[0] if arguments else ""
+    for name, command in COMMANDS.items():
+        if name == asked:
+            _load(app, name, command)
+        else:
+            app.command(name=name, short_help=command.summary)(_not_loaded)
     return app
 
 
-def _add_the_rest(app: typer.Typer) -> None:
-    from quorumlog.cli import chaos_commands, record_commands, topic_commands
-    from quorumlog.cli.simulate_command import simulate
-    from quorumlog.cli.verify import verify
+def _load(app: "Typer", name: str, command: Command) -> None:
+    from importlib import import_module
 
-    app.add_typer(topic_commands.app, name="topics")
-    app.command()(record_commands.produce)
-    app.command()(record_commands.consume)
-    app.add_typer(chaos_commands.app, name="chaos")
-    app.command()(verify)
-    app.command()(simulate)
+    found = getattr(import_module(f"quorumlog.cli.{command.module}"), command.attribute)
+    epilog = _shown(command.examples)
+    if command.is_group:
+        app.add_typer(found, name=name, short_help=command.summary, epilog=epilog)
+    else:
+        app.command(name=name, short_help=command.summary, epilog=epilog)(found)
 
 
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    """Start, use and break a Kafka-compatible cluster, and prove what survived."""
-    if version:
-        data(__version__)
-        raise typer.Exit
+def _not_loaded() -> None:
+    """Hold the place of a command that was not asked for."""
 
 
 def main() -> None:
     """Run the command line. A usage error ends with status 64, as `sysexits.h` has it."""
     arguments = sys.argv[1:]
+    if arguments[:1] == ["--version"]:
+        from quorumlog import __version__
+
+        sys.stdout.write(f"{__version__}\n")
+        sys.exit()
+    _open_what_is_closed()
+    interrupt = signal.getsignal(signal.SIGINT)
+    if interrupt == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while loading: no traceback of an import
+    app = build_app(_completed() or arguments)
+    if interrupt == signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
-        status = build_app(arguments)(args=arguments, standalone_mode=False)
+        status = _run(app, arguments or ["--help"])
+        sys.stdout.flush()
+    except BrokenPipeError:  # `quorumlog status | true`: the reader wants no more
+        _drop_stdout()
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE or error.filename is not None:
+            raise
+        _drop_stdout()
+        sys.stderr.write(f"quorumlog: cannot write the output: {error.strerror}\n")
+        sys.exit(1)
+    sys.exit(status)
+
+
+def _run(app: "Typer", arguments: list[str]) -> int:
+    """Run a command and return its exit status."""
+    from typer.exceptions import Abort, TyperException
+
+    from quorumlog.cli.output import (
+        EXIT_INTERRUPTED,
+        EXIT_USAGE,
+        document_error,
+        expect,
+        say,
+    )
+
+    expect(arguments)
+    try:
+        status: int | None = app(args=arguments, standalone_mode=False)
     except TyperException as error:
         show = getattr(error, "show", None)  # usage errors know how to show the usage
         if show is not None:
             show()
         else:
             say(f"quorumlog: {error}")
-        sys.exit(EXIT_USAGE)
+        document_error(error.format_message())
+        return EXIT_USAGE
     except (Abort, KeyboardInterrupt):
-        sys.exit(EXIT_INTERRUPTED)
-    sys.exit(status)
+        return EXIT_INTERRUPTED
+    return status or 0
+
+
+def _completed() -> list[str]:
+    """Return the words of the command line that a shell wants completed, if this is such a run."""
+    words = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+    return words.split()[1:] if "_QUORUMLOG_COMPLETE" in os.environ else []
+
+
+def _open_what_is_closed() -> None:
+    """Give a process that was started without stdout or stderr (`>&-`) one that goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+
+
+def _drop_stdout() -> None:
+    """Keep the interpreter from flushing at its end what could not be written."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,4 +1,7 @@
-"""How every command speaks: data on stdout, the rest on stderr, one table of exit statuses."""
+"""How every command speaks: data on stdout, the rest on stderr, one table of exit statuses.
+
+With --json, stdout holds exactly one document, also when the command fails: {"error": "..."}.
+"""
 
 import json
 import sys
@@ -15,6 +18,24 @@ EXIT_USAGE: Final = 64
 EXIT_INTERRUPTED: Final = 130
 
 
+class _Answer:
+    """What this run of the command line owes on stdout."""
+
+    def __init__(self) -> None:
+        self.is_json = False
+        self.is_given = False
+
+
+_answer = _Answer()
+
+
+def expect(arguments: list[str]) -> None:
+    """Begin a run of the command line; --json among its options asks for documents."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    _answer.is_json = "--json" in options
+    _answer.is_given = False
+
+
 def say(text: str) -> None:
     """Tell the person at the terminal (stderr)."""
     typer.echo(text, err=True)
@@ -26,14 +47,27 @@ def data(text: str) -> None:
 
 
 def document(value: Any) -> None:
-    """Print exactly one JSON document (stdout)."""
+    """Print exactly one JSON document (stdout), now: `up` goes on behind it."""
+    _answer.is_given = True
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    sys.stdout.flush()
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
-    """Say what is wrong in one line and end the command."""
+    """Say what is wrong in one line and end the command; with --json, in a document, too."""
     say(f"quorumlog: {message}")
+    document_error(message)
     raise typer.Exit(status)
+
+
+def document_error(message: str) -> None:
+    """With --json, print the error as the document, unless the command has printed another.
+
+    It is one line: `consume --json` prints lines.
+    """
+    if _answer.is_json and not _answer.is_given:
+        _answer.is_given = True
+        sys.stdout.write(json.dumps({"error": message}) + "\n")
 
 
 @contextmanager
@@ -42,15 +76,34 @@ def one_line_errors(*kinds: type[Exception], status: int = EXIT_FAILED) -> Itera
     try:
         yield
     except kinds as error:
-        fail(str(error) or type(error).__name__, status)
+        fail(text_of(error), status)
 
 
-def parse_settings(settings: list[str]) -> dict[str, str]:
-    """Read `name=value` arguments; end with a usage error for anything else."""
+@contextmanager
+def cluster_errors() -> Iterator[None]:
+    """Turn what the cluster of a directory refuses into one line and an exit status."""
+    from quorumlog.cluster.errors import ClusterError, InvalidArgument
+
+    with (
+        one_line_errors(ClusterError, OSError),
+        one_line_errors(InvalidArgument, status=EXIT_USAGE),
+    ):
+        yield
+
+
+def text_of(error: BaseException) -> str:
+    """Return one line about an error; a file's name comes first."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def parse_settings(settings: list[str], option: str = "--config") -> dict[str, str]:
+    """Read `NAME=VALUE` arguments; end with a usage error for anything else."""
     parsed = {}
     for text in settings:
         name, equals, value = text.partition("=")
-        if not equals or not name:
-            fail(f"--config {text}: write it as name=value", EXIT_USAGE)
+        if not equals or not name.strip():
+            fail(f"{option} {text}: write it as NAME=VALUE", EXIT_USAGE)
         parsed[name.strip()] = value.strip()
     return parsed

@@ -2,53 +2,67 @@
 
 import sys
 from collections import deque
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from quorumlog.cli.cluster_commands import DEFAULT_DIR, Dir
+from quorumlog.cli import formats
 from quorumlog.cli.connect import Bootstrap, resolve, run
 from quorumlog.cli.lines import read_lines
-from quorumlog.cli.output import EXIT_USAGE, fail, say
-from quorumlog.client import (
-    Consumer,
-    ConsumerRecord,
-    Delivery,
-    KafkaError,
-    Producer,
-    TopicPartition,
-)
-
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, Topic
+from quorumlog.cli.output import EXIT_USAGE, document, fail, say
+from quorumlog.client import Consumer, Delivery, KafkaError, Producer, TopicPartition
 
 _UNACKNOWLEDGED_MAX: Final = 10_000
 _POLL_MS: Final = 500
 _ACKS: Final[dict[str, Any]] = {"all": "all", "-1": "all", "1": 1, "0": 0}
-_STARTS: Final = ("beginning", "end")
 
 
 def produce(
     topic: Topic,
     key_separator: Annotated[
-        str | None, typer.Option(help="Split each line into key and value here.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Split each line into key and value at this."),
     ] = None,
-    acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", metavar="NAME=VALUE", help="Of every record. Repeatable."),
+    ] = None,
+    partition: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="Send all there, not where the key says."),
+    ] = None,
+    compression: Annotated[
+        Literal["none", "gzip", "snappy", "lz4", "zstd"], typer.Option(help="Of each batch.")
+    ] = "none",
+    acks: Annotated[
+        Literal["all", "-1", "1", "0"],
+        typer.Option(help="Wait for the whole ISR (all, -1), the leader (1) or nothing (0)."),
+    ] = "all",
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
+    json: Json = False,
 ) -> None:
     """Send each line of standard input as a record; return when all are acknowledged."""
-    if acks not in _ACKS:
-        fail(f"--acks {acks}: it is all, 1 or 0", EXIT_USAGE)
-
+    if sys.stdin is None:
+        fail("standard input is closed; give the records as its lines", EXIT_USAGE)
+    headers = _headers(header or [])
     addresses = resolve(bootstrap, directory)
+    descriptor = sys.stdin.fileno()
     sent = _Sent()
 
     async def work() -> None:
-        async with Producer(addresses, acks=_ACKS[acks]) as producer:
-            async for lines in read_lines(sys.stdin.fileno()):
+        producer = Producer(addresses, acks=_ACKS[acks], compression_type=compression)
+        async with producer:
+            async for lines in read_lines(descriptor):
                 for line in lines:
                     key, value = _split(line, key_separator)
-                    await sent.add(await producer.send(topic, value, key=key))
+                    await sent.add(
+                        await producer.send(
+                            topic, value, key=key, partition=partition, headers=headers
+                        )
+                    )
             await producer.flush()
             await sent.settle(down_to=0)
 
@@ -56,6 +70,19 @@ def produce(
         run(work())
     finally:  # also when one failed, or at a Ctrl-C: what is there, is there
         say(f"{sent.count()} records {'acknowledged' if acks != '0' else 'sent'}")
+    if json:
+        document({"topic": topic, "records": sent.count()})
+
+
+def _headers(texts: Sequence[str]) -> list[tuple[str, bytes | None]]:
+    """Read `NAME=VALUE` arguments; a name may come twice. Ends the command for anything else."""
+    headers: list[tuple[str, bytes | None]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            fail(f"--header {text}: write it as NAME=VALUE", EXIT_USAGE)
+        headers.append((name, value.encode()))
+    return headers
 
 
 class _Sent:
@@ -102,24 +129,36 @@ def _split(line: bytes, separator: str | None) -> tuple[bytes | None, bytes]:
 def consume(
     topic: Topic,
     group: Annotated[
-        str | None, typer.Option(help="Join this group and go on where it stopped.")
+        str | None,
+        typer.Option(metavar="GROUP", help="Join this group and go on where it stopped."),
     ] = None,
     start: Annotated[
-        str, typer.Option("--from", help="beginning or end, where the group has no position.")
+        Literal["beginning", "end"],
+        typer.Option("--from", help="Where to begin, if the group has no position."),
     ] = "end",
     maximum: Annotated[
-        int | None, typer.Option("--max", help="Stop after so many records.", min=1)
+        int | None, typer.Option("--max", metavar="N", help="Stop after so many records.", min=1)
     ] = None,
     key_separator: Annotated[
-        str | None, typer.Option(help="Print keys too, in front of this.")
+        str | None, typer.Option(metavar="TEXT", help="Print keys too, in front of this.")
+    ] = None,
+    text_format: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="As kcat's -f: %t topic, %p partition, %o offset, %T time in ms, %k key, "
+            r"%s value, %h headers, %K %S lengths, %% percent; \n and \t.",
+        ),
     ] = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
+    json: Annotated[bool, typer.Option("--json", help="Print each record as a line of JSON.")] = (
+        False
+    ),
 ) -> None:
     """Print the records of a topic, a line each, until --max or Ctrl-C."""
-    if start not in _STARTS:
-        fail(f"--from {start}: it is beginning or end", EXIT_USAGE)
-
+    to_line = _printer(key_separator, text_format, json=json)
     addresses = resolve(bootstrap, directory)
 
     async def work() -> None:
@@ -134,26 +173,31 @@ def consume(
                 consumer.assign([TopicPartition(topic, index) for index in found])
             else:
                 consumer.subscribe([topic])
-            await _print_records(consumer, maximum, key_separator)
+            await _print_records(consumer, maximum, to_line)
 
     run(work())
 
 
-async def _print_records(
-    consumer: Consumer, maximum: int | None, key_separator: str | None
-) -> None:
+def _printer(key_separator: str | None, text_format: str | None, *, json: bool) -> formats.Print:
+    """Return what prints a record. At most one of the three may be given."""
+    if [key_separator is not None, text_format is not None, json].count(True) > 1:
+        fail("give one of --key-separator, --format and --json", EXIT_USAGE)
+    if json:
+        return formats.json_line
+    if text_format is None:
+        return formats.line(key_separator)
+    try:
+        return formats.parse(text_format)
+    except ValueError as error:
+        fail(f"--format {error}", EXIT_USAGE)
+
+
+async def _print_records(consumer: Consumer, maximum: int | None, to_line: formats.Print) -> None:
     printed = 0
     while maximum is None or printed < maximum:
         wanted = None if maximum is None else maximum - printed
         for records in (await consumer.poll(_POLL_MS, max_records=wanted)).values():
             for record in records:
-                sys.stdout.buffer.write(_line(record, key_separator))
+                sys.stdout.buffer.write(to_line(record))
             printed += len(records)
         sys.stdout.buffer.flush()
-
-
-def _line(record: ConsumerRecord, key_separator: str | None) -> bytes:
-    value = record.value or b""
-    if key_separator is not None:
-        value = (record.key or b"") + key_separator.encode() + value
-    return value + b"\n"

@@ -4,12 +4,16 @@ from typing import Annotated, Any
 
 import typer
 
-from quorumlog.cli.cluster_commands import DEFAULT_DIR, Dir, Json
 from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings
 from quorumlog.cli.output import data, document, parse_settings
 from quorumlog.client import Admin, NewTopic
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe and delete topics.",
+    no_args_is_help=True,
+    subcommand_metavar="COMMAND",
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
@@ -17,13 +21,17 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 @app.command()
 def create(
     name: Name,
-    partitions: Annotated[int, typer.Option(help="How many; -1: the brokers' default.")] = -1,
-    replication: Annotated[int, typer.Option(help="Replicas; -1: the brokers' default.")] = -1,
-    config: Annotated[
-        list[str] | None, typer.Option("--config", help="name=value, by Kafka's names; repeat.")
-    ] = None,
+    partitions: Annotated[
+        int, typer.Option(metavar="N", help="How many; -1 takes the brokers' default.")
+    ] = -1,
+    replication: Annotated[
+        int,
+        typer.Option(metavar="N", help="Replicas of each; -1 takes the brokers' default."),
+    ] = -1,
+    config: TopicSettings = None,
     bootstrap: Bootstrap = None,
     directory: Dir = DEFAULT_DIR,
+    json: Json = False,
 ) -> None:
     """Create a topic."""
     configs = parse_settings(config or [])
@@ -43,7 +51,10 @@ def create(
             )
 
     run(work())
-    data(f"created {name}")
+    if json:
+        document({"created": name})
+    else:
+        data(f"created {name}")
 
 
 @app.command(name="list")
@@ -69,7 +80,7 @@ def list_topics(
 def describe(
     name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
-    """Show who leads each partition of a topic, and who is in sync."""
+    """Show the leader, replicas and ISR of each partition."""
     addresses = resolve(bootstrap, directory)
 
     async def work() -> dict[str, Any]:
@@ -101,7 +112,9 @@ def describe(
 
 
 @app.command()
-def delete(name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR) -> None:
+def delete(
+    name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
+) -> None:
     """Delete a topic and its records."""
     addresses = resolve(bootstrap, directory)
 
@@ -110,4 +123,7 @@ def delete(name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR
             await admin.delete_topics([name])
 
     run(work())
-    data(f"deleted {name}")
+    if json:
+        document({"deleted": name})
+    else:
+        data(f"deleted {name}")

@@ -1,7 +1,15 @@
 """Clusters on this machine: start, stop, kill and pause their nodes."""
 
-from quorumlog.cluster.errors import ClusterError, NodeFailed
+from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.layout import FAST_DEFAULTS, ClusterSpec, NodeSpec
 from quorumlog.cluster.local_cluster import LocalCluster
 
-__all__ = ["FAST_DEFAULTS", "ClusterError", "ClusterSpec", "LocalCluster", "NodeFailed", "NodeSpec"]
+__all__ = [
+    "FAST_DEFAULTS",
+    "ClusterError",
+    "ClusterSpec",
+    "InvalidArgument",
+    "LocalCluster",
+    "NodeFailed",
+    "NodeSpec",
+]

@@ -5,5 +5,9 @@ class ClusterError(Exception):
     """The cluster cannot do what was asked; the message says what to do about it."""
 
 
+class InvalidArgument(ClusterError):
+    """An argument or a setting makes no sense. Nothing was started and nothing was written."""
+
+
 class NodeFailed(ClusterError):
     """A node ended by itself, or did not get ready in time."""

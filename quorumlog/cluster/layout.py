@@ -6,27 +6,27 @@
     DIR/node-<id>/data/        its log directory: meta.properties, the metadata log, partitions
 
 A directory that holds a cluster is started again with what is in it; settings given then are laid
-over the recorded ones.
+over the recorded ones, and recorded once all nodes are ready with them. A cluster that was never
+ready, nor used, binds nothing: the next start plans it anew
+(docs/decisions/0037-a-cluster-is-one-once-it-was-ready.md).
 """
 
 import json
-import random
-import secrets
-import socket
+import os
+import shutil
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.cluster.errors import ClusterError
+from quorumlog.cluster.errors import ClusterError, InvalidArgument
+from quorumlog.cluster.ports import free_ports
 from quorumlog.cluster.secret import make_secret, secret_file
-from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
 
 CLUSTER_FILE: Final = "cluster.json"
+METADATA_LOG: Final = "__cluster_metadata-0"  # in each node's log directory
 FORMAT: Final = 1
-FREE_PORTS: Final = range(15_000, 30_000)
-FREE_PORT_ATTEMPTS: Final = 500
 CONTROL_PORT_STEP: Final = 10_000  # node 1 of `--port 9092`: Kafka on 9092, control on 19092
 
 FAST_DEFAULTS: Final[Mapping[str, str]] = {
@@ -55,11 +55,15 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """Who is in the cluster. Recorded in cluster.json when the directory is made."""
+    """Who is in the cluster. Recorded in cluster.json.
+
+    `was_ready`: all its nodes have been ready once. Before that, it may be planned anew.
+    """
 
     cluster_id: str
     nodes: tuple[NodeSpec, ...]
     config: Mapping[str, str]
+    was_ready: bool = False
 
     @property
     def bootstrap(self) -> str:
@@ -78,16 +82,23 @@ class ClusterSpec:
 def plan(
     roles: Sequence[tuple[str, ...]], *, host: str, port: int, config: Mapping[str, str]
 ) -> ClusterSpec:
-    """Lay out a new cluster: one node per entry of `roles`; port 0 takes free ports."""
+    """Lay out a new cluster: one node per entry of `roles`; port 0 takes free ports.
+
+    Otherwise the Kafka ports count up from `port`, and each control port is CONTROL_PORT_STEP
+    above the Kafka port of its node. Raises InvalidArgument.
+    """
     count = len(roles)
     if port:
         highest = 65_536 - CONTROL_PORT_STEP - count
         if not 0 < port <= highest:
-            raise ClusterError(f"--port {port}: choose one from 1 to {highest}")
+            raise InvalidArgument(
+                f"--port {port}: choose one from 1 to {highest}, since the control ports are "
+                f"{CONTROL_PORT_STEP} above the Kafka ports; or 0, which takes free ones"
+            )
         ports = [*range(port, port + count)]
         ports += [kafka + CONTROL_PORT_STEP for kafka in ports]
     else:
-        ports = _free_ports(host, 2 * count)
+        ports = free_ports(host, 2 * count)
     nodes = tuple(
         NodeSpec(
             id=index + 1,
@@ -100,50 +111,96 @@ def plan(
     brokers = sum("broker" in node.roles for node in nodes)
     replicas = str(min(3, brokers))
     counts = {"default.replication.factor": replicas, "offsets.topic.replication.factor": replicas}
-    cluster_id = urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
+    cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
     return ClusterSpec(cluster_id=cluster_id, nodes=nodes, config={**counts, **config})
 
 
-def _free_ports(host: str, count: int) -> list[int]:
-    """Choose ports that nobody listens on now, at random.
-
-    Not from the range that the kernel gives to outgoing connections: it could hand out one of
-    ours before the node has bound it. Should somebody else take one, the node says so.
-    """
-    ports: list[int] = []
-    for port in random.SystemRandom().sample(FREE_PORTS, FREE_PORT_ATTEMPTS):
-        with socket.socket() as probe:
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-        ports.append(port)
-        if len(ports) == count:
-            return ports
-    raise ClusterError(f"{host} has no {count} free ports; give one with --port")
-
-
 def save(directory: Path, spec: ClusterSpec) -> None:
-    """Write cluster.json and each node's node.properties."""
-    directory.mkdir(parents=True, exist_ok=True)
-    if not (directory / CLUSTER_FILE).exists():  # a cluster that was made without one stays so
-        make_secret(directory)
-        _mark_new_voters(directory, spec)
+    """Write cluster.json and each node's node.properties.
+
+    Each file is replaced as a whole, and only if it changes. Raises ClusterError if the directory
+    cannot be written.
+    """
+    write_properties(directory, spec, spec.nodes)
     document = {"format": FORMAT, **asdict(spec)}
-    (directory / CLUSTER_FILE).write_text(json.dumps(document, indent=2) + "\n")
-    for node in spec.nodes:
-        node_directory(directory, node.id).mkdir(exist_ok=True)
+    _replace(directory / CLUSTER_FILE, json.dumps(document, indent=2) + "\n")
+
+
+def found(directory: Path, spec: ClusterSpec) -> None:
+    """Make what only a new cluster is given: its secret, and the mark of voters that never voted.
+
+    A voter that finds neither mark nor votes has lost its disk. Raises ClusterError.
+    """
+    from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
+
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        make_secret(directory)
+        for node in spec.nodes:
+            data = data_directory(directory, node.id)
+            if "controller" in node.roles and not data.exists():
+                data.mkdir(parents=True)
+                (data / NEW_CLUSTER_FILE).touch()
+    except OSError as error:
+        raise ClusterError(
+            f"cannot write {error.filename}: {error.strerror}; choose another --dir"
+        ) from error
+
+
+def write_properties(directory: Path, spec: ClusterSpec, nodes: Iterable[NodeSpec]) -> None:
+    """Write the node.properties of these nodes. Raises ClusterError."""
+    for node in nodes:
         lines = [f"{name}={value}" for name, value in node_properties(directory, spec, node)]
-        properties_file(directory, node.id).write_text("\n".join(lines) + "\n")
+        _replace(properties_file(directory, node.id), "\n".join(lines) + "\n")
 
 
-def _mark_new_voters(directory: Path, spec: ClusterSpec) -> None:
-    """Tell the voters that they have never voted: one that finds its disk empty later has."""
+def _replace(path: Path, text: str) -> None:
+    """Give a file this content, on the disk and at once: a reader sees the old or the new one."""
+    new = path.with_name(f"{path.name}.new")
+    try:
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        _flush_directory(path.parent)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ClusterError(f"cannot write {path}: {reason}; choose another --dir") from error
+
+
+def _flush_directory(directory: Path) -> None:
+    """Make the names in a directory survive a loss of power."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def holds_partitions(directory: Path, spec: ClusterSpec) -> bool:
+    """Tell whether a node has the log of a partition: somebody has used the cluster."""
+    return any(
+        path.is_dir() and path.name != METADATA_LOG
+        for node in spec.nodes
+        for path in data_directory(directory, node.id).glob("*")
+    )
+
+
+def clear(directory: Path, spec: ClusterSpec) -> None:
+    """Remove the nodes of a cluster that was never ready nor used. Raises ClusterError."""
+    if spec.was_ready or holds_partitions(directory, spec):
+        raise ClusterError(f"{directory} holds a cluster that was ready: it is not removed")
     for node in spec.nodes:
-        data = data_directory(directory, node.id)
-        if "controller" in node.roles and not data.exists():
-            data.mkdir(parents=True)
-            (data / NEW_CLUSTER_FILE).touch()
+        try:
+            shutil.rmtree(node_directory(directory, node.id))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise ClusterError(f"cannot remove {error.filename}: {error.strerror}") from error
 
 
 def load(directory: Path) -> ClusterSpec:
@@ -163,7 +220,12 @@ def load(directory: Path) -> ClusterSpec:
             for node in document["nodes"]
         )
         config = {str(name): str(value) for name, value in document["config"].items()}
-        return ClusterSpec(cluster_id=str(document["cluster_id"]), nodes=nodes, config=config)
+        return ClusterSpec(
+            cluster_id=str(document["cluster_id"]),
+            nodes=nodes,
+            config=config,
+            was_ready=bool(document.get("was_ready", True)),  # earlier versions did not say
+        )
     except FileNotFoundError:
         raise ClusterError(f"{directory} holds no cluster; `quorumlog up` makes one") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -171,9 +233,12 @@ def load(directory: Path) -> ClusterSpec:
 
 
 def node_properties(
-    directory: Path, spec: ClusterSpec, node: NodeSpec
+    directory: Path, spec: ClusterSpec, node: NodeSpec, *, settings: bool = True
 ) -> Iterable[tuple[str, str]]:
-    """Everything that one node is told, under Kafka's names where Kafka has one."""
+    """Everything that one node is told, under Kafka's names where Kafka has one.
+
+    Without `settings`, only what is its own: who and where it is, and who the voters are.
+    """
     voters = ",".join(
         f"{other.id}@{other.control}" for other in spec.nodes if "controller" in other.roles
     )
@@ -187,7 +252,13 @@ def node_properties(
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)
-    yield from sorted(spec.config.items())
+    if settings:
+        yield from sorted(spec.config.items())
+
+
+def port_of(address: str) -> int:
+    """Return the port of `host:port`."""
+    return int(address.rpartition(":")[2])
 
 
 def node_directory(directory: Path, node_id: int) -> Path:

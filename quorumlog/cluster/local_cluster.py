@@ -1,23 +1,25 @@
 """A whole cluster on this machine, one OS process per node, for tests, demos and chaos."""
 
+import atexit
 import http.client
 import json
-import shutil
+import os
 import signal
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from quorumlog.cluster import layout
-from quorumlog.cluster.errors import ClusterError, NodeFailed
+from quorumlog.cluster import layout, ports, registry, settings_check
+from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
+from quorumlog.cluster.everywhere import STOP_TIMEOUT_S
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
-from quorumlog.cluster.processes import NodeProcess
+from quorumlog.cluster.processes import NodeProcess, Program
 
 READY_TIMEOUT_S: Final = 30.0
-STOP_TIMEOUT_S: Final = 15.0
 _STATUS_TIMEOUT_S: Final = 2.0
 
 
@@ -26,7 +28,9 @@ class LocalCluster:
 
     Use it as a context manager: `with LocalCluster(nodes=3) as cluster: ... cluster.bootstrap`.
     Without `directory` it lives in a temporary one, which goes when the block ends.
-    All methods block; all raise ClusterError with a line that says what to do.
+    Its nodes end with this process, however that ends, unless they are `detached`.
+    All methods block; all raise ClusterError with a line that says what to do, and InvalidArgument
+    for what makes no sense.
     """
 
     def __init__(
@@ -41,37 +45,57 @@ class LocalCluster:
         config: Mapping[str, str] | None = None,
         defaults: str = "fast",
         node_module: str = "quorumlog.node",
+        detached: bool = False,
     ) -> None:
         """Plan a new cluster, or open the one that `directory` holds (its nodes are kept).
 
         `controllers` and `brokers`, given together, make nodes of one role each; else every one
-        of `nodes` has both. `config` has Kafka's names and texts; `defaults` is "fast" or "kafka".
-        `node_module` is run as the node's program: one that breaks a rule tests the tests.
+        of `nodes` has both. `config` has Kafka's names and texts, and an empty text takes a
+        recorded setting back; `defaults` is "fast" or "kafka". `node_module` is run as the node's
+        program: one that breaks a rule tests the tests. `detached` nodes outlive this process.
         """
-        self._temporary = directory is None
-        self.directory: Final = Path(directory or tempfile.mkdtemp(prefix="quorumlog-"))
-        config = dict(config or {})
-        if (self.directory / layout.CLUSTER_FILE).exists():
-            spec = layout.load(self.directory)
-            self.spec = ClusterSpec(
-                cluster_id=spec.cluster_id, nodes=spec.nodes, config={**spec.config, **config}
-            )
+        temporary = not directory
+        path = Path(directory).absolute() if directory else _temporary_path()
+        self.directory: Final = path
+        self._owner_pid: Final = os.getpid()
+        self._program: Final = Program(module=node_module, detached=detached, temporary=temporary)
+        self._failed: ClusterSpec | None = None  # planned here before, never ready, to be cleared
+        self._is_planned_here = False  # a new cluster
+        found = _found(path)
+        if found is not None and (found.was_ready or self._is_used(found)):
+            planned = found
         else:
-            roles = _roles(nodes, controllers, brokers)
+            self._failed, self._is_planned_here = found, True
             if defaults not in {"fast", "kafka"}:
-                raise ClusterError(f"--defaults {defaults}: it is fast or kafka")
+                raise InvalidArgument(f"--defaults {defaults}: it is fast or kafka")
             base = layout.FAST_DEFAULTS if defaults == "fast" else {}
-            self.spec = layout.plan(roles, host=host, port=port, config={**base, **config})
-        self._processes = {
-            node.id: NodeProcess(self.directory, node.id, module=node_module)
-            for node in self.spec.nodes
-        }
+            roles = _roles(nodes, controllers, brokers)
+            planned = layout.plan(roles, host=host, port=port, config=base)
+        self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
+
+    def _adopt(self, spec: ClusterSpec) -> None:
+        self.spec = spec
+        self._processes = {node.id: self._process_of(spec, node) for node in spec.nodes}
+
+    def _process_of(self, spec: ClusterSpec, node: NodeSpec) -> NodeProcess:
+        return NodeProcess(self.directory, spec.cluster_id, node, self._program)
+
+    def _is_used(self, spec: ClusterSpec) -> bool:
+        """Tell whether a cluster that was never ready holds data, or is being started."""
+        return (
+            layout.holds_partitions(self.directory, spec)
+            or any(self._process_of(spec, node).pid is not None for node in spec.nodes)
+            or any(entry.cluster_id == spec.cluster_id for entry in registry.running())
+        )
 
     @classmethod
-    def open(cls, directory: str | Path) -> Self:
-        """Open a directory that must hold a cluster."""
-        layout.load(Path(directory))
-        return cls(directory)
+    def open(cls, directory: str | Path, *, detached: bool = False) -> Self:
+        """Open a directory that must hold a cluster, ready or not."""
+        found = layout.load(Path(directory))
+        cluster = cls(directory, detached=detached)
+        cluster._failed, cluster._is_planned_here = None, False
+        cluster._adopt(found)
+        return cluster
 
     @property
     def bootstrap(self) -> str:
@@ -83,32 +107,96 @@ class LocalCluster:
         """Who is in the cluster, running or not."""
         return self.spec.nodes
 
+    @property
+    def is_new(self) -> bool:
+        """Whether the directory holds no cluster that was ready before."""
+        return not self.spec.was_ready
+
+    def check(self) -> list[str]:
+        """Check the settings, by the nodes' own rules; return those without effect here, sorted.
+
+        Raises InvalidArgument. Nothing is written.
+        """
+        return settings_check.check(self.directory, self.spec)
+
     def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> float:
         """Start every node that does not run; return the seconds until all were ready.
 
         Ready: every broker is unfenced and there is an active controller. If a node fails, the
-        ones started here are stopped again.
+        ones started here are stopped again. The settings are recorded once all are ready with them.
+        Raises InvalidArgument, and ClusterError for a port in use, before anything is written.
         """
         started_s = time.monotonic()
-        layout.save(self.directory, self.spec)
-        idle = [node.id for node in self.spec.nodes if self._processes[node.id].pid is None]
+        idle = [node for node in self.spec.nodes if self._processes[node.id].pid is None]
+        self.check()
+        for node in idle:
+            self._require_ports(node)
+        registry.running()  # clears what killed processes left
+        self._prepare(idle)
         try:
-            for node_id in idle:
-                self._processes[node_id].spawn()
-            for node_id in idle:
-                self._processes[node_id].wait_ready(started_s + timeout_s)
+            for node in idle:
+                self._processes[node.id].spawn()
+            for node in idle:
+                self._processes[node.id].wait_ready(started_s + timeout_s)
         except BaseException:
-            for node_id in idle:
-                self._end(node_id, signal.SIGKILL)
+            for node in idle:
+                self._end(node.id, signal.SIGKILL)
+            registry.running()  # forgets them
             raise
+        self.spec = replace(self.spec, was_ready=True)
+        layout.save(self.directory, self.spec)
         return time.monotonic() - started_s
+
+    def _prepare(self, idle: list[NodeSpec]) -> None:
+        """Write what the idle nodes read; a cluster that exists keeps its recorded settings."""
+        if self._program.temporary and not self.directory.exists():
+            self.directory.mkdir(mode=0o700)
+            atexit.register(self._dispose)
+        if self._failed is not None:
+            layout.clear(self.directory, self._failed)
+            self._failed = None
+        if self._is_planned_here:
+            layout.found(self.directory, self.spec)
+        if self.is_new:
+            layout.save(self.directory, self.spec)
+        else:
+            layout.write_properties(self.directory, self.spec, idle)
+
+    def _require_ports(self, node: NodeSpec) -> None:
+        """Raise ClusterError if the node could not listen: it says which port, and who has it."""
+        kafka_port, control_port = layout.port_of(node.kafka), layout.port_of(node.control)
+        is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
+        derived = f", its Kafka port + {layout.CONTROL_PORT_STEP}" if is_derived else ""
+        wanted = {node.control: f"control port{derived}"}
+        if "broker" in node.roles:
+            wanted = {node.kafka: "Kafka port", **wanted}
+        for address, what in wanted.items():
+            found = ports.obstacle(address.rpartition(":")[0], layout.port_of(address))
+            if found is not None:
+                raise ClusterError(
+                    f"{address} (node {node.id}, {what}): {found.reason}; "
+                    f"{self._way_out(found.pid)}"
+                )
+
+    def _way_out(self, pid: int | None) -> str:
+        """Say what to do about a port that a process has."""
+        for entry in registry.running():
+            if entry.pid == pid:
+                return (
+                    f"it is node {entry.node_id} of the cluster in {entry.directory}; "
+                    f"`quorumlog down --dir {entry.directory}` stops that"
+                )
+        return "choose another --port" if self.is_new else "free it, then try again"
 
     def start_node(
         self, node_id: int, *, wait: bool = True, timeout_s: float = READY_TIMEOUT_S
     ) -> None:
         """Start one node again; with `wait`, return when it is unfenced."""
-        process = self._process(node_id)
-        process.spawn()
+        process, node = self._process(node_id), self.spec.node(node_id)
+        if process.pid is None:
+            self._require_ports(node)
+            layout.write_properties(self.directory, self.spec, [node])
+        process.spawn(report_ready=wait)
         if wait:
             process.wait_ready(time.monotonic() + timeout_s)
 
@@ -133,20 +221,38 @@ class LocalCluster:
         """SIGCONT."""
         self._process(node_id).signal(signal.SIGCONT)
 
-    def stop(self) -> None:
-        """Stop every node cleanly, together; kill what does not end in time."""
+    def stop(self) -> tuple[int, ...]:
+        """Stop every node cleanly, together; kill what does not end in time.
+
+        Returns the ids of the nodes that were killed. A node that ends by itself meanwhile is
+        stopped like the others.
+        """
         running = [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
         for node_id in running:
-            self._process(node_id).signal(signal.SIGCONT)  # a paused one must hear the next
-            self._process(node_id).signal(signal.SIGTERM)
+            # A paused one must hear the next signal.
+            self._process(node_id).signal_if_running(signal.SIGCONT)
+            self._process(node_id).signal_if_running(signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        killed = []
         for node_id in running:
-            if not self._process(node_id).wait_ended(STOP_TIMEOUT_S):
+            if not self._process(node_id).wait_ended(max(0.0, deadline_s - time.monotonic())):
                 self._end(node_id, signal.SIGKILL)
+                killed.append(node_id)
+        registry.forget(self.spec.cluster_id)
+        return tuple(killed)
 
     def _end(self, node_id: int, number: signal.Signals) -> None:
-        if self.pid(node_id) is not None:
-            self._process(node_id).signal(number)
+        if self._process(node_id).signal_if_running(number):
             self._process(node_id).wait_ended(STOP_TIMEOUT_S)
+
+    def _dispose(self) -> None:
+        """Leave nothing of a temporary cluster. A fork of the process that has it does nothing."""
+        atexit.unregister(self._dispose)
+        if os.getpid() == self._owner_pid:
+            for node in self.spec.nodes:
+                self._end(node.id, signal.SIGKILL)
+            registry.forget(self.spec.cluster_id)
+            registry.remove_temporary(self.directory)
 
     def pid(self, node_id: int) -> int | None:
         """Return the node's process id, or None if it does not run."""
@@ -179,7 +285,7 @@ class LocalCluster:
         known = [view for view in views.values() if view is not None]
         best = max(known, key=lambda view: int(view["metadata_offset"]), default=None)
         return {
-            "dir": str(self.directory),
+            "dir": str(self.directory.resolve()),
             "cluster_id": self.spec.cluster_id,
             "bootstrap": self.bootstrap,
             "controller_id": best["controller_id"] if best else None,
@@ -202,7 +308,12 @@ class LocalCluster:
         return (node for node in self.spec.nodes if self.pid(node.id) is not None)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            if self._program.temporary:
+                self._dispose()
+            raise
         return self
 
     def __exit__(
@@ -211,17 +322,31 @@ class LocalCluster:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.stop()
-        if self._temporary:
-            shutil.rmtree(self.directory, ignore_errors=True)
+        try:
+            self.stop()
+        finally:
+            if self._program.temporary:
+                self._dispose()
+
+
+def _temporary_path() -> Path:
+    """Choose a directory that is made when the cluster starts."""
+    return (
+        Path(tempfile.gettempdir()).absolute() / f"{registry.TEMPORARY_PREFIX}{os.urandom(8).hex()}"
+    )
+
+
+def _found(directory: Path) -> ClusterSpec | None:
+    exists = (directory / layout.CLUSTER_FILE).exists()
+    return layout.load(directory) if exists else None
 
 
 def _roles(nodes: int, controllers: int | None, brokers: int | None) -> list[tuple[str, ...]]:
     if controllers is None and brokers is None:
         if nodes < 1:
-            raise ClusterError(f"--nodes {nodes}: at least one is needed")
+            raise InvalidArgument(f"--nodes {nodes}: at least one is needed")
         return [("broker", "controller")] * nodes
     if not controllers or not brokers or controllers < 1 or brokers < 1:
-        raise ClusterError("--controllers and --brokers go together, each at least 1")
+        raise InvalidArgument("--controllers and --brokers go together, each at least 1")
     apart: list[tuple[str, ...]] = [("controller",) for _ in range(controllers)]
     return [*apart, *(("broker",) for _ in range(brokers))]

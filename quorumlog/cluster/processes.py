@@ -2,23 +2,48 @@
 
 A node holds a lock on its `node.pid` for as long as it lives, however it ends. So "is it running"
 needs no guess about recycled process ids: if the lock can be had, it is not.
+
+A node that is not detached ends with the process that started it: `lifeline`. Nodes do not import
+what lies in the working directory (`python -P`): a `queue.py` there is not the standard library's.
 """
 
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from signal import Signals
 from typing import Any, Final
 
-from quorumlog.cluster import layout
+from quorumlog.cluster import identity, layout, lifeline, registry
 from quorumlog.cluster.errors import ClusterError, NodeFailed
+from quorumlog.cluster.layout import NodeSpec
 
 _LOG_TAIL_BYTES: Final = 4096
 _EXIT_POLL_S: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What runs as a node, and for how long.
+
+    `module`: the Python module. `detached`: the node outlives the process that starts it.
+    `temporary`: the directory of the cluster goes with that process.
+    """
+
+    module: str = "quorumlog.node"
+    detached: bool = False
+    temporary: bool = False
+
+    @property
+    def command(self) -> list[str]:
+        """The start of the command line."""
+        # A module of the user's may lie in the working directory, which -P leaves out.
+        is_ours = self.module.partition(".")[0] == "quorumlog"
+        return [sys.executable, *(["-P"] if is_ours else []), "-m", self.module]
 
 
 class NodeProcess:
@@ -27,12 +52,15 @@ class NodeProcess:
     Invariant: at most one process runs the node: the lock on `node.pid` is the node's own.
     """
 
-    def __init__(self, directory: Path, node_id: int, *, module: str) -> None:
-        self.node_id: Final = node_id
-        self._module: Final = module
-        self._properties = layout.properties_file(directory, node_id)
-        self._log = layout.log_file(directory, node_id)
-        self._pid_file = layout.node_directory(directory, node_id) / "node.pid"
+    def __init__(self, directory: Path, cluster_id: str, node: NodeSpec, program: Program) -> None:
+        self.node_id: Final = node.id
+        self._node: Final = node
+        self._cluster_id: Final = cluster_id
+        self._program: Final = program
+        self._directory: Final = directory
+        self._properties = layout.properties_file(directory, node.id)
+        self._log = layout.log_file(directory, node.id)
+        self._pid_file = layout.node_directory(directory, node.id) / "node.pid"
         self._child: subprocess.Popen[bytes] | None = None
         self._ready_fd: int | None = None
 
@@ -56,25 +84,56 @@ class NodeProcess:
                 return True
         return False
 
-    def spawn(self) -> None:
-        """Start the process and return at once; `wait_ready` tells what became of it."""
+    def spawn(self, *, report_ready: bool = True) -> None:
+        """Start the process and return at once.
+
+        With `report_ready`, `wait_ready` must be called: it tells what became of the node.
+        """
         if self.pid is not None:
             raise ClusterError(f"node {self.node_id} runs already, as process {self.pid}")
+        command = [*self._program.command, str(self._properties), "--pid-file", str(self._pid_file)]
+        descriptors = []
+        if not self._program.detached:
+            descriptors.append(lifeline.read_end())
+            command += ["--parent-fd", str(descriptors[0])]
+            if self._program.temporary:
+                command += ["--temporary-directory", str(self._directory)]
+        if not report_ready:
+            self._run(command, descriptors)
+            return
         read_fd, write_fd = os.pipe()
-        command = [sys.executable, "-m", self._module, str(self._properties)]
         try:
-            with self._log.open("ab") as log:
-                self._child = subprocess.Popen(  # noqa: S603 - our own module, our own file
-                    [*command, "--ready-fd", str(write_fd), "--pid-file", str(self._pid_file)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(write_fd,),
-                    start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
-                )
+            self._run([*command, "--ready-fd", str(write_fd)], [*descriptors, write_fd])
+        except BaseException:
+            os.close(read_fd)
+            raise
         finally:
             os.close(write_fd)
         self._ready_fd = read_fd
+
+    def _run(self, command: list[str], descriptors: list[int]) -> None:
+        with self._log.open("ab") as log:
+            self._child = subprocess.Popen(  # noqa: S603 - our own module, our own file
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=descriptors,
+                start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+            )
+        registry.add(
+            registry.Entry(
+                directory=str(self._directory),
+                cluster_id=self._cluster_id,
+                node_id=self.node_id,
+                kafka=self._node.kafka,
+                pid=self._child.pid,
+                started=identity.started(self._child.pid) or "",
+                owner_pid=os.getpid(),
+                owner_started=identity.started(os.getpid()) or "",
+                temporary=self._program.temporary,
+            )
+        )
 
     def wait_ready(self, deadline_s: float) -> dict[str, Any]:
         """Wait for the node's one line that it is ready; return it. `deadline_s`: monotonic.
@@ -108,12 +167,21 @@ class NodeProcess:
         reason = lines[-1] if lines else f"it said nothing; see {self._log}"
         return f"node {self.node_id} ended with status {status}: {reason}"
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal(self, number: Signals) -> None:
         """Send a signal. Raises ClusterError if the node does not run."""
+        if not self.signal_if_running(number):
+            raise ClusterError(f"node {self.node_id} does not run")
+
+    def signal_if_running(self, number: Signals) -> bool:
+        """Send a signal, unless the node does not run, or ends meanwhile; return whether it ran."""
         pid = self.pid
         if pid is None:
-            raise ClusterError(f"node {self.node_id} does not run")
-        os.kill(pid, number)
+            return False
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            return False
+        return True
 
     def wait_ended(self, timeout_s: float) -> bool:
         """Wait until the process is gone; return whether it is."""

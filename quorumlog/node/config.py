@@ -2,7 +2,8 @@
 
 Later sources win: defaults, file, environment (`QUORUMLOG_CONFIG_NUM_PARTITIONS=...`), flags. A
 name that nothing here knows is an error that suggests the nearest one: a mistyped setting that is
-silently ignored is how clusters lose data.
+silently ignored is how clusters lose data. A setting of Apache Kafka that has no effect here is
+taken and reported, and one that would protect is refused: `kafka_settings`.
 """
 
 import difflib
@@ -16,6 +17,7 @@ from quorumlog.broker.core.settings import BrokerSettings
 from quorumlog.broker.io.lifecycle import LifecycleSettings
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.node.kafka_settings import WITHOUT_EFFECT, asks_for_nothing, is_protection
 from quorumlog.storage.core.settings import LogSettings
 
 ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
@@ -99,6 +101,9 @@ _KAFKAS_NAMES: Final[Mapping[str, str]] = {
     "log.segment.ms": "log.roll.ms",
     "log.segment.index.bytes": "log.index.size.max.bytes",
 }
+# Kafka's second name of a setting, in another unit, for where the first is not set.
+_HOURS: Final[Mapping[str, str]] = {"log.roll.hours": "log.roll.ms"}
+_HOUR_MS: Final = 60 * 60 * 1000
 # A whole number is at least 1, but for these and those of a log, which LogSettings checks.
 _LEAST: Final[Mapping[str, int]] = {
     "controller.quorum.dead.process.stagger.ms": 2,
@@ -182,18 +187,47 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_names(values: Mapping[str, str]) -> None:
-    """Raise ConfigError for the first name that is not known, with the nearest that is."""
-    known = known_names()
-    for name in values:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(f"unknown setting {name or '(no name)'}{hint}")
+    """Raise ConfigError for the first name that is refused.
+
+    An unknown one is told with the nearest known name. A setting that would protect the node is
+    refused, unless its value asks for no protection: nothing may look protected that is not.
+    """
+    known = [*known_names(), *_HOURS]
+    for name, value in values.items():
+        if name in known or name in WITHOUT_EFFECT:
+            continue
+        if is_protection(name):
+            if asks_for_nothing(name, value):
+                continue
+            raise ConfigError(
+                f"{name}: not supported yet; there is no TLS, SASL or authorization here, "
+                "and what comes is served in plain text"
+            )
+        near = difflib.get_close_matches(name, [*known, *WITHOUT_EFFECT], n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"unknown setting {name or '(no name)'}{hint}")
+
+
+def without_effect(values: Mapping[str, str]) -> list[str]:
+    """Return those of the names, sorted, that Apache Kafka knows and that change nothing here."""
+    return sorted(name for name in values if name in WITHOUT_EFFECT or is_protection(name))
+
+
+def _in_milliseconds(values: Mapping[str, str]) -> dict[str, str]:
+    """Return the values with each setting in hours as the one in milliseconds, which wins."""
+    translated = dict(values)
+    for hours, milliseconds in _HOURS.items():
+        text = translated.pop(hours, None)
+        if text is not None and milliseconds not in translated:
+            value = _integer(hours, text, least=1, most=_LONG_MAX // _HOUR_MS)
+            translated[milliseconds] = str(value * _HOUR_MS)
+    return translated
 
 
 def build(values: Mapping[str, str]) -> NodeConfig:
     """Check every value and build the configuration. Raises ConfigError."""
     check_names(values)
+    values = _in_milliseconds(values)
     roles = frozenset(
         role.strip() for role in values.get("process.roles", "broker,controller").split(",")
     )

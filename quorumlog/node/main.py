@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 from quorumlog.broker.io.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
@@ -27,6 +27,7 @@ from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
 from quorumlog.node.handles import raise_open_files_limit
 from quorumlog.node.lock import AlreadyRunning, hold
+from quorumlog.node.orphan import Parent
 from quorumlog.storage.errors import StorageError
 
 EXIT_OK: Final = 0
@@ -35,6 +36,7 @@ EXIT_CONFIG: Final = 64
 EXIT_OUR_BUG: Final = 70
 
 _log = logging.getLogger("quorumlog.node")
+_locks: Final[list[TextIO]] = []  # of this process; the kernel lets go of them when it has ended
 
 
 def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
@@ -53,15 +55,28 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
         values |= configuration.from_environment(os.environ)
         values |= dict(_name_and_value(text) for text in given.config)
         config = configuration.build(values)
+        parent = _parent(given)
     except configuration.ConfigError as error:
         return _end(f"configuration: {error}", EXIT_CONFIG)
+    if ignored := configuration.without_effect(values):
+        _log.warning("these settings of Apache Kafka have no effect here: %s", ", ".join(ignored))
     raise_open_files_limit()
     try:
+        return _hold_and_run(config, parts or NodeParts(), given, parent)
+    finally:
+        parent.clean_up()
+
+
+def _hold_and_run(
+    config: NodeConfig, parts: NodeParts, given: argparse.Namespace, parent: Parent
+) -> int:
+    """Lock what belongs to the node, then run it; return the exit status."""
+    try:
         # Held until the process ends: by the name that `up` watches, and in the data itself.
-        locks = [hold(config.log_dir / ".lock")]
+        _locks.append(hold(config.log_dir / ".lock"))
         if given.pid_file is not None:
-            locks.append(hold(given.pid_file))
-        return _run(lambda: _serve(config, parts or NodeParts(), given.ready_fd))
+            _locks.append(hold(given.pid_file))
+        return _run(lambda: _serve(config, parts, given.ready_fd, parent))
     except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
@@ -88,6 +103,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--config", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--ready-fd", type=int, help="write one JSON line here when ready")
     parser.add_argument("--pid-file", type=Path, help="lock this file and write our id into it")
+    parser.add_argument("--parent-fd", type=int, help="stop when the other end of this pipe closes")
+    parser.add_argument(
+        "--temporary-directory", type=Path, help="remove this then: it holds the whole cluster"
+    )
     levels = ("debug", "info", "warning", "error", "critical")
     parser.add_argument("--log-level", default="info", choices=levels)
     return parser.parse_args(arguments)
@@ -98,6 +117,15 @@ def _name_and_value(text: str) -> tuple[str, str]:
     if not equals:
         raise configuration.ConfigError(f"--config {text}: write it as name=value")
     return name, value
+
+
+def _parent(given: argparse.Namespace) -> Parent:
+    try:
+        return Parent(
+            given.parent_fd, pid_file=given.pid_file, temporary_directory=given.temporary_directory
+        )
+    except OSError as error:
+        raise configuration.ConfigError(f"--parent-fd {given.parent_fd}: {error}") from error
 
 
 def _end(reason: str, status: int) -> int:
@@ -116,11 +144,12 @@ def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return status
 
 
-async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None) -> int:
+async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None, parent: Parent) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    parent.watch(stopping.set)
     node = Node(config, parts)
     loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
     await node.start()

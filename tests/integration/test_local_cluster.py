@@ -190,8 +190,11 @@ def test_two_nodes_never_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_node_that_fails_at_the_start_is_reported_with_its_last_words(tmp_path: Path) -> None:
-    cluster = LocalCluster(tmp_path, nodes=1, config={"num.partitions": "many"})
-    with pytest.raises(NodeFailed, match=r"status 64: .*num\.partitions=many"):
+    identity = tmp_path / "node-1/data/meta.properties"
+    identity.parent.mkdir(parents=True)
+    identity.write_text("version=1\nnonsense\n")
+    cluster = LocalCluster(tmp_path, nodes=1)
+    with pytest.raises(NodeFailed, match=r"status 1: .*meta\.properties"):
         cluster.start()
 
 

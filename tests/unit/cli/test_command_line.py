@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.cli.main import main
+from quorumlog.cli.main import COMMANDS, main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
 
 
@@ -21,16 +21,25 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     ("arguments", "status", "said"),
     [
         (["up", "--nodes", "many"], EXIT_USAGE, "--nodes"),
-        (["up", "--config", "novalue", "--dir", "{tmp}"], EXIT_USAGE, "write it as name=value"),
-        (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_FAILED, "choose one from 1 to"),
-        (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_FAILED, "it is fast or kafka"),
+        (["up", "--nodes", "0"], EXIT_USAGE, "'--nodes'"),
+        (["up", "--controllers", "1"], EXIT_USAGE, "go together"),
+        (["up", "--config", "novalue", "--dir", "{tmp}"], EXIT_USAGE, "write it as NAME=VALUE"),
+        (["up", "--config", "num.partition=1"], EXIT_USAGE, "did you mean num.partitions?"),
+        (["up", "--config", "node.id=7"], EXIT_USAGE, "each node has its own"),
+        (["up", "--config", "ssl.keystore.location=k"], EXIT_USAGE, "not supported yet"),
+        (["up", "--port", "60000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
+        (["up", "--port", "70000", "--dir", "{tmp}"], EXIT_USAGE, "choose one from 1 to"),
+        (["up", "--defaults", "slow", "--dir", "{tmp}"], EXIT_USAGE, "'fast', 'kafka'"),
         (["down", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["status", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["node", "kill", "1", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["topics", "list", "--dir", "{tmp}"], EXIT_FAILED, "holds no cluster"),
         (["nonsense"], EXIT_USAGE, "No such command"),
-        (["produce", "t", "--acks", "2"], EXIT_USAGE, "it is all, 1 or 0"),
-        (["consume", "t", "--from", "middle"], EXIT_USAGE, "it is beginning or end"),
+        (["produce", "t", "--acks", "2"], EXIT_USAGE, "'all', '-1', '1', '0'"),
+        (["produce", "t", "--header", "h"], EXIT_USAGE, "write it as NAME=VALUE"),
+        (["consume", "t", "--format", "%x"], EXIT_USAGE, "%x: there are %t %p"),
+        (["consume", "t", "--format", "%s", "--json"], EXIT_USAGE, "give one of"),
+        (["consume", "t", "--from", "middle"], EXIT_USAGE, "'beginning', 'end'"),
         (["verify", "{tmp}/absent"], EXIT_USAGE, "no such file"),
         (["verify", "{tmp}"], EXIT_UNKNOWN, "{tmp}"),
         (["chaos", "run", "--fault", "flood"], EXIT_USAGE, "no fault is called 'flood'"),
@@ -55,9 +64,83 @@ def test_what_is_wrong_is_one_line_and_a_status(  # noqa: PLR0917 - three of the
     given = [text.replace("{tmp}", str(tmp_path)) for text in arguments]
     assert call(*given, monkeypatch=monkeypatch) == status
     shown = capsys.readouterr()
-    assert shown.out == ""
     assert said.replace("{tmp}", str(tmp_path)) in shown.err
     assert "Traceback" not in shown.err
+    assert list(tmp_path.iterdir()) == []
+    if "--json" not in given:
+        assert shown.out == ""
+        return
+    assert said in json.loads(shown.out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["up", "--nodes", "0"], "--nodes"),  # before the command has seen its options
+        (["up", "--port", "60000"], "choose one from"),
+        (["down"], "holds no cluster"),
+        (["status"], "holds no cluster"),
+        (["node", "pause", "1"], "holds no cluster"),
+        (["topics", "delete", "t", "--dir", "absent"], "holds no cluster"),
+        (["nonsense"], "No such command"),
+        (["verify", "."], "history"),
+    ],
+)
+def test_with_json_what_is_wrong_is_one_document(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(*arguments, "--json", monkeypatch=monkeypatch) != EXIT_VALID
+    document = json.loads(capsys.readouterr().out)
+    assert said in str(document.get("error") or document["unknown_because"])
+
+
+def test_json_behind_two_dashes_is_no_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ["topics", "delete", "--dir", "absent", "--", "--json"]
+    assert call(*arguments, monkeypatch=monkeypatch) == EXIT_FAILED
+    assert capsys.readouterr().out == ""
+
+
+def test_nothing_to_do_is_a_question_for_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch=monkeypatch) == EXIT_VALID
+    bare = capsys.readouterr()
+    assert call("-h", monkeypatch=monkeypatch) == EXIT_VALID
+    assert capsys.readouterr() == bare
+    assert bare.err == ""
+    assert "quorumlog up --detach" in bare.out
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help_whose_lines_are_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch=monkeypatch) == EXIT_VALID
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {name} ")
+    ]
+    assert line.endswith(COMMANDS[name].summary)  # not cut
+    assert call(name, "-h", monkeypatch=monkeypatch) == EXIT_VALID
+    shown = capsys.readouterr().out
+    assert all(f"    {example}\n" in shown for example in COMMANDS[name].examples)
+    if COMMANDS[name].examples:
+        assert "..." not in shown.replace("HOST:PORT,...", "")
+
+
+def test_standard_input_that_is_closed_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert call("produce", "t", monkeypatch=monkeypatch) == EXIT_USAGE
+    assert "standard input is closed" in capsys.readouterr().err
 
 
 def test_a_simulation_prints_one_document(

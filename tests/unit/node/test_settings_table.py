@@ -1,4 +1,4 @@
-"""docs/configuration.md lists every setting there is: `--rewrite` prints its table again."""
+"""docs/configuration.md lists every setting there is: `--rewrite` prints its tables again."""
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
@@ -8,9 +8,18 @@ import pytest
 
 from quorumlog.cluster.layout import FAST_DEFAULTS
 from quorumlog.node.config import _GROUPS, _NODE_NAMES, known_names, name_of
+from quorumlog.node.kafka_settings import GROUPS
 
 PAGE = Path(__file__).parents[3] / "docs/configuration.md"
-TABLE = "| name | default | fast |\n"  # the page ends with it
+TABLE = "| name | default | fast |\n"  # the page ends with it, and with the next
+WITHOUT_EFFECT = """
+## Settings of Apache Kafka that change nothing here
+
+They are taken with a warning, so that a configuration written for Apache Kafka starts a node.
+
+| why | names |
+|---|---|
+"""
 
 
 def defaults() -> Iterator[tuple[str, str]]:
@@ -27,7 +36,12 @@ def table() -> str:
         f"| `{name}` | {default} | {FAST_DEFAULTS.get(name, '')} |"
         for name, default in sorted({*defaults()})
     ]
-    return "\n".join([TABLE + "|---|---|---|", *rows]) + "\n"
+    ignored = [
+        f"| {reason} | {', '.join(f'`{name}`' for name in sorted(names.split()))} |"
+        for reason, names in GROUPS.items()
+    ]
+    known = "\n".join([TABLE + "|---|---|---|", *rows]) + "\n"
+    return known + WITHOUT_EFFECT + "\n".join(ignored) + "\n"
 
 
 def test_the_page_lists_what_is_known(request: pytest.FixtureRequest) -> None:

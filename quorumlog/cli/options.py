@@ -1,0 +1,51 @@
+"""Options that several commands have, with the values that a shell completes."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+DEFAULT_DIR: Final = Path("quorumlog-data")
+
+
+def _node_ids(ctx: typer.Context) -> list[str]:
+    from quorumlog.cluster import ClusterError, layout
+
+    directory = Path(str(ctx.params.get("directory") or DEFAULT_DIR))
+    try:
+        return [str(node.id) for node in layout.load(directory).nodes]
+    except (ClusterError, OSError):
+        return []
+
+
+def _setting_names(incomplete: str) -> list[str]:
+    from quorumlog.node.config import known_names
+
+    return [f"{name}=" for name in known_names() if name.startswith(incomplete)]
+
+
+Dir = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", help="The directory that holds the cluster.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors too.")]
+NodeSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        metavar="NAME=VALUE",
+        help="A setting of all nodes, by Kafka's name; NAME= takes it back. Repeatable.",
+        autocompletion=_setting_names,
+    ),
+]
+TopicSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        metavar="NAME=VALUE",
+        help="A setting of the topic, by Kafka's name. Repeatable.",
+    ),
+]
+NodeId = Annotated[
+    int, typer.Argument(metavar="ID", help="The node's id.", autocompletion=_node_ids)
+]
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]

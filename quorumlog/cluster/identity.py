@@ -1,0 +1,62 @@
+"""Which process it is: a process id, and when that process started.
+
+The system gives a process id to another process some time after the first has ended. The time of
+the start tells the two apart.
+"""
+
+import os
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_BOOT_ID: Final = _PROC / "sys/kernel/random/boot_id"
+_PS_TIMEOUT_S: Final = 5.0
+_STATE, _START_TIME = 0, 19  # fields of /proc/PID/stat behind the command's name
+
+
+def started(pid: int) -> str | None:
+    """Return when a process started, as a text to compare, or None if there is no such process.
+
+    A process that has ended counts as gone, although its parent has not waited for it yet.
+    """
+    if not _PROC.joinpath("self", "stat").exists():
+        return _started_by_ps(pid)
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if fields[_STATE] in "ZX" else f"{_boot_id()}:{fields[_START_TIME]}"
+
+
+def is_running(pid: int, start: str) -> bool:
+    """Tell whether the process that had this id and started then still runs."""
+    return started(pid) == start
+
+
+@cache
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _started_by_ps(pid: int) -> str | None:
+    """Ask `ps`: macOS has no /proc."""
+    command = ["ps", "-o", "stat=,lstart=", "-p", str(pid)]
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        answer = subprocess.run(  # noqa: S603 - our own words and a number
+            command,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_PS_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    state, _, start = answer.stdout.strip().partition(" ")
+    return None if not start or state.startswith("Z") else start.strip()

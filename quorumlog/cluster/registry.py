@@ -1,0 +1,165 @@
+"""Which nodes of this user run on this machine: one small file for each, in no cluster's directory.
+
+    $XDG_STATE_HOME/quorumlog/nodes/<cluster id>-<node id>-<process id>.json   (else ~/.local/state)
+
+So `status --all` and `down --all` find every cluster, also one whose directory was removed. A file
+names the process by its id and the time of its start: a process that was given the same id later is
+not taken for the node. Files of nodes that have ended are removed by whoever reads them, together
+with a temporary directory that nobody owns any more.
+"""
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from quorumlog.cluster import identity
+
+TEMPORARY_PREFIX: Final = "quorumlog-temporary-"
+_SUFFIX: Final = ".json"
+_log = logging.getLogger("quorumlog.cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One node that was started: what finds it again."""
+
+    directory: str  # absolute
+    cluster_id: str
+    node_id: int
+    kafka: str  # host:port
+    pid: int
+    started: str  # identity.started(pid)
+    owner_pid: int  # the process that started it
+    owner_started: str
+    temporary: bool  # the directory goes with the owner
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this very process still runs."""
+        return identity.is_running(self.pid, self.started)
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the process that started the node still runs."""
+        return identity.is_running(self.owner_pid, self.owner_started)
+
+
+def home() -> Path | None:
+    """Return the directory of the files, or None where this user has no home directory."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if Path(state).is_absolute():  # its specification: a relative one is to be ignored
+        return Path(state) / "quorumlog" / "nodes"
+    try:
+        return Path.home() / ".local" / "state" / "quorumlog" / "nodes"
+    except RuntimeError:
+        return None
+
+
+def add(entry: Entry) -> None:
+    """Write down a node that was just started.
+
+    A home directory that cannot be written costs the node its place in `status --all`, no more: a
+    warning says so.
+    """
+    directory = home()
+    if directory is None:
+        _warn("there is no home directory")
+        return
+    path = directory / f"{entry.cluster_id}-{entry.node_id}-{entry.pid}{_SUFFIX}"
+    new = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(json.dumps(asdict(entry), indent=2) + "\n", encoding="utf-8")
+        new.replace(path)
+        for former in path.parent.glob(f"{entry.cluster_id}-{entry.node_id}-*{_SUFFIX}"):
+            if former != path:
+                former.unlink(missing_ok=True)
+    except OSError as error:
+        _warn(str(error))
+
+
+@cache
+def _warn(reason: str) -> None:
+    """Say it once, and not for every node."""
+    _log.warning("`quorumlog status --all` will not show the nodes started here: %s", reason)
+
+
+def forget(cluster_id: str) -> None:
+    """Remove what is written down of a cluster: all its nodes have ended."""
+    for path in _files():
+        if path.name.startswith(f"{cluster_id}-"):
+            _unlink(path)
+
+
+def running() -> list[Entry]:
+    """Return the nodes of this user that run, by directory and id; clean up after the others."""
+    found = []
+    orphaned = set[tuple[str, str]]()
+    for path in _files():
+        entry = _read(path)
+        if entry is None:
+            continue
+        if entry.is_running:
+            found.append(entry)
+        elif not entry.temporary:
+            _unlink(path)
+        elif not entry.is_owned:
+            _unlink(path)
+            orphaned.add((entry.directory, entry.cluster_id))
+    for directory, cluster_id in sorted(orphaned):
+        if all(entry.cluster_id != cluster_id for entry in found):
+            remove_temporary(Path(directory))
+    return sorted(found, key=lambda entry: (entry.directory, entry.cluster_id, entry.node_id))
+
+
+def remove_temporary(directory: Path) -> None:
+    """Remove the directory of a temporary cluster; a directory of another name stays."""
+    if directory.name.startswith(TEMPORARY_PREFIX):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _files() -> Iterator[Path]:
+    directory = home()
+    if directory is None:
+        return
+    try:
+        yield from sorted(path for path in directory.iterdir() if path.suffix == _SUFFIX)
+    except OSError:  # nothing was ever written down here, or nothing can be read
+        return
+
+
+def _read(path: Path) -> Entry | None:
+    """Read one file; one that is damaged is removed, since it finds nothing."""
+    try:
+        return _parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("%s: %s", path, error)
+        return None
+    except (ValueError, TypeError):
+        _log.warning("%s is damaged: removed", path)
+        _unlink(path)
+        return None
+
+
+def _parse(text: str) -> Entry:
+    """Read what `add` wrote. Raises ValueError or TypeError."""
+    entry = Entry(**json.loads(text))
+    for field in fields(entry):
+        if type(getattr(entry, field.name)) is not field.type:
+            raise TypeError(f"{field.name} is not a {field.type}")
+    return entry
+
+
+def _unlink(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:  # it stays, and finds nothing
+        _log.debug("%s: %s", path, error)

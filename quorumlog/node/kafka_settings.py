@@ -1,0 +1,178 @@
+"""Names of Apache Kafka's broker settings (4.x) that a node knows, and that change nothing here.
+
+A `server.properties` or the environment of a container that was written for Apache Kafka is to
+start. So such a name is taken, with a warning. What would make the node less protected than its
+owner believes is refused: a setting of TLS, SASL or authorization has no effect here yet, unless
+its value asks for no protection.
+Source: Kafka's documentation, "Broker Configs" of 4.0 to 4.2.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+# What the names stand for -> the names. A name that takes effect one day leaves this table.
+GROUPS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "retention and compaction are not there yet: a log keeps everything": """
+            log.retention.bytes log.retention.check.interval.ms log.retention.hours
+            log.retention.minutes log.retention.ms log.cleaner.backoff.ms
+            log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
+            log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
+            log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
+            log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
+            log.segment.delete.delay.ms compression.gzip.level compression.lz4.level
+            compression.type compression.zstd.level
+            log.message.timestamp.type unclean.leader.election.enable
+            unclean.leader.election.interval.ms""",
+        "a node has one event loop, and flushes when replication needs it": """
+            background.threads num.io.threads num.network.threads num.recovery.threads.per.data.dir
+            num.replica.alter.log.dirs.threads num.replica.fetchers log.dir.failure.timeout.ms
+            log.flush.interval.messages log.flush.interval.ms
+            log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
+            log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.preallocate
+            log.roll.jitter.hours log.roll.jitter.ms queued.max.request.bytes
+            replica.socket.receive.buffer.bytes socket.listen.backlog.size
+            socket.receive.buffer.bytes socket.send.buffer.bytes""",
+        "connections have one limit, for all together": """
+            connection.failed.authentication.delay.ms max.connection.creation.rate
+            max.connections.per.ip max.connections.per.ip.overrides
+            socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
+        "a node has one Kafka listener and one control listener": """
+            controller.listener.names early.start.listeners inter.broker.listener.name
+            broker.rack replica.selector.class""",
+        "transactions are not there yet": """
+            add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
+            transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
+            transaction.partition.verification.enable
+            transaction.remove.expired.transaction.cleanup.interval.ms
+            transaction.state.log.load.buffer.size transaction.state.log.min.isr
+            transaction.state.log.num.partitions transaction.state.log.replication.factor
+            transaction.state.log.segment.bytes transaction.two.phase.commit.enable
+            transactional.id.expiration.ms""",
+        "the consumer protocol, share groups and streams groups are not there yet": """
+            group.consumer.assignors group.consumer.heartbeat.interval.ms
+            group.consumer.max.heartbeat.interval.ms group.consumer.max.session.timeout.ms
+            group.consumer.max.size group.consumer.migration.policy
+            group.consumer.min.heartbeat.interval.ms group.consumer.min.session.timeout.ms
+            group.consumer.regex.refresh.interval.ms group.consumer.session.timeout.ms
+            group.coordinator.append.linger.ms group.coordinator.cached.buffer.max.bytes
+            group.coordinator.new.enable group.coordinator.rebalance.protocols
+            group.coordinator.threads group.share.assignors group.share.delivery.count.limit
+            group.share.enable group.share.heartbeat.interval.ms
+            group.share.max.heartbeat.interval.ms group.share.max.partition.max.record.locks
+            group.share.max.record.lock.duration.ms group.share.max.session.timeout.ms
+            group.share.max.share.sessions group.share.max.size
+            group.share.min.heartbeat.interval.ms group.share.min.partition.max.record.locks
+            group.share.min.record.lock.duration.ms group.share.min.session.timeout.ms
+            group.share.partition.max.record.locks group.share.persister.class.name
+            group.share.record.lock.duration.ms group.share.session.timeout.ms
+            group.streams.heartbeat.interval.ms group.streams.initial.rebalance.delay.ms
+            group.streams.max.heartbeat.interval.ms group.streams.max.session.timeout.ms
+            group.streams.max.size group.streams.max.standby.replicas
+            group.streams.min.heartbeat.interval.ms group.streams.min.session.timeout.ms
+            group.streams.num.standby.replicas group.streams.session.timeout.ms
+            share.coordinator.append.linger.ms share.coordinator.cached.buffer.max.bytes
+            share.coordinator.cold.partition.snapshot.interval.ms
+            share.coordinator.load.buffer.size
+            share.coordinator.snapshot.update.records.per.snapshot
+            share.coordinator.state.topic.compression.codec share.coordinator.state.topic.min.isr
+            share.coordinator.state.topic.num.partitions
+            share.coordinator.state.topic.prune.interval.ms
+            share.coordinator.state.topic.replication.factor
+            share.coordinator.state.topic.segment.bytes share.coordinator.threads
+            share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
+            offsets.topic.compression.codec offsets.commit.required.acks""",
+        "the metadata log is kept whole, its voters are fixed, a node hands over at its stop": """
+            controlled.shutdown.enable controlled.shutdown.max.retries
+            controlled.shutdown.retry.backoff.ms controller.performance.always.log.threshold.ms
+            controller.performance.sample.period.ms controller.quorum.append.linger.ms
+            controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
+            controller.socket.timeout.ms metadata.log.dir
+            metadata.log.max.record.bytes.between.snapshots
+            metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
+            metadata.log.segment.ms metadata.log.segment.min.bytes metadata.max.idle.interval.ms
+            metadata.max.retention.bytes metadata.max.retention.ms
+            server.max.startup.time.ms""",
+        "leaders are not moved back by themselves, and there are no quotas": """
+            auto.leader.rebalance.enable leader.imbalance.check.interval.seconds
+            leader.imbalance.per.broker.percentage alter.log.dirs.replication.quota.window.num
+            alter.log.dirs.replication.quota.window.size.seconds client.quota.callback.class
+            controller.quota.window.num controller.quota.window.size.seconds quota.window.num
+            quota.window.size.seconds replication.quota.window.num
+            replication.quota.window.size.seconds follower.replication.throttled.rate
+            leader.replication.throttled.rate replica.alter.log.dirs.io.max.bytes.per.second""",
+        "requests that cannot be answered yet wait in structures of our own": """
+            delete.records.purgatory.purge.interval.requests
+            fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
+            request.timeout.ms broker.id.generation.enable reserved.broker.max.id""",
+        "plug-ins, metrics and telemetry of the JVM": """
+            alter.config.policy.class.name auto.include.jmx.reporter
+            create.topic.policy.class.name telemetry.max.bytes metric.reporters
+            metrics.num.samples metrics.recording.level metrics.sample.window.ms
+            kafka.metrics.polling.interval.secs kafka.metrics.reporters
+            log.message.downconversion.enable config.providers unstable.api.versions.enable
+            unstable.feature.versions.enable""",
+        "tiered storage": """
+            log.local.retention.bytes log.local.retention.ms
+            remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
+            remote.log.index.file.cache.total.size.bytes
+            remote.log.manager.copier.thread.pool.size
+            remote.log.manager.copy.max.bytes.per.second remote.log.manager.copy.quota.window.num
+            remote.log.manager.copy.quota.window.size.seconds
+            remote.log.manager.expiration.thread.pool.size
+            remote.log.manager.fetch.max.bytes.per.second
+            remote.log.manager.fetch.quota.window.num
+            remote.log.manager.fetch.quota.window.size.seconds
+            remote.log.manager.follower.thread.pool.size remote.log.manager.task.interval.ms
+            remote.log.manager.task.retry.backoff.max.ms remote.log.manager.task.retry.backoff.ms
+            remote.log.manager.task.retry.jitter remote.log.manager.thread.pool.size
+            remote.log.metadata.custom.metadata.max.bytes
+            remote.log.metadata.manager.class.name remote.log.metadata.manager.class.path
+            remote.log.metadata.manager.impl.prefix remote.log.metadata.manager.listener.name
+            remote.log.reader.max.pending.tasks remote.log.reader.threads
+            remote.log.storage.manager.class.name remote.log.storage.manager.class.path
+            remote.log.storage.manager.impl.prefix remote.log.storage.system.enable""",
+        "removed in Kafka 4.0": """
+            control.plane.listener.name inter.broker.protocol.version
+            log.message.format.version log.message.timestamp.difference.max.ms zookeeper.connect
+            zookeeper.connection.timeout.ms zookeeper.max.in.flight.requests
+            zookeeper.metadata.migration.enable zookeeper.session.timeout.ms zookeeper.set.acl""",
+    }
+)
+
+WITHOUT_EFFECT: Final[Mapping[str, str]] = MappingProxyType(
+    {name: reason for reason, names in GROUPS.items() for name in names.split()}
+)
+"""Name -> why it has no effect."""
+
+_PROTECTION_PREFIXES: Final = ("ssl.", "sasl.", "listener.name.", "delegation.token.", "password.")
+_PROTECTION_NAMES: Final = frozenset(
+    {
+        "allow.everyone.if.no.acl.found",
+        "authorizer.class.name",
+        "connections.max.reauth.ms",
+        "listener.security.protocol.map",
+        "principal.builder.class",
+        "security.inter.broker.protocol",
+        "security.providers",
+        "super.users",
+        "zookeeper.ssl.client.enable",
+    }
+)
+_PLAIN: Final = frozenset({"", "PLAINTEXT"})
+
+
+def is_protection(name: str) -> bool:
+    """Whether a name is about TLS, SASL, authorization or another protection."""
+    return name in _PROTECTION_NAMES or name.startswith(_PROTECTION_PREFIXES)
+
+
+def asks_for_nothing(name: str, value: str) -> bool:
+    """Whether the value of a protection's setting asks for what is there anyway: plain text.
+
+    `listener.security.protocol.map` has "LISTENER:PROTOCOL,...", the others one word.
+    """
+    if name != "listener.security.protocol.map":
+        return value.strip() in _PLAIN
+    return all(entry.rpartition(":")[2].strip() in _PLAIN for entry in value.split(","))

@@ -1,0 +1,301 @@
+"""What a cluster directory remembers of starts and stops: with nodes that do nothing."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.cluster import (
+    ClusterError,
+    InvalidArgument,
+    LocalCluster,
+    NodeFailed,
+    identity,
+    layout,
+    local_cluster,
+    registry,
+)
+
+Make = Callable[..., LocalCluster]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Make clusters of nodes that do nothing, in one directory; none outlives the test."""
+    made: list[LocalCluster] = []
+
+    def make(directory: Path | None = tmp_path / "c", **options: Any) -> LocalCluster:
+        cluster = LocalCluster(directory, node_module="tests.unit.cluster.fake_node", **options)
+        made.append(cluster)
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.stop()
+
+
+def recorded(cluster: LocalCluster) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((cluster.directory / "cluster.json").read_text())
+    return document
+
+
+def pids(cluster: LocalCluster) -> list[int | None]:
+    return [cluster.pid(node.id) for node in cluster.nodes]
+
+
+def test_the_voters_of_a_new_cluster_are_marked_and_a_wiped_one_is_not(make: Make) -> None:
+    cluster = make(nodes=3)
+    cluster.start()
+    cluster.stop()
+    marks = [layout.data_directory(cluster.directory, node) / "new-cluster" for node in (1, 2, 3)]
+    assert all(mark.exists() for mark in marks)
+    shutil.rmtree(marks[1].parent)
+    make().start()
+    assert [mark.exists() for mark in marks] == [True, False, True]
+
+
+def test_a_first_start_that_fails_binds_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODES", "2:fails")
+    failed = make(nodes=3)
+    with pytest.raises(NodeFailed, match=r"node 2 ended with status 1: .*as it was told"):
+        failed.start()
+    assert pids(failed) == [None, None, None]
+    assert registry.running() == []
+    assert recorded(failed)["was_ready"] is False
+    monkeypatch.delenv("FAKE_NODES")
+    again = make(nodes=2)  # another shape, other ports, another cluster
+    again.start()
+    assert recorded(again)["was_ready"] is True
+    assert recorded(again)["cluster_id"] != failed.spec.cluster_id
+    assert not layout.node_directory(again.directory, 3).exists()
+
+
+def test_a_failed_cluster_can_be_looked_at_and_started_as_it_is(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODES", "1:fails")
+    failed = make(nodes=1)
+    with pytest.raises(NodeFailed):
+        failed.start()
+    opened = LocalCluster.open(failed.directory)
+    assert opened.spec == failed.spec
+    assert pids(opened) == [None]
+
+
+def test_a_cluster_that_was_used_is_never_planned_anew(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first start was killed between the nodes' readiness and the record of it."""
+    monkeypatch.setenv("FAKE_NODES", "1:fails")
+    first = make(nodes=1)
+    with pytest.raises(NodeFailed):
+        first.start()
+    partition = layout.node_directory(first.directory, 1) / "data/orders-0"
+    partition.mkdir(parents=True)
+    monkeypatch.delenv("FAKE_NODES")
+    again = make(nodes=1, port=9092)
+    again.start()
+    assert again.spec.cluster_id == first.spec.cluster_id
+    assert again.spec.nodes == first.spec.nodes
+    assert partition.exists()
+    with pytest.raises(ClusterError, match="is not removed"):
+        layout.clear(first.directory, first.spec)
+
+
+def test_a_port_of_another_cluster_is_told_with_the_way_to_stop_it(
+    make: Make, tmp_path: Path
+) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("the system does not show who listens")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        registry.add(
+            registry.Entry(
+                directory="/elsewhere",
+                cluster_id="d",
+                node_id=4,
+                kafka=f"127.0.0.1:{port}",
+                pid=os.getpid(),
+                started=identity.started(os.getpid()) or "",
+                owner_pid=os.getpid(),
+                owner_started="",
+                temporary=False,
+            )
+        )
+        cluster = make(nodes=1)
+        (node,) = cluster.nodes
+        cluster.spec = replace(cluster.spec, nodes=(replace(node, kafka=f"127.0.0.1:{port}"),))
+        with pytest.raises(ClusterError, match="node 4 of the cluster in /elsewhere; `quorumlog"):
+            cluster.start()
+
+
+def test_a_port_in_use_is_told_with_its_process_before_anything_is_written(make: Make) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        first = port - layout.CONTROL_PORT_STEP if port > 20_000 else port
+        cluster = make(nodes=1, port=first)
+        with pytest.raises(ClusterError, match=rf"127.0.0.1:{port} \(node 1, .*\): in use") as told:
+            cluster.start()
+    assert "choose another --port" in str(told.value)
+    if port > 20_000:
+        assert "control port, its Kafka port + 10000" in str(told.value)
+    assert not cluster.directory.exists()
+    make(nodes=1).start()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"log.rol.ms": "5"},
+        {"num.partitions": "many"},
+        {"node.id": "4"},
+        {"a": "b\nnode.id=4"},
+        {"sasl.enabled.mechanisms": "PLAIN"},
+        {"never.heard.of": ""},
+    ],
+)
+def test_settings_that_make_no_sense_leave_no_trace(make: Make, config: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument):
+        make(nodes=1, config=config).start()
+    assert not (make(nodes=1).directory).exists()
+
+
+def test_settings_are_recorded_once_the_nodes_are_ready_with_them(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(nodes=1, config={"num.partitions": "3"})
+    cluster.start()
+    cluster.stop()
+    before = recorded(cluster)
+    with pytest.raises(InvalidArgument):
+        make(config={"log.rol.ms": "5"}).start()
+    monkeypatch.setenv("FAKE_NODES", "1:fails")
+    with pytest.raises(NodeFailed):
+        make(config={"num.partitions": "5"}).start()
+    assert recorded(cluster) == before
+    monkeypatch.delenv("FAKE_NODES")
+    reopened = make()
+    reopened.start_node(1)  # with what is recorded, not with what failed
+    assert "num.partitions=3\n" in layout.properties_file(cluster.directory, 1).read_text()
+    reopened.stop()
+    make(config={"num.partitions": "5"}).start()
+    assert recorded(cluster)["config"]["num.partitions"] == "5"
+
+
+def test_an_empty_value_takes_a_setting_back(make: Make) -> None:
+    cluster = make(nodes=1, config={"num.partitions": "3", "broker.session.timeout.ms": ""})
+    assert "broker.session.timeout.ms" not in cluster.spec.config  # of the fast defaults
+    cluster.start()
+    cluster.stop()
+    make(config={"num.partitions": ""}).start()
+    assert "num.partitions" not in recorded(cluster)["config"]
+    assert "\nnum.partitions=" not in layout.properties_file(cluster.directory, 1).read_text()
+
+
+def test_a_recorded_name_that_is_unknown_can_be_taken_back(make: Make) -> None:
+    cluster = make(nodes=1)
+    cluster.start()
+    cluster.stop()
+    document = recorded(cluster)
+    document["config"]["log.rol.ms"] = "5"
+    (cluster.directory / "cluster.json").write_text(json.dumps(document))
+    with pytest.raises(InvalidArgument, match="did you mean"):
+        make().start()
+    make(config={"log.rol.ms": ""}).start()
+    assert "log.rol.ms" not in recorded(cluster)["config"]
+
+
+def test_a_start_that_changes_nothing_writes_nothing(make: Make) -> None:
+    cluster = make(nodes=1)
+    cluster.start()
+    cluster.stop()
+    before = (cluster.directory / "cluster.json").stat()
+    make().start()
+    assert (cluster.directory / "cluster.json").stat().st_ino == before.st_ino
+
+
+def test_a_directory_that_cannot_be_written_is_told_with_the_option(
+    make: Make, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match=r"file/c.*; choose another --dir"):
+        make(tmp_path / "file/c", nodes=1).start()
+
+
+def test_a_node_that_ends_by_itself_during_stop_is_no_error(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = make(nodes=2)
+    cluster.start()
+    real = cluster._processes[1].signal_if_running
+    child = cluster._processes[1]._child
+    assert child is not None
+
+    def ends_first(number: signal.Signals) -> bool:
+        child.kill()
+        child.wait()
+        return real(number)
+
+    monkeypatch.setattr(cluster._processes[1], "signal_if_running", ends_first)
+    assert cluster.stop() == ()
+    assert pids(cluster) == [None, None]
+
+
+def test_a_node_that_had_to_be_killed_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_NODES", "2:deaf")
+    monkeypatch.setattr(local_cluster, "STOP_TIMEOUT_S", 0.5)
+    cluster = make(nodes=2)
+    cluster.start()
+    assert 2 in cluster.stop()
+    assert pids(cluster) == [None, None]
+
+
+def test_a_node_that_is_not_waited_for_costs_no_descriptor(make: Make) -> None:
+    cluster = make(nodes=1)
+    cluster.start()
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(3):
+        cluster.kill(1)
+        cluster.start_node(1, wait=False)
+        while cluster._processes[1]._is_locked() is False:
+            assert cluster._processes[1]._child is not None
+            assert cluster._processes[1]._child.poll() is None
+    assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_a_temporary_directory_is_made_at_the_start_and_goes_at_the_end(make: Make) -> None:
+    cluster = make(None, nodes=1)
+    assert not cluster.directory.exists()
+    with cluster:
+        assert cluster.directory.exists()
+    assert not cluster.directory.exists()
+
+
+def test_a_start_that_fails_leaves_no_temporary_directory(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_NODES", "1:fails")
+    cluster = make(None, nodes=1)
+    with pytest.raises(NodeFailed), cluster:
+        pass
+    assert not cluster.directory.exists()

@@ -1,0 +1,180 @@
+"""Nodes of this user are found again, by the process id and the time of its start."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.cluster import everywhere, identity, registry
+from quorumlog.cluster.registry import Entry
+
+Start = Callable[..., Entry]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state/quorumlog/nodes"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start processes that stand for nodes, and write them down; none outlives the test."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(node_id: int = 1, **changes: Any) -> Entry:
+        process = subprocess.Popen(["sleep", "600"])
+        processes.append(process)
+        entry = Entry(
+            directory=str(tmp_path / "cluster"),
+            cluster_id="c",
+            node_id=node_id,
+            kafka=f"127.0.0.1:909{node_id}",
+            pid=process.pid,
+            started=identity.started(process.pid) or "",
+            owner_pid=os.getpid(),
+            owner_started="",  # not ours: the owner has ended
+            temporary=False,
+        )
+        entry = replace(entry, **changes)
+        registry.add(entry)
+        return entry
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def end(entry: Entry) -> None:
+    os.kill(entry.pid, signal.SIGKILL)
+    os.waitpid(entry.pid, 0)
+
+
+def test_a_process_is_its_id_and_its_start() -> None:
+    own = identity.started(os.getpid())
+    assert own is not None
+    assert identity.is_running(os.getpid(), own)
+    assert not identity.is_running(os.getpid(), f"{own}0")
+    assert not identity.is_running(2**22 + 1, own)
+
+
+def test_a_process_that_has_ended_is_gone_before_its_parent_waits() -> None:
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
+    assert identity.started(process.pid) is None
+    process.wait()
+
+
+def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, home: Path) -> None:
+    first, second = start(1), start(2)
+    assert registry.running() == [first, second]
+    end(first)
+    assert registry.running() == [second]
+    assert len(list(home.iterdir())) == 1
+
+
+def test_a_process_with_an_id_used_again_is_not_the_node(start: Start) -> None:
+    entry = start(started="when another process had this id")
+    assert registry.running() == []
+    assert identity.started(entry.pid) is not None  # and was not touched
+
+
+def test_a_node_that_starts_again_is_written_down_once(start: Start, home: Path) -> None:
+    start(1)
+    again = start(1)
+    assert registry.running() == [again]
+    assert len(list(home.iterdir())) == 1
+
+
+def test_a_temporary_directory_goes_when_nobody_owns_it(start: Start, tmp_path: Path) -> None:
+    directory = tmp_path / f"{registry.TEMPORARY_PREFIX}1"
+    directory.mkdir()
+    mine = identity.started(os.getpid()) or ""
+    owned = start(directory=str(directory), temporary=True, owner_started=mine)
+    end(owned)
+    assert registry.running() == []
+    assert directory.exists()  # its owner may start the node again
+    other = start(directory=str(directory), temporary=True)  # the owner's start is not ours
+    assert registry.running() == [other]
+    end(other)
+    assert registry.running() == []
+    assert not directory.exists()
+
+
+def test_a_directory_of_another_name_is_never_removed(start: Start, tmp_path: Path) -> None:
+    directory = tmp_path / "quorumlog-data"
+    directory.mkdir()
+    end(start(directory=str(directory), temporary=True))
+    assert registry.running() == []
+    assert directory.exists()
+
+
+def test_a_damaged_file_is_removed_and_said(
+    start: Start, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = asdict(start())
+    for number, damaged in enumerate([[], {"pid": 1}, {**whole, "pid": "1"}, {**whole, "x": 1}]):
+        (home / f"c-{number}.json").write_text(json.dumps(damaged))
+    (home / "d-1.json").write_text("{")
+    assert [asdict(entry) for entry in registry.running()] == [whole]
+    assert len(list(home.iterdir())) == 1
+    assert caplog.text.count("is damaged") == 5
+
+
+def test_a_home_that_cannot_be_written_is_a_warning(
+    start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state").write_text("a file, where a directory is to be made")
+    with caplog.at_level(logging.WARNING):
+        start(1)
+        start(2)
+    assert caplog.text.count("will not show the nodes started here") == 1
+    assert registry.running() == []
+
+
+def test_without_a_home_there_is_no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr(Path, "home", no_home)
+    assert registry.home() is None
+    assert registry.running() == []
+
+
+def test_a_relative_state_directory_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "here")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert registry.home() == Path("/home/somebody/.local/state/quorumlog/nodes")
+
+
+def test_every_cluster_is_stopped_paused_nodes_too(start: Start, tmp_path: Path) -> None:
+    start(1)
+    paused = start(2)
+    os.kill(paused.pid, signal.SIGSTOP)
+    other = start(1, cluster_id="d", directory=str(tmp_path / "other"))
+    clusters = everywhere.running()
+    assert [cluster.cluster_id for cluster in clusters] == ["c", "d"]
+    assert clusters[0].bootstrap == "127.0.0.1:9091,127.0.0.1:9092"
+    assert everywhere.running(tmp_path / "other") == [clusters[1]]
+    assert everywhere.stop(clusters[:1]) == []  # none had to be killed
+    assert registry.running() == [other]
+
+
+def test_a_node_that_does_not_stop_is_killed_and_told(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(everywhere, "STOP_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(signal, "SIGTERM", signal.SIGCONT)  # not heard
+    entry = start(1)
+    assert everywhere.stop(everywhere.running()) == [entry]
+    os.waitpid(entry.pid, 0)
+    assert everywhere.running() == []
