@@ -4,7 +4,8 @@ from quorumlog.client.admin import Admin
 from quorumlog.client.consumer import Consumer
 from quorumlog.client.descriptions import NewTopic
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.producer import Delivery, Producer
+from quorumlog.client.io.deliveries import Delivery
+from quorumlog.client.producer import Producer
 from quorumlog.client.rebalance import RebalanceListener
 from quorumlog.client.records import (
     ConsumerRecord,
@@ -13,12 +14,14 @@ from quorumlog.client.records import (
     RecordMetadata,
     TopicPartition,
 )
+from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
     "Admin",
     "Consumer",
     "ConsumerRecord",
     "Delivery",
+    "ErrorCode",
     "KafkaError",
     "NewTopic",
     "OffsetAndMetadata",
