@@ -2,7 +2,7 @@
 
 from quorumlog.client.admin import Admin
 from quorumlog.client.consumer import Consumer
-from quorumlog.client.descriptions import NewTopic
+from quorumlog.client.descriptions import NewPartitions, NewTopic
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.deliveries import Delivery
 from quorumlog.client.producer import Producer
@@ -23,6 +23,7 @@ __all__ = [
     "Delivery",
     "ErrorCode",
     "KafkaError",
+    "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",

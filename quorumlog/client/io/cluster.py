@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.backoff import Backoff
@@ -26,6 +26,7 @@ from quorumlog.client.io.lookout import Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.errors import UnencodableMessage
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -45,6 +46,7 @@ QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without wai
 
 UNKNOWN_TOPIC_MS: Final = 3_000
 """A topic that was just created is known to every broker by then; any other does not exist."""
+MESSAGE_MAX: Final = 200  # of an error that shows a whole request
 LOOK_AGAIN_MS: Final = 1_000  # for a topic that is needed, and may be created at any time
 
 
@@ -181,7 +183,11 @@ class Cluster:
                 version = min(version, version_max)
             return await connection.send(request, version=version, timeout_ms=timeout_ms)
         except UnsupportedVersion as error:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error), definite=True) from error
+            message = _unsupported(broker_id, connection, request)
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message, definite=True) from error
+        except UnencodableMessage as error:
+            message = f"{_api(request)} cannot be written: {str(error)[:MESSAGE_MAX]}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message, definite=True) from error
         except (ConnectionLost, RequestTimedOut) as error:
             self.request_update()
             is_timeout = isinstance(error, RequestTimedOut)
@@ -338,6 +344,20 @@ class Cluster:
             if not waiting.done():
                 waiting.set_result(None)
         self._changed()
+
+
+def _api(request: Request[Any]) -> str:
+    return type(request).__name__.removesuffix("Request")
+
+
+def _unsupported(broker_id: int, connection: KafkaConnection, request: Request[Any]) -> str:
+    theirs, ours = connection.api_versions.get(request.API_KEY), request.VERSIONS
+    if theirs is None:
+        return f"this cluster has no {_api(request)}: broker {broker_id} does not offer it"
+    return (
+        f"{_api(request)}: broker {broker_id} speaks versions {theirs.start} to {theirs.stop - 1},"
+        f" this client {ours.start} to {ours.stop - 1}"
+    )
 
 
 def _absent(

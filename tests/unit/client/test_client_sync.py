@@ -1,6 +1,7 @@
 """The clients without an event loop: interrupted, shared by threads, called where they must not."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quorumlog.client import RebalanceListener, TopicPartition
+from quorumlog.client import Admin, RebalanceListener, TopicPartition
 from quorumlog.client.settings import ConsumerOptions
-from quorumlog.client.sync import SyncConsumer, SyncProducer
+from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from tests.unit.client.fake_cluster import FakeCluster, fake_cluster
 from tests.unit.client.fake_group import GroupCluster, group_cluster
 
@@ -157,3 +158,9 @@ def test_a_client_that_cannot_start_leaves_no_thread() -> None:
     with pytest.raises(ValueError, match="is not host:port"):
         SyncProducer("nowhere")
     assert threads() == []
+
+
+def test_the_blocking_admin_has_every_method_of_the_other() -> None:
+    for name, method in inspect.getmembers(Admin, inspect.isfunction):
+        if not name.startswith("_") and name not in {"start", "stop"}:
+            assert inspect.signature(getattr(SyncAdmin, name)) == inspect.signature(method), name
