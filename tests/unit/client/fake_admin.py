@@ -1,10 +1,11 @@
 """Fake brokers that offer the administrative requests that a test gives them."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from quorumlog.client import Admin
+from quorumlog.client import Admin, ErrorCode, TopicPartition
 from quorumlog.client.settings import AdminOptions
 from quorumlog.wire.codec.message import Request, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
@@ -12,6 +13,8 @@ from tests.unit.client.fake_cluster import SPOKEN
 from tests.unit.client.fake_group import VERSIONS, GroupCluster
 
 Answer = Callable[[Any], Response]
+U = TopicPartition("t", 1)
+MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class AdminCluster(GroupCluster):
@@ -63,3 +66,13 @@ async def admin_cluster(
     finally:
         for broker_id in list(cluster.servers):
             await cluster.kill(broker_id)
+
+
+def play(
+    scenario: Callable[[AdminCluster, Admin], Awaitable[None]], options: AdminOptions | None = None
+) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20), admin_cluster(options) as (cluster, admin):
+            await scenario(cluster, admin)
+
+    asyncio.run(run())
