@@ -35,11 +35,19 @@ def build_app(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _add_the_rest(app: typer.Typer) -> None:
-    from quorumlog.cli import chaos_commands, record_commands, topic_commands
+    from quorumlog.cli import (
+        chaos_commands,
+        config_commands,
+        group_commands,
+        record_commands,
+        topic_commands,
+    )
     from quorumlog.cli.simulate_command import simulate
     from quorumlog.cli.verify import verify
 
     app.add_typer(topic_commands.app, name="topics")
+    app.add_typer(config_commands.app, name="configs")
+    app.add_typer(group_commands.app, name="groups")
     app.command()(record_commands.produce)
     app.command()(record_commands.consume)
     app.add_typer(chaos_commands.app, name="chaos")

@@ -1,4 +1,4 @@
-"""`quorumlog topics`: create, list, describe, delete."""
+"""`quorumlog topics`: create, list, describe, grow, delete."""
 
 from typing import Annotated, Any
 
@@ -9,7 +9,7 @@ from quorumlog.cli.connect import Bootstrap, resolve, run
 from quorumlog.cli.output import data, document, parse_settings
 from quorumlog.client import Admin, NewTopic
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, grow and delete topics.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 
@@ -111,3 +111,32 @@ def delete(name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR
 
     run(work())
     data(f"deleted {name}")
+
+
+@app.command()
+def grow(
+    name: Name,
+    partitions: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many it is to have in total.")
+    ],
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Give a topic more partitions. Keys may map to other partitions from then on.
+
+    \b
+    Example:
+      quorumlog topics grow orders --partitions 12
+    """
+    addresses = resolve(bootstrap, directory)
+
+    async def work() -> None:
+        async with Admin(addresses) as admin:
+            await admin.create_partitions({name: partitions})
+
+    run(work())
+    if json:
+        document({"name": name, "partitions": partitions})
+    else:
+        data(f"{name} has {partitions} partitions")

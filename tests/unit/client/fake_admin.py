@@ -53,16 +53,13 @@ class AdminCluster(GroupCluster):
 
 
 @asynccontextmanager
-async def admin_cluster(
-    options: AdminOptions | None = None,
-) -> AsyncIterator[tuple[AdminCluster, Admin]]:
-    """Two brokers and an administrator that was started: what is offered later is not known."""
+async def only_cluster() -> AsyncIterator[AdminCluster]:
+    """Two brokers."""
     cluster = AdminCluster()
     for broker_id in (1, 2):
         await cluster.start(broker_id)
     try:
-        async with Admin(cluster.bootstrap, **(options or {})) as admin:
-            yield cluster, admin
+        yield cluster
     finally:
         for broker_id in list(cluster.servers):
             await cluster.kill(broker_id)
@@ -72,7 +69,11 @@ def play(
     scenario: Callable[[AdminCluster, Admin], Awaitable[None]], options: AdminOptions | None = None
 ) -> None:
     async def run() -> None:
-        async with asyncio.timeout(20), admin_cluster(options) as (cluster, admin):
+        async with (
+            asyncio.timeout(20),
+            only_cluster() as cluster,
+            Admin(cluster.bootstrap, **(options or {})) as admin,
+        ):
             await scenario(cluster, admin)
 
     asyncio.run(run())
