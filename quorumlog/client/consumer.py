@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from quorumlog.client.checks import (
     checked_names,
@@ -12,7 +12,6 @@ from quorumlog.client.checks import (
     checked_partitions,
     checked_places,
 )
-from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.positions import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -20,7 +19,6 @@ from quorumlog.client.core.positions import (
     PositionState,
 )
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.group_client import GroupClient
 from quorumlog.client.io.closing import Close, close_all, warn_unclosed
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.fetcher import Fetcher
@@ -35,6 +33,9 @@ from quorumlog.client.settings import (
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+if TYPE_CHECKING:
+    from quorumlog.client.group_client import GroupClient
 
 ITERATION_POLL_MS: Final = 1_000
 
@@ -77,6 +78,8 @@ class Consumer(OffsetQueries):
             fetcher.wake()
 
         if settings.group_id is not None:
+            from quorumlog.client.group_client import GroupClient
+
             group = GroupClient(cluster, settings, settings.group_id, self._positions, look_again)
         fetcher = Fetcher(
             cluster,
@@ -219,7 +222,7 @@ class Consumer(OffsetQueries):
         group = self._group
         if group is not None:
             group.committer.maybe_commit()
-            group.post(facts.PollBegan())
+            group.poll_began()
         self._is_polling = True
         try:
             # A caller in a loop must not keep others from working. No await after `_take`: what
@@ -232,7 +235,7 @@ class Consumer(OffsetQueries):
         finally:
             self._is_polling = False
             if group is not None:
-                group.post(facts.PollEnded())
+                group.poll_ended()
 
     async def _wait_for_records(self, fetcher: Fetcher, limit: int, timeout_ms: float) -> Records:
         news = self._news
@@ -356,14 +359,14 @@ class Consumer(OffsetQueries):
         """Return what the group has committed; partitions without an entry are left out."""
         return {**await self._known_group().committed(checked_partitions(partitions))}
 
-    def _known_group(self) -> GroupClient:
+    def _known_group(self) -> "GroupClient":
         self._running()
         if self._group is None:
             raise ValueError("committing needs a group_id")
         return self._group
 
 
-def _closings(cluster: Cluster, fetcher: Fetcher, group: GroupClient | None) -> list[Close]:
+def _closings(cluster: Cluster, fetcher: Fetcher, group: "GroupClient | None") -> list[Close]:
     """List what ends a consumer, in order."""
     leave = [] if group is None else [group.leave, group.committer.close]
     return [*leave, fetcher.close, cluster.close]

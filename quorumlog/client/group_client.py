@@ -67,8 +67,15 @@ class GroupClient:
             )
         self._session.post(facts.Subscribed(topics=topics))
 
-    def post(self, event: Event) -> None:
-        """Tell a member's session of a fact."""
+    def poll_began(self) -> None:
+        """Note that the user is in `poll`."""
+        self._post(facts.PollBegan())
+
+    def poll_ended(self) -> None:
+        """Note that the user works on records."""
+        self._post(facts.PollEnded())
+
+    def _post(self, event: Event) -> None:
         if self._session is not None:
             self._session.post(event)
 

@@ -4,14 +4,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from quorumlog.client import admin as subjects
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin import cluster as cluster_
-from quorumlog.client.admin import configs, groups, records
-from quorumlog.client.admin import topics as topics_
 from quorumlog.client.admin.asker import Asker
-from quorumlog.client.admin.configs import ConfigText, ResourceKind
-from quorumlog.client.admin.records import OffsetSpec
-from quorumlog.client.admin.topics import Election
+from quorumlog.client.admin.choices import ConfigText, Election, OffsetSpec, ResourceKind
 from quorumlog.client.checks import checked_names
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import warn_unclosed
@@ -100,11 +96,11 @@ class Admin:
         self, topics: Iterable[about.NewTopic], *, validate_only: bool = False
     ) -> None:
         """Create topics. Raises the first topic's error, definite if none was created."""
-        await topics_.create(self._running(), topics, validate_only=validate_only)
+        await subjects.topics.create(self._running(), topics, validate_only=validate_only)
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics. Raises the first topic's error, definite if none was deleted."""
-        await topics_.delete(self._running(), names)
+        await subjects.topics.delete(self._running(), names)
 
     async def create_partitions(
         self, counts: Mapping[str, int | about.NewPartitions], *, validate_only: bool = False
@@ -113,11 +109,11 @@ class Admin:
 
         Raises the first topic's error (INVALID_PARTITIONS, ...), definite if none has grown.
         """
-        await topics_.grow(self._running(), counts, validate_only=validate_only)
+        await subjects.topics.grow(self._running(), counts, validate_only=validate_only)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[str]:
         """Return the names of all topics, sorted."""
-        found = (await topics_.metadata(self._running(), None)).topics
+        found = (await subjects.topics.metadata(self._running(), None)).topics
         names = (one.name for one in found if include_internal or not one.is_internal)
         return sorted(name for name in names if name)
 
@@ -128,7 +124,7 @@ class Admin:
 
         Those that are named are described with their ELR, if the cluster tells it (KIP-966).
         """
-        return await topics_.describe(self._running(), names)
+        return await subjects.topics.describe(self._running(), names)
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, election: Election = "preferred"
@@ -138,7 +134,7 @@ class Admin:
         Returns None for each partition that has a new leader, else why not: ELECTION_NOT_NEEDED,
         PREFERRED_LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION. Source: KIP-460.
         """
-        return await topics_.elect(self._running(), partitions, election)
+        return await subjects.topics.elect(self._running(), partitions, election)
 
     # --- records ---------------------------------------------------------------------------------
 
@@ -151,7 +147,7 @@ class Admin:
 
         The offset is -1 if no record is that young.
         """
-        return await records.offsets(self._running(), specs, isolation_level)
+        return await subjects.records.offsets(self._running(), specs, isolation_level)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int]
@@ -161,19 +157,19 @@ class Admin:
         Returns each partition's first offset that is left. Raises OFFSET_OUT_OF_RANGE and others;
         definite if nothing was deleted. Source: KIP-107.
         """
-        return await records.delete(self._running(), before)
+        return await subjects.records.delete(self._running(), before)
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, tuple[about.ProducerStateDescription, ...]]:
         """Return which idempotent producers each partition's leader remembers (KIP-664)."""
-        return await records.producers(self._running(), partitions)
+        return await subjects.records.producers(self._running(), partitions)
 
     # --- configuration ---------------------------------------------------------------------------
 
     async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, about.ConfigValue]:
         """Return the settings of a topic (by name) or broker (by id, as text)."""
-        return await configs.describe(self._running(), kind, name)
+        return await subjects.configs.describe(self._running(), kind, name)
 
     async def alter_configs(
         self,
@@ -192,7 +188,7 @@ class Admin:
         added to settings that are lists, what is in `subtract` taken from them.
         Raises INVALID_CONFIG and others.
         """
-        await configs.alter(
+        await subjects.configs.alter(
             self._running(),
             kind,
             name,
@@ -207,29 +203,29 @@ class Admin:
         self, kinds: Iterable[str] | None = None
     ) -> list[about.ConfigResource]:
         """Return what has settings, None: of every kind; sorted (KIP-1142)."""
-        return await configs.list_resources(self._running(), kinds)
+        return await subjects.configs.list_resources(self._running(), kinds)
 
     # --- the cluster -----------------------------------------------------------------------------
 
     async def describe_cluster(self) -> about.ClusterDescription:
         """Describe the cluster as one broker sees it now."""
-        return await cluster_.describe(self._running())
+        return await subjects.cluster.describe(self._running())
 
     async def describe_quorum(self) -> about.QuorumDescription:
         """Describe the metadata quorum as its leader sees it (KIP-595)."""
-        return await cluster_.quorum(self._running())
+        return await subjects.cluster.quorum(self._running())
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None
     ) -> dict[int, dict[str, about.LogDirDescription]]:
         """Return the log directories of brokers (None: of all), by path, with every log's size."""
-        return await cluster_.log_dirs(self._running(), brokers)
+        return await subjects.cluster.log_dirs(self._running(), brokers)
 
     # --- groups ----------------------------------------------------------------------------------
 
     async def list_consumer_groups(self) -> list[about.GroupListing]:
         """Ask every broker for the groups that it coordinates; sorted by name."""
-        return await groups.list_all(self._running())
+        return await subjects.groups.list_all(self._running())
 
     async def describe_consumer_groups(
         self, group_ids: Iterable[str]
@@ -237,13 +233,13 @@ class Admin:
         """Describe classic groups; one that does not exist is described as "Dead"."""
         asker = self._running()
         names = checked_names(group_ids)
-        return {group_id: await groups.describe(asker, group_id) for group_id in names}
+        return {group_id: await subjects.groups.describe(asker, group_id) for group_id in names}
 
     async def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what a group has committed, None: for all its partitions."""
-        return await groups.offsets(self._running(), group_id, partitions)
+        return await subjects.groups.offsets(self._running(), group_id, partitions)
 
     async def alter_consumer_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
@@ -252,7 +248,7 @@ class Admin:
 
         Raises UNKNOWN_MEMBER_ID if the group has members.
         """
-        await groups.alter_offsets(self._running(), group_id, offsets)
+        await subjects.groups.alter_offsets(self._running(), group_id, offsets)
 
     async def delete_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
@@ -261,11 +257,11 @@ class Admin:
 
         Raises GROUP_SUBSCRIBED_TO_TOPIC if a member reads the topic, GROUP_ID_NOT_FOUND.
         """
-        await groups.delete_offsets(self._running(), group_id, partitions)
+        await subjects.groups.delete_offsets(self._running(), group_id, partitions)
 
     async def delete_consumer_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises NON_EMPTY_GROUP and others.
 
         One after the other; an error is definite if none was deleted.
         """
-        await groups.delete(self._running(), group_ids)
+        await subjects.groups.delete(self._running(), group_ids)

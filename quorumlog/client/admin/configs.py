@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
+from quorumlog.client.admin.choices import ConfigText, ResourceKind
 from quorumlog.client.checks import checked_names
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import check
@@ -14,7 +15,6 @@ from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_configs_
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
 
-ResourceKind = Literal["topic", "broker"]
 RESOURCES: Final[Mapping[ResourceKind, int]] = {"topic": 2, "broker": 4}
 KINDS: Final[Mapping[int, str]] = {
     2: "topic",
@@ -23,7 +23,6 @@ KINDS: Final[Mapping[int, str]] = {
     16: "client_metrics",
     32: "group",
 }
-ConfigText = str | int | float | bool
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 

@@ -1,10 +1,11 @@
 """What the leaders of partitions keep: offsets, producers; and deleting records."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from typing import Final
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Answers, Asker
+from quorumlog.client.admin.choices import OffsetSpec
 from quorumlog.client.checks import (
     checked_offset,
     checked_partition,
@@ -22,7 +23,6 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import delete_records as delete_records_
 from quorumlog.wire.codec.messages import describe_producers as describe_producers_
 
-OffsetSpec = Literal["earliest", "latest", "max_timestamp"]
 _SPECS: Final[Mapping[str, int]] = {
     "earliest": EARLIEST_TIMESTAMP,
     "latest": LATEST_TIMESTAMP,

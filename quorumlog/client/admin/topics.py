@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker, check_all
+from quorumlog.client.admin.choices import Election
 from quorumlog.client.admin.configs import as_text
 from quorumlog.client.checks import checked_names, checked_partitions
 from quorumlog.client.core.group_protocol import by_topic
@@ -25,7 +26,6 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataResponse,
 )
 
-Election = Literal["preferred", "unclean"]
 _ELECTIONS: Final[Mapping[Election, int]] = {"preferred": 0, "unclean": 1}
 PAGE_PARTITIONS: Final = 2_000  # of one answer of DescribeTopicPartitions, as Kafka's client asks
 

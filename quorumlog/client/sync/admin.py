@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, Unpack
 
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin import Admin, Election, OffsetSpec, ResourceKind
-from quorumlog.client.admin.configs import ConfigText
+from quorumlog.client.admin import Admin
+from quorumlog.client.admin.choices import ConfigText, Election, OffsetSpec, ResourceKind
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.records import OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
 from quorumlog.client.settings import AdminOptions, BootstrapServers, IsolationLevel
