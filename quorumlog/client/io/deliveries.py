@@ -111,7 +111,8 @@ class _Callback:
     context: Context | None
 
     def __call__(self) -> None:
-        self.loop.call_soon(self.callback, self.delivery, context=self.context)
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.callback, self.delivery, context=self.context)
 
     def is_for(self, delivery: Delivery, callback: Callable[[Delivery], object]) -> bool:
         return self.delivery is delivery and self.callback == callback

@@ -158,6 +158,8 @@ class Fetcher:
         """Tell the user of partitions that do not exist since `default_api_timeout_ms`."""
         limit_ms = self._settings.default_api_timeout_ms
         for name in self._cluster.lookout.missing_since(now_ms, limit_ms):
+            if name not in self._positions.by_partition:
+                continue  # any longer
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             message = f"{name} does not exist: no broker has known it for {limit_ms} ms"
             self._positions.report(name, KafkaError(code, message, definite=True))

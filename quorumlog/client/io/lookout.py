@@ -31,15 +31,19 @@ class Lookout:
         self._client_id: Final = client_id
         self._metadata: Final = metadata
         self._why_failing: Final = why_failing
+        self._silence: Final = Absences()  # of all brokers
         self._absences: Final = Absences()
 
     def look(self, now_ms: float, why_silent: str | None) -> None:
         """Compare what is needed with what there is. `why_silent`: why no broker answered."""
-        tell(self._client_id, self._absences.step(now_ms, self._absent(why_silent)))
-
-    def _absent(self, why_silent: str | None) -> dict[Subject, str]:
+        silence: dict[Subject, str] = {}
         if why_silent is not None:
-            return {CLUSTER: f"no broker answers: {why_silent}"}
+            silence[CLUSTER] = f"no broker answers: {why_silent}"
+        tell(self._client_id, self._silence.step(now_ms, silence))
+        if why_silent is None:  # else nothing is known of the rest
+            tell(self._client_id, self._absences.step(now_ms, self._absent()))
+
+    def _absent(self) -> dict[Subject, str]:
         metadata = self._metadata
         absent = missing_topics(metadata, self.needed_topics())
         failing: dict[int, str | None] = {

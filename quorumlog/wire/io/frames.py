@@ -230,5 +230,5 @@ def _other_protocol(size: int) -> str:
     if start == b"HTTP" or start.split(b" ")[0] in {b"GET", b"POST", b"PUT", b"HEAD"}:
         return ": the peer speaks HTTP, not Kafka's protocol"
     if start[0] in {0x15, 0x16} and start[1] == 0x03:  # an alert, a hello
-        return ": the peer speaks TLS, here is plain Kafka"
+        return ": the peer speaks TLS, this side plain Kafka"
     return ""

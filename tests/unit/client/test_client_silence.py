@@ -218,3 +218,21 @@ def test_a_new_topic_is_waited_for_a_moment() -> None:
             assert await asked == [0, 1]
 
     play(scenario)
+
+
+def test_a_silent_cluster_does_not_make_what_is_missing_seem_found(
+    said: Said, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: FakeCluster) -> None:
+        async with Consumer(cluster.bootstrap, **EARLY) as consumer:
+            consumer.assign([T, TopicPartition("typo", 0)])
+            await consumer.position(T)
+            await polled(consumer, said("typo-0: topic 'typo' does not exist"))
+            for broker in (1, 2):
+                await cluster.kill(broker)
+            await polled(consumer, said("the cluster: no broker answers"))
+            await cluster.start(1)
+            await polled(consumer, said("the cluster: found"))
+            assert "typo-0: found" not in caplog.text
+
+    play(scenario)
