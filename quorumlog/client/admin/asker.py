@@ -63,13 +63,13 @@ class Asker:
     async def retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
         """Repeat `attempt` while that is harmless: not a change that may have been made."""
         deadline_ms = self._deadline_ms()
-        failures = 0
+        failures, last = 0, ""
         while True:
             try:
                 async with asyncio.timeout(max(deadline_ms - self.cluster.now_ms(), 0) / 1000):
                     return await attempt()
             except TimeoutError:
-                raise self._timed_out(definite=not changes) from None
+                raise self._timed_out(last, definite=not changes) from None
             except KafkaError as error:
                 failures += 1
                 delay_ms = self._delay_ms(failures)
@@ -77,6 +77,7 @@ class Asker:
                 is_late = self.cluster.now_ms() + delay_ms >= deadline_ms
                 if not is_passing or is_late or (changes and not error.definite):
                     raise
+                last = f"; before: {error}"
                 await asyncio.sleep(delay_ms / 1000)
 
     async def ask_leaders(
@@ -154,8 +155,8 @@ class Asker:
         # Not for cryptography: it spreads retries.
         return self._backoff.delay_ms(failures, random.random())  # noqa: S311
 
-    def _timed_out(self, *, definite: bool) -> KafkaError:
-        message = f"no answer within {self.settings.default_api_timeout_ms} ms"
+    def _timed_out(self, last: str, *, definite: bool) -> KafkaError:
+        message = f"no answer within {self.settings.default_api_timeout_ms} ms{last}"
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=definite)
 
 

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from quorumlog.client import Admin, ErrorCode, TopicPartition
-from quorumlog.client.settings import AdminOptions
 from quorumlog.wire.codec.message import Request, Response
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tests.unit.client.fake_cluster import SPOKEN
@@ -65,14 +64,12 @@ async def only_cluster() -> AsyncIterator[AdminCluster]:
             await cluster.kill(broker_id)
 
 
-def play(
-    scenario: Callable[[AdminCluster, Admin], Awaitable[None]], options: AdminOptions | None = None
-) -> None:
+def play(scenario: Callable[[AdminCluster, Admin], Awaitable[None]]) -> None:
     async def run() -> None:
         async with (
             asyncio.timeout(20),
             only_cluster() as cluster,
-            Admin(cluster.bootstrap, **(options or {})) as admin,
+            Admin(cluster.bootstrap) as admin,
         ):
             await scenario(cluster, admin)
 

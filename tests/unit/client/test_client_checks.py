@@ -111,7 +111,7 @@ def test_a_commit_names_the_partition_that_does_not_exist(monkeypatch: pytest.Mo
 def test_a_commit_ends_when_the_caller_said() -> None:
     async def scenario(cluster: GroupCluster, consumer: Consumer) -> None:
         cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1_000
-        with pytest.raises(KafkaError, match="COORDINATOR_LOAD_IN_PROGRESS: group g"):
+        with pytest.raises(KafkaError, match="group g"):
             await consumer.commit({T: 5}, timeout_ms=50)
 
     play(scenario)
