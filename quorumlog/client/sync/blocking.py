@@ -6,6 +6,7 @@ each of them is acknowledged or failed, `delivery_timeout_ms` at most. Both are 
 """
 
 import atexit
+import os
 import threading
 import warnings
 import weakref
@@ -130,3 +131,4 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_closing.clear)  # the parent sees to them
