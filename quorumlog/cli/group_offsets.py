@@ -23,14 +23,16 @@ async def lag_rows(admin: Admin, group: str) -> tuple[str, list[dict[str, Any]]]
     rows = []
     for name in wanted:
         place, end = committed.get(name), ends.get(name)
-        is_known = place is not None and end is not None
+        behind = None
+        if place is not None and end is not None:
+            behind = max(end.offset - place.offset, 0)
         rows.append(
             {
                 "topic": name.topic,
                 "partition": name.partition,
                 "committed": None if place is None else place.offset,
                 "end": None if end is None else end.offset,
-                "lag": max(end.offset - place.offset, 0) if is_known and place and end else None,
+                "lag": behind,
                 "client": readers[name].client_id if name in readers else None,
                 "member_id": readers[name].member_id if name in readers else None,
             }
