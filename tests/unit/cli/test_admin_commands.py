@@ -13,6 +13,7 @@ from quorumlog.client.core.group_protocol import encode_assignment
 from quorumlog.client.io import cluster
 from quorumlog.wire.codec.messages import create_partitions as create_partitions_
 from quorumlog.wire.codec.messages import delete_groups as delete_groups_
+from quorumlog.wire.codec.messages import delete_records as delete_records_
 from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import describe_groups as describe_groups_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_
@@ -83,6 +84,20 @@ def test_a_topic_grows(shell: Shell) -> None:
     grown = shell.json("topics", "grow", "t", "--partitions", "6")
     assert grown == {"name": "t", "partitions": 6}
     assert "--partitions" in shell("topics", "grow", "t", "--partitions", "0", status=EXIT_USAGE)
+
+
+def test_records_are_deleted_up_to_an_offset(shell: Shell) -> None:
+    one = delete_records_.DeleteRecordsPartitionResult(partition_index=0, low_watermark=4)
+    topic = delete_records_.DeleteRecordsTopicResult(name="t", partitions=[one])
+    answer = delete_records_.DeleteRecordsResponse(topics=[topic])
+    shell.cluster.offer(delete_records_.DeleteRecordsRequest, answer)
+    assert shell("topics", "delete-records", "t", "--before", "4") == "   0  starts at 4\n"
+    words = ("topics", "delete-records", "t", "--before", "end", "--partition", "0")
+    assert shell.json(*words) == {"name": "t", "partitions": [{"partition": 0, "start": 4}]}
+    offsets = [request.topics[0].partitions[0].offset for request in shell.cluster.requests()]
+    assert offsets == [4, -1]
+    said = shell("topics", "delete-records", "t", "--before", "start", status=EXIT_USAGE)
+    assert "--before start: it is an offset, or end" in said
 
 
 def test_what_the_cluster_cannot_do_is_one_line(shell: Shell) -> None:

@@ -85,6 +85,21 @@ def test_iteration_commits_what_was_yielded(group: GroupCluster) -> None:
     assert group.committed == 5
 
 
+def test_a_blocking_consumer_pauses_and_tells_what_it_reads(group: GroupCluster) -> None:
+    first = TopicPartition("t", 0)
+    with SyncConsumer(group.bootstrap, auto_offset_reset="earliest") as consumer:
+        assert consumer.partitions_for("t") == [0]
+        consumer.assign([first])
+        assert consumer.position(first) == 0
+        consumer.pause([first])
+        assert consumer.poll(1) == {}
+        consumer.resume([first])
+        assert first_values(consumer)[0] == b"0"
+        assert consumer.subscription() == frozenset()
+        assert consumer.assignment() == frozenset({first})
+        assert consumer.highwater(first) == 0  # as the fake broker answers
+
+
 def test_what_an_interrupted_poll_took_is_returned_by_the_next(
     group: GroupCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
