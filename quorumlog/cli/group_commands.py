@@ -6,13 +6,15 @@ import typer
 
 from quorumlog.cli.cluster_commands import DEFAULT_DIR, Dir, Json
 from quorumlog.cli.connect import Bootstrap, resolve, run
-from quorumlog.cli.group_offsets import decide_reset, lag_rows
-from quorumlog.cli.offset_resets import Reset, parse_datetime_ms, parse_topic
-from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
+from quorumlog.cli.group_offsets import lag_rows
+from quorumlog.cli.output import EXIT_FAILED, data, document, fail, say
+from quorumlog.cli.reset_command import reset_offsets
 from quorumlog.cli.table import table
 from quorumlog.client import Admin
 
 app = typer.Typer(help="Show groups and their lag, move them, delete them.", no_args_is_help=True)
+
+app.command(name="reset-offsets")(reset_offsets)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
 NO_GROUP: Final = "Dead"  # how a coordinator describes a group that it does not have
@@ -118,94 +120,6 @@ def lag(
     for line in table([name.upper() for name in names], shown) if rows else ():
         data(line)
     say(f"{group}: {state}, {total} records behind")
-
-
-@app.command(name="reset-offsets")
-def reset_offsets(
-    group: Group,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC[:0,1]",
-            help="These partitions only. Repeatable. Without it: all that the group has committed.",
-        ),
-    ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the start.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
-    to_offset: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="To this offset.")
-    ] = None,
-    shift_by: Annotated[
-        int | None, typer.Option(metavar="N", help="By so many records; below 0: back.")
-    ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="To the first record since 2026-01-31T12:00:00 (UTC)."),
-    ] = None,
-    execute: Annotated[
-        bool, typer.Option("--execute/--dry-run", help="Do it; without, only show it.")
-    ] = False,
-    bootstrap: Bootstrap = None,
-    directory: Dir = DEFAULT_DIR,
-    json: Json = False,
-) -> None:
-    """Show where a group would be moved; with --execute, move it.
-
-    The group must have no members. A target outside of a log is moved to its nearest end.
-
-    \b
-    Examples:
-      quorumlog groups reset-offsets billing --to-earliest
-      quorumlog groups reset-offsets billing --topic orders:0,2 --shift-by -100 --execute
-      quorumlog groups reset-offsets billing --to-datetime 2026-01-31T12:00:00 --execute
-    """
-    given = {
-        "--to-earliest": Reset(target="earliest") if to_earliest else None,
-        "--to-latest": Reset(target="latest") if to_latest else None,
-        "--to-offset": None if to_offset is None else Reset(target="offset", value=to_offset),
-        "--shift-by": None if shift_by is None else Reset(target="shift", value=shift_by),
-        "--to-datetime": None if to_datetime is None else _to_time(to_datetime),
-    }
-    resets = [reset for reset in given.values() if reset is not None]
-    if len(resets) != 1:
-        fail(f"give one of {', '.join(given)}", EXIT_USAGE)
-    try:
-        topics = dict(parse_topic(text) for text in topic or [])
-    except ValueError as error:
-        fail(f"--topic {error}", EXIT_USAGE)
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> list[dict[str, Any]]:
-        async with Admin(addresses) as admin:
-            moves = await decide_reset(admin, group, resets[0], topics)
-            if execute:
-                places = {move.partition: move.after for move in moves}
-                await admin.alter_consumer_group_offsets(group, places)
-        return [
-            {
-                "topic": move.partition.topic,
-                "partition": move.partition.partition,
-                "before": move.before,
-                "after": move.after,
-            }
-            for move in moves
-        ]
-
-    rows = run(work())
-    if json:
-        document({"group": group, "executed": execute, "partitions": rows})
-        return
-    names = ("topic", "partition", "before", "after")
-    for line in table([name.upper() for name in names], [list(row.values()) for row in rows]):
-        data(line)
-    say(f"{group} is moved" if execute else "nothing is moved yet: add --execute")
-
-
-def _to_time(text: str) -> Reset:
-    try:
-        return Reset(target="time", value=parse_datetime_ms(text))
-    except ValueError as error:
-        fail(f"--to-datetime {error}", EXIT_USAGE)
 
 
 @app.command()
