@@ -14,8 +14,6 @@ from quorumlog.client import Admin
 
 app = typer.Typer(help="Show groups and their lag, move them, delete them.", no_args_is_help=True)
 
-app.command(name="reset-offsets")(reset_offsets)
-
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
 NO_GROUP: Final = "Dead"  # how a coordinator describes a group that it does not have
 
@@ -120,6 +118,9 @@ def lag(
     for line in table([name.upper() for name in names], shown) if rows else ():
         data(line)
     say(f"{group}: {state}, {total} records behind")
+
+
+app.command(name="reset-offsets")(reset_offsets)
 
 
 @app.command()

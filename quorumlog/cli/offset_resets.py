@@ -82,8 +82,18 @@ def parse_datetime_ms(text: str) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def parse_topic(text: str) -> tuple[str, list[int] | None]:
-    """Read TOPIC or TOPIC:0,1,2; None stands for all partitions. Raises ValueError."""
+def parse_topics(texts: Iterable[str]) -> dict[str, list[int] | None]:
+    """Read several of TOPIC or TOPIC:0,1,2; None stands for all partitions. Raises ValueError."""
+    topics: dict[str, list[int] | None] = {}
+    for text in texts:
+        topic, indexes = _parse_topic(text)
+        before = topics.get(topic, [])
+        both = None if before is None or indexes is None else sorted({*before, *indexes})
+        topics[topic] = both
+    return topics
+
+
+def _parse_topic(text: str) -> tuple[str, list[int] | None]:
     topic, colon, indexes = text.partition(":")
     if not colon:
         return topic, None

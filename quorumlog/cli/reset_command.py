@@ -7,7 +7,7 @@ import typer
 from quorumlog.cli.cluster_commands import DEFAULT_DIR, Dir, Json
 from quorumlog.cli.connect import Bootstrap, resolve, run
 from quorumlog.cli.group_offsets import decide_reset
-from quorumlog.cli.offset_resets import Reset, parse_datetime_ms, parse_topic
+from quorumlog.cli.offset_resets import Reset, parse_datetime_ms, parse_topics
 from quorumlog.cli.output import EXIT_USAGE, data, document, fail, say
 from quorumlog.cli.table import table
 from quorumlog.client import Admin
@@ -96,7 +96,7 @@ def _the_one(given: dict[str, Reset | None]) -> Reset:
 
 def _wanted(topics: list[str]) -> dict[str, list[int] | None]:
     try:
-        return dict(parse_topic(text) for text in topics)
+        return parse_topics(topics)
     except ValueError as error:
         fail(f"--topic {error}", EXIT_USAGE)
 

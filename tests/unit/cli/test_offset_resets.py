@@ -9,7 +9,7 @@ from quorumlog.cli.offset_resets import (
     Move,
     Reset,
     parse_datetime_ms,
-    parse_topic,
+    parse_topics,
     plan,
 )
 from quorumlog.cli.table import table
@@ -57,11 +57,12 @@ def test_a_time_is_utc_unless_it_says_otherwise() -> None:
 
 
 def test_a_topic_may_name_its_partitions() -> None:
-    assert parse_topic("t") == ("t", None)
-    assert parse_topic("t:0,12") == ("t", [0, 12])
+    assert parse_topics(["t", "u:0,12"]) == {"t": None, "u": [0, 12]}
+    assert parse_topics(["t:3", "t:0,3"]) == {"t": [0, 3]}
+    assert parse_topics(["t:3", "t", "t:1"]) == {"t": None}
     for wrong in ("t:", "t:a", "t:0,", "t:-1"):
         with pytest.raises(ValueError, match="write it as TOPIC or TOPIC:0,1,2"):
-            parse_topic(wrong)
+            parse_topics([wrong])
 
 
 def test_a_table_lines_up() -> None:
