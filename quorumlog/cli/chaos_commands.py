@@ -47,7 +47,11 @@ from quorumlog.cluster import ClusterError
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Verdict
 
-app = typer.Typer(help="Break a cluster on purpose and prove what survived.", no_args_is_help=True)
+app = typer.Typer(
+    help="Break a cluster on purpose and prove what survived.",
+    no_args_is_help=True,
+    subcommand_metavar="COMMAND",
+)
 
 _NO_VERDICT: Final = (ClusterError, RunError, HistoryError, SparkUnavailable, OSError)
 

@@ -58,11 +58,33 @@ COMMANDS: Final[dict[str, Command]] = {
     "topics": Command(
         "topic_commands",
         "app",
-        "Create, list, describe and delete topics.",
+        "Create, list, describe, grow and delete topics.",
         (
             "quorumlog topics create orders --partitions 3 --config retention.ms=3600000",
             "quorumlog topics describe orders --json",
+            "quorumlog topics grow orders --partitions 6",
             "quorumlog topics list --bootstrap localhost:9092",
+        ),
+        is_group=True,
+    ),
+    "configs": Command(
+        "config_commands",
+        "app",
+        "Show and change settings of topics and brokers.",
+        (
+            "quorumlog configs describe topic orders",
+            "quorumlog configs alter topic orders --set retention.ms=3600000",
+        ),
+        is_group=True,
+    ),
+    "groups": Command(
+        "group_commands",
+        "app",
+        "Show groups and their lag, move or delete them.",
+        (
+            "quorumlog groups list",
+            "quorumlog groups lag billing",
+            "quorumlog groups reset-offsets billing --topic orders --to-earliest",
         ),
         is_group=True,
     ),
@@ -86,10 +108,36 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
     ),
     "chaos": Command(
-        "chaos_commands", "app", "Break a cluster and prove what survived.", is_group=True
+        "chaos_commands",
+        "app",
+        "Break a cluster and prove what survived.",
+        (
+            "quorumlog chaos list",
+            "quorumlog chaos run --fault kill,pause --duration 60s --out run",
+            "quorumlog chaos run --mutant high-watermark --fault pause-kill --duration 10s",
+        ),
+        is_group=True,
     ),
-    "verify": Command("verify", "verify", "Judge the history of a run."),
-    "simulate": Command("simulate_command", "simulate", "Run the Raft core under seeded faults."),
+    "verify": Command(
+        "verify",
+        "verify",
+        "Judge the history of a run.",
+        (
+            "quorumlog verify run",
+            "quorumlog verify run/history.jsonl --json",
+            "quorumlog verify run --engine spark --master spark://host:7077",
+        ),
+    ),
+    "simulate": Command(
+        "simulate_command",
+        "simulate",
+        "Run the Raft core under seeded faults.",
+        (
+            "quorumlog simulate --seeds 100",
+            "quorumlog simulate --seed 1434 --duration 17s",
+            "quorumlog simulate --mutant second_vote --shrink smallest.json",
+        ),
+    ),
 }
 _FIRST_STEPS: Final = (
     "quorumlog up --detach",

@@ -168,8 +168,8 @@ def consume(
             auto_offset_reset="earliest" if start == "beginning" else "latest",
         )
         async with consumer:
+            found = await consumer.partitions_for(topic)  # says so if there is no such topic
             if group is None:
-                found = await consumer.partitions_for(topic)
                 consumer.assign([TopicPartition(topic, index) for index in found])
             else:
                 consumer.subscribe([topic])

@@ -60,12 +60,6 @@ def simulate(
 
     Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
     invariant broke, 1 if one did. A core runs two to five seeds of 60 s in a second.
-
-    \b
-    Examples:
-      quorumlog simulate --seeds 100
-      quorumlog simulate --seed 1434 --duration 17s
-      quorumlog simulate --mutant second_vote --shrink smallest.json
     """
     if schedule is not None and seed is None:
         fail("--schedule needs the --seed that it was made with", EXIT_USAGE)

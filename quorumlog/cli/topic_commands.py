@@ -1,4 +1,4 @@
-"""`quorumlog topics`: create, list, describe, delete."""
+"""`quorumlog topics`: create, list, describe, grow, delete, delete-records."""
 
 from typing import Annotated, Any
 
@@ -6,11 +6,11 @@ import typer
 
 from quorumlog.cli.connect import Bootstrap, resolve, run
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings
-from quorumlog.cli.output import data, document, parse_settings
-from quorumlog.client import Admin, NewTopic
+from quorumlog.cli.output import EXIT_USAGE, data, document, fail, parse_settings
+from quorumlog.client import Admin, NewTopic, TopicPartition
 
 app = typer.Typer(
-    help="Create, list, describe and delete topics.",
+    help="Create, list, describe, grow and delete topics.",
     no_args_is_help=True,
     subcommand_metavar="COMMAND",
 )
@@ -127,3 +127,74 @@ def delete(
         document({"deleted": name})
     else:
         data(f"deleted {name}")
+
+
+@app.command()
+def grow(
+    name: Name,
+    partitions: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many it is to have in total.")
+    ],
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Give a topic more partitions. Keys may map to other partitions from then on.
+
+    \b
+    Example:
+      quorumlog topics grow orders --partitions 12
+    """
+    addresses = resolve(bootstrap, directory)
+
+    async def work() -> None:
+        async with Admin(addresses) as admin:
+            await admin.create_partitions({name: partitions})
+
+    run(work())
+    if json:
+        document({"name": name, "partitions": partitions})
+    else:
+        data(f"{name} has {partitions} partitions")
+
+
+@app.command(name="delete-records")
+def delete_records(
+    name: Name,
+    before: Annotated[
+        str,
+        typer.Option(metavar="N|end", help="The offset to be the first that is left; or all."),
+    ],
+    partition: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=0, help="Only this partition. Repeatable."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Delete the oldest records of a topic, up to an offset. The topic stays.
+
+    \b
+    Examples:
+      quorumlog topics delete-records orders --before 1000 --partition 0
+      quorumlog topics delete-records orders --before end
+    """
+    if before != "end" and not before.isdecimal():
+        fail(f"--before {before}: it is an offset, or end", EXIT_USAGE)
+    offset = -1 if before == "end" else int(before)
+    addresses = resolve(bootstrap, directory)
+
+    async def work() -> list[dict[str, int]]:
+        async with Admin(addresses) as admin:
+            found = (await admin.describe_topics([name]))[name].partitions
+            wanted = [TopicPartition(name, index) for index in partition or sorted(found)]
+            starts = await admin.delete_records(dict.fromkeys(wanted, offset))
+        return [{"partition": one.partition, "start": starts[one]} for one in wanted]
+
+    rows = run(work())
+    if json:
+        document({"name": name, "partitions": rows})
+        return
+    for row in rows:
+        data(f"{row['partition']:>4}  starts at {row['start']}")

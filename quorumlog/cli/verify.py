@@ -62,12 +62,6 @@ def verify(
     """Check a history for loss, duplicates and wrong order.
 
     Exit status 0: valid. 1: invalid. 2: unknown, which is never printed as valid.
-
-    \b
-    Examples:
-      quorumlog verify run
-      quorumlog verify run/history.jsonl --json
-      quorumlog verify run --engine spark --master spark://host:7077
     """
     from quorumlog.chaos.history import HistoryError
     from quorumlog.chaos.spark.session import SparkUnavailable

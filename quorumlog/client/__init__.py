@@ -1,25 +1,33 @@
-"""Producer, Consumer and Admin, on wire alone."""
+"""Producer, Consumer and Admin, on wire alone. Each is loaded when it is first used."""
 
-from quorumlog.client.admin import Admin
-from quorumlog.client.consumer import Consumer
-from quorumlog.client.descriptions import NewTopic
-from quorumlog.client.errors import KafkaError
-from quorumlog.client.producer import Delivery, Producer
-from quorumlog.client.rebalance import RebalanceListener
-from quorumlog.client.records import (
-    ConsumerRecord,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    RecordMetadata,
-    TopicPartition,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quorumlog.client.admin import Admin
+    from quorumlog.client.consumer import Consumer
+    from quorumlog.client.descriptions import NewPartitions, NewTopic
+    from quorumlog.client.errors import KafkaError
+    from quorumlog.client.io.deliveries import Delivery
+    from quorumlog.client.producer import Producer
+    from quorumlog.client.rebalance import RebalanceListener
+    from quorumlog.client.records import (
+        ConsumerRecord,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        RecordMetadata,
+        TopicPartition,
+    )
+    from quorumlog.wire.codec.error_codes import ErrorCode
 
 __all__ = [
     "Admin",
     "Consumer",
     "ConsumerRecord",
     "Delivery",
+    "ErrorCode",
     "KafkaError",
+    "NewPartitions",
     "NewTopic",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -28,3 +36,30 @@ __all__ = [
     "RecordMetadata",
     "TopicPartition",
 ]
+
+_HOME = {
+    "Admin": "quorumlog.client.admin",
+    "Consumer": "quorumlog.client.consumer",
+    "ConsumerRecord": "quorumlog.client.records",
+    "Delivery": "quorumlog.client.io.deliveries",
+    "ErrorCode": "quorumlog.wire.codec.error_codes",
+    "KafkaError": "quorumlog.client.errors",
+    "NewPartitions": "quorumlog.client.descriptions",
+    "NewTopic": "quorumlog.client.descriptions",
+    "OffsetAndMetadata": "quorumlog.client.records",
+    "OffsetAndTimestamp": "quorumlog.client.records",
+    "Producer": "quorumlog.client.producer",
+    "RebalanceListener": "quorumlog.client.rebalance",
+    "RecordMetadata": "quorumlog.client.records",
+    "TopicPartition": "quorumlog.client.records",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -3,9 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, Self, Unpack
 
-from quorumlog.client.core import membership_events as facts
+from quorumlog.client.checks import (
+    checked_names,
+    checked_offset,
+    checked_partition,
+    checked_partitions,
+    checked_places,
+)
 from quorumlog.client.core.positions import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -13,13 +19,9 @@ from quorumlog.client.core.positions import (
     PositionState,
 )
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.group_reader import GroupReader
-from quorumlog.client.io.closing import close_all
+from quorumlog.client.io.closing import Close, close_all, warn_unclosed
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.committer import Committer
-from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.io.fetcher import Fetcher
-from quorumlog.client.io.group_session import GroupSession
 from quorumlog.client.offset_queries import OffsetQueries
 from quorumlog.client.rebalance import RebalanceListener
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
@@ -32,8 +34,10 @@ from quorumlog.client.settings import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
+if TYPE_CHECKING:
+    from quorumlog.client.group_client import GroupClient
+
 ITERATION_POLL_MS: Final = 1_000
-COMMIT_AT_CLOSE_MS: Final = 5_000
 
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
@@ -54,9 +58,7 @@ class Consumer(OffsetQueries):
         self._news: asyncio.Event | None = None
         self._cluster: Cluster | None = None
         self._fetcher: Fetcher | None = None
-        self._session: GroupSession | None = None
-        self._committer: Committer | None = None
-        self._reader: GroupReader | None = None
+        self._group: GroupClient | None = None
         self._is_polling = False
 
     # --- life ------------------------------------------------------------------------------------
@@ -65,26 +67,28 @@ class Consumer(OffsetQueries):
         """Find the cluster. Raises KafkaError (definite) if no broker answers."""
         if self._cluster is not None:
             raise RuntimeError("the consumer is running already")
-        settings = self.settings
+        settings, group = self.settings, None
         cluster = Cluster(settings, auto_create_topics=settings.allow_auto_create_topics)
         await cluster.start()
-        self._cluster, self._news = cluster, asyncio.Event()
+        # Nothing below refers to this object: one that is dropped without `stop` is noticed.
+        news = asyncio.Event()
+
+        def look_again() -> None:
+            news.set()
+            fetcher.wake()
+
         if settings.group_id is not None:
-            coordinator = Coordinator(
-                cluster,
-                settings.group_id,
-                instance_id=settings.group_instance_id,
-                require_stable=settings.isolation_level == "read_committed",
-            )
-            self._committer = Committer(settings, self._positions, coordinator, self._membership)
-            self._reader = GroupReader(self._positions, self._committer, self._handle_news)
-        self._fetcher = Fetcher(
+            from quorumlog.client.group_client import GroupClient
+
+            group = GroupClient(cluster, settings, settings.group_id, self._positions, look_again)
+        fetcher = Fetcher(
             cluster,
             settings,
             self._positions,
-            look_up_committed=self._look_up_committed if self._committer else None,
-            on_news=self._news.set,
+            look_up_committed=group.committed if group is not None else None,
+            on_news=news.set,
         )
+        self._cluster, self._fetcher, self._group, self._news = cluster, fetcher, group, news
 
     async def stop(self) -> None:
         """Commit what `poll` returned (with enable_auto_commit), leave the group, close.
@@ -95,26 +99,23 @@ class Consumer(OffsetQueries):
         await self._stop()
 
     async def _stop(self) -> None:
-        cluster, fetcher = self._cluster, self._fetcher
+        cluster, fetcher, group = self._cluster, self._fetcher, self._group
         if cluster is None or fetcher is None:
             return
+        cluster.check_loop("Consumer")
         try:
-            await self._give_up_partitions()
+            if group is not None:
+                await group.give_up_partitions()
         finally:
             if self._cluster is cluster:
-                session, committer = self._session, self._committer
-                self._cluster = self._fetcher = self._session = None
-                group = [one.close for one in (session, committer) if one is not None]
-                await close_all(*group, fetcher.close, cluster.close)
+                self._cluster = self._fetcher = self._group = None
+                await close_all(*_closings(cluster, fetcher, group))
 
-    async def _give_up_partitions(self) -> None:
-        """Commit what is processed; tell the listener of a group's partitions."""
-        session, reader = self._session, self._reader
-        partitions = tuple(self._positions.by_partition)
-        if reader is not None and session is not None and partitions and not session.is_changing:
-            await reader.revoke(partitions, lost=False)
-        elif self._committer is not None:
-            await self._committer.commit_consumed(COMMIT_AT_CLOSE_MS)
+    def __del__(self) -> None:
+        cluster, fetcher = getattr(self, "_cluster", None), getattr(self, "_fetcher", None)
+        if cluster is not None and fetcher is not None:
+            warn_unclosed(self, "")
+            cluster.close_later(*_closings(cluster, fetcher, self._group))
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -134,6 +135,7 @@ class Consumer(OffsetQueries):
     def _running(self) -> tuple[Cluster, Fetcher]:
         if self._cluster is None or self._fetcher is None:
             raise RuntimeError("the consumer is not running: use `async with`, or start()")
+        self._cluster.check_loop("Consumer")
         return self._cluster, self._fetcher
 
     def _running_cluster(self) -> Cluster:
@@ -142,44 +144,43 @@ class Consumer(OffsetQueries):
     # --- what to read ----------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
-        """Read these topics as a member of `group_id`; the group decides which partitions."""
-        cluster, _ = self._running()
-        if self._committer is None or self._reader is None:
+        """Read these topics as a member of `group_id`; the group decides which partitions.
+
+        A topic that does not exist is waited for; a WARNING in the log says so.
+        """
+        cluster, fetcher = self._running()
+        if self._group is None:
             raise ValueError("subscribe needs a group_id; without one, use assign")
-        if isinstance(topics, str):
-            raise TypeError(f"subscribe takes a list of topics: [{topics!r}]")
-        if self._session is None and self._positions.by_partition:
+        wanted = {*checked_names(topics, "topics")}
+        if not self._group.is_subscribed and self._positions.by_partition:
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
-        wanted = {*topics}
         cluster.want(wanted)
         self._topics = tuple(sorted(wanted))
-        self._reader.listener = listener or RebalanceListener()
-        if self._session is None:
-            coordinator = self._committer.coordinator
-            self._session = GroupSession(cluster, self.settings, coordinator, self._reader)
-        self._session.post(facts.Subscribed(topics=self._topics))
+        fetcher.missing_is_error = False
+        self._group.subscribe(self._topics, listener or RebalanceListener())
 
     async def unsubscribe(self) -> None:
         """Leave the group, or drop what was assigned."""
         self._running()
-        if self._session is not None:
+        group = self._group
+        if group is not None and group.is_subscribed:
             self._positions.mark_consumed()
-            await self._give_up_partitions()
-            session, self._session = self._session, None
-            if session is not None:
-                await session.close()
+            await group.give_up_partitions()
+            await group.leave()
         self._topics = ()
         self._positions.assign(())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without a group's help."""
+        """Read exactly these partitions, without a group's help.
+
+        `poll` raises UNKNOWN_TOPIC_OR_PARTITION for one that does not exist for
+        `default_api_timeout_ms`.
+        """
         cluster, fetcher = self._running()
-        if self._session is not None:
+        if self._group is not None and self._group.is_subscribed:
             raise ValueError("the consumer is subscribed; unsubscribe first")
-        wanted = list(dict.fromkeys(partitions))
-        for partition in wanted:
-            if not isinstance(partition, TopicPartition):
-                raise TypeError(f"assign takes TopicPartitions, not {partition!r}")
+        wanted = checked_partitions(partitions)
+        fetcher.missing_is_error = True
         cluster.want({partition.topic for partition in wanted})
         self._positions.assign(wanted)
         fetcher.wake()
@@ -194,13 +195,13 @@ class Consumer(OffsetQueries):
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Return no records of these from `poll` until `resume`. Raises KeyError."""
-        for partition in partitions:
+        for partition in checked_partitions(partitions):
             self._positions.of(partition).paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`. Raises KeyError if a partition is not assigned."""
         _, fetcher = self._running()
-        for partition in partitions:
+        for partition in checked_partitions(partitions):
             self._positions.of(partition).paused = False
         fetcher.wake()
 
@@ -218,10 +219,10 @@ class Consumer(OffsetQueries):
             raise RuntimeError("another task is in poll: a consumer belongs to one task")
         limit = self.settings.max_poll_records if max_records is None else max_records
         self._positions.mark_consumed()
-        if self._committer is not None:
-            self._committer.maybe_commit()
-        if self._session is not None:
-            self._session.post(facts.PollBegan())
+        group = self._group
+        if group is not None:
+            group.committer.maybe_commit()
+            group.poll_began()
         self._is_polling = True
         try:
             # A caller in a loop must not keep others from working. No await after `_take`: what
@@ -233,8 +234,8 @@ class Consumer(OffsetQueries):
             return await self._wait_for_records(fetcher, limit, timeout_ms)
         finally:
             self._is_polling = False
-            if self._session is not None:
-                self._session.post(facts.PollEnded())
+            if group is not None:
+                group.poll_ended()
 
     async def _wait_for_records(self, fetcher: Fetcher, limit: int, timeout_ms: float) -> Records:
         news = self._news
@@ -252,10 +253,10 @@ class Consumer(OffsetQueries):
             return {}
 
     def _take(self, fetcher: Fetcher, limit: int) -> Records:
-        if self._reader is not None:
-            self._reader.raise_failure()
-        if self._session is not None and self._session.is_changing:
-            return {}
+        if self._group is not None:
+            self._group.raise_failure()
+            if self._group.is_changing:
+                return {}
         records = self._positions.take(limit)
         error = None if records else self._positions.take_error()
         if records or error is not None:
@@ -278,7 +279,7 @@ class Consumer(OffsetQueries):
 
     def _next_at_hand(self) -> ConsumerRecord | None:
         _, fetcher = self._running()
-        if self._session is not None and self._session.is_changing:
+        if self._group is not None and self._group.is_changing:
             return None
         record = self._positions.take_next()
         if record is not None:
@@ -289,10 +290,8 @@ class Consumer(OffsetQueries):
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from `offset`. Raises KeyError if the partition is not assigned, ValueError."""
-        if offset < 0:
-            raise ValueError(f"an offset is not negative: {offset}; see seek_to_end")
         _, fetcher = self._running()
-        self._positions.seek(partition, offset)
+        self._positions.seek(checked_partition(partition), checked_offset(offset))
         fetcher.wake()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -305,14 +304,14 @@ class Consumer(OffsetQueries):
 
     def _seek_by_time(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> None:
         _, fetcher = self._running()
-        for partition in partitions or self.assignment():
+        for partition in checked_partitions(partitions) or self.assignment():
             self._positions.seek_by_time(partition, timestamp)
         fetcher.wake()
 
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """Return the offset that is read next, when it is known. Raises KafkaError, KeyError."""
         self._running()
-        place, news = self._positions.of(partition), self._news
+        place, news = self._positions.of(checked_partition(partition)), self._news
         limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
@@ -335,55 +334,39 @@ class Consumer(OffsetQueries):
     # --- commits ---------------------------------------------------------------------------------
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        timeout_ms: float | None = None,
     ) -> None:
         """Commit `offsets` (of the next record to read), or the place of every partition.
 
-        Raises KafkaError: e.g. ILLEGAL_GENERATION or REBALANCE_IN_PROGRESS if the group moved on.
+        Tries for `timeout_ms` (None: default_api_timeout_ms). Raises KafkaError: ILLEGAL_GENERATION
+        or REBALANCE_IN_PROGRESS if the group moved on, UNKNOWN_TOPIC_OR_PARTITION, and others;
+        TypeError or ValueError for what is no offset of a partition.
         """
-        committer = self._known_committer()
+        committer = self._known_group().committer
         if offsets is None:
             self._positions.mark_consumed()
             places = committer.consumed()
         else:
-            places = {
-                name: OffsetAndMetadata(place) if isinstance(place, int) else place
-                for name, place in offsets.items()
-            }
-        await committer.commit(places, self.settings.default_api_timeout_ms)
+            places = checked_places(offsets)
+        limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        await committer.commit(places, limit_ms)
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed; partitions without an entry are left out."""
-        wanted = list(partitions)
-        timeout_ms = self.settings.default_api_timeout_ms
-        return await self._known_committer().coordinator.committed(wanted, timeout_ms)
+        return {**await self._known_group().committed(checked_partitions(partitions))}
 
-    def _known_committer(self) -> Committer:
+    def _known_group(self) -> "GroupClient":
         self._running()
-        if self._committer is None:
+        if self._group is None:
             raise ValueError("committing needs a group_id")
-        return self._committer
+        return self._group
 
-    def _membership(self) -> tuple[str, int]:
-        if self._session is None:
-            return "", -1
-        membership = self._session.membership
-        if membership.generation_id < 0:
-            code = ErrorCode.ILLEGAL_GENERATION
-            message = f"not a member of group {self.settings.group_id} now: poll joins it again"
-            raise KafkaError(code, message, definite=True)
-        return membership.member_id, membership.generation_id
 
-    async def _look_up_committed(
-        self, partitions: Iterable[TopicPartition]
-    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        timeout_ms = self.settings.default_api_timeout_ms
-        return await self._known_committer().coordinator.committed([*partitions], timeout_ms)
-
-    def _handle_news(self) -> None:
-        if self._news is not None:
-            self._news.set()
-        if self._fetcher is not None:
-            self._fetcher.wake()
+def _closings(cluster: Cluster, fetcher: Fetcher, group: "GroupClient | None") -> list[Close]:
+    """List what ends a consumer, in order."""
+    leave = [] if group is None else [group.leave, group.committer.close]
+    return [*leave, fetcher.close, cluster.close]

@@ -1,8 +1,8 @@
 """What an Admin takes and tells: topics, brokers, groups."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from quorumlog.client.core.metadata_cache import Node, PartitionView
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -10,19 +10,31 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 BROKER_DEFAULT: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to be created. -1: as the brokers' `num.partitions` and `default.replication.factor`.
 
     `assignments`: the replicas of each partition, the preferred leader first; then the two
-    numbers stay -1.
+    numbers stay -1. `configs`: by Kafka's names; a number or a bool is written as Kafka spells it.
     """
 
     name: str
     num_partitions: int = BROKER_DEFAULT
     replication_factor: int = BROKER_DEFAULT
-    assignments: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
-    configs: Mapping[str, str] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict, kw_only=True)
+    configs: Mapping[str, str | int | float | bool] = field(default_factory=dict, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """A topic is to have `total_count` partitions.
+
+    `assignments`: the replicas of each *new* partition, the preferred leader first; empty: the
+    controller chooses.
+    """
+
+    total_count: int
+    assignments: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +64,75 @@ class ConfigValue:
     source: int
     is_read_only: bool
     is_sensitive: bool
+
+
+class ConfigResource(NamedTuple):
+    """Something that has settings. `kind`: topic, broker, broker_logger, client_metrics, group."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumReplica:
+    """A voter or observer of the metadata quorum, as its leader sees it; times are -1 if unknown.
+
+    `log_end_offset` is -1 if unknown. `directory_id`: 16 bytes, zeros if unknown.
+    """
+
+    replica_id: int
+    directory_id: bytes
+    log_end_offset: int
+    last_fetch_timestamp_ms: int
+    last_caught_up_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumDescription:
+    """The metadata quorum (KIP-595). `high_watermark`: what is committed ends there."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSize:
+    """One log in a directory. `is_future`: it is being moved there."""
+
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogDirDescription:
+    """One log directory of a broker; the bytes of its file system are -1 if unknown (KIP-827).
+
+    `error_code`: 0, or why nothing is known of it (KAFKA_STORAGE_ERROR: it is offline).
+    """
+
+    error_code: int
+    total_bytes: int
+    usable_bytes: int
+    replicas: Mapping[TopicPartition, ReplicaSize]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerStateDescription:
+    """What a leader remembers of a producer; an offset, a time or an epoch is -1 if there is none.
+
+    Source: KIP-664.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from quorumlog.client.checks import checked_partitions, checked_timestamps
 from quorumlog.client.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.offsets import list_offsets
@@ -35,14 +36,14 @@ class OffsetQueries(ABC):
     async def _offsets_at(
         self, partitions: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, int]:
-        found = await self._list_offsets(dict.fromkeys(partitions, timestamp))
+        found = await self._list_offsets(dict.fromkeys(checked_partitions(partitions), timestamp))
         return {partition: place.offset for partition, place in found.items()}
 
     async def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """Return the first record at or after each time (ms); None if there is none that young."""
-        found = await self._list_offsets(timestamps)
+        found = await self._list_offsets(checked_timestamps(timestamps))
         return {name: place if place.offset >= 0 else None for name, place in found.items()}
 
     async def _list_offsets(
@@ -53,6 +54,9 @@ class OffsetQueries(ABC):
         return await list_offsets(cluster, timestamps, self.settings.isolation_level, timeout_ms)
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Return the topic's partitions. Raises KafkaError if they cannot be known."""
+        """Return the topic's partitions.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION after some seconds if there is no such topic.
+        """
         cluster = self._running_cluster()
         return [*(await cluster.topic(topic, self.settings.default_api_timeout_ms)).partitions]

@@ -1,25 +1,23 @@
 """The asynchronous producer."""
 
 import asyncio
+import logging
 import random
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, Unpack
 
-from quorumlog.client.core.batch import (
-    BATCH_OVERHEAD_BYTES,
-    Batch,
-    BatchState,
-    checked_record_size,
-)
+from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
 from quorumlog.client.core.batches import Accumulator
-from quorumlog.client.core.metadata_cache import TopicView
+from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
 from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.core.partitioner import StickyPartition, partition_for_key
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.closing import close_all
+from quorumlog.client.io.closing import close_all, warn_unclosed
 from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.deliveries import Delivery
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import (
@@ -31,6 +29,8 @@ from quorumlog.client.settings import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
+log = logging.getLogger(__name__)
+
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
 
 
@@ -40,60 +40,6 @@ def check_timestamp(timestamp_ms: int) -> None:
         raise TypeError(f"timestamp_ms is an int, not {type(timestamp_ms).__name__}")
     if not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
         raise ValueError(f"timestamp_ms is {timestamp_ms}: not milliseconds since 1970")
-
-
-async def wait_until_done(batch: Batch) -> None:
-    """Wait until the batch is acknowledged or failed; a cancelled waiter leaves the batch alone."""
-    if batch.state is BatchState.DONE:
-        return
-    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def wake() -> None:
-        if not done.done():
-            done.set_result(None)
-
-    batch.on_done.append(wake)
-    await done
-
-
-class Delivery:
-    """The future of one record: `await` it, as often as you like, for its RecordMetadata.
-
-    Raises KafkaError if the record was not acknowledged; `error.definite` says whether it may
-    be in the log all the same. A delivery that nobody awaits costs nothing.
-    """
-
-    __slots__ = ("_batch", "_index", "_timestamp_ms")
-
-    def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
-        self._batch: Final = batch
-        self._index: Final = index
-        self._timestamp_ms: Final = timestamp_ms
-
-    def done(self) -> bool:
-        """Tell whether `result` has something to say."""
-        return self._batch.state is BatchState.DONE
-
-    def result(self) -> RecordMetadata:
-        """Return what `await` would. Raises KafkaError, or InvalidStateError if it is not done."""
-        batch = self._batch
-        if batch.state is not BatchState.DONE:
-            raise asyncio.InvalidStateError("the record is not acknowledged yet")
-        if batch.error is not None:  # a new one each time: a traceback belongs to one raise
-            error = batch.error
-            raise KafkaError(error.code, error.message, definite=error.definite)
-        offset = batch.base_offset
-        append_time_ms = batch.log_append_time_ms
-        return RecordMetadata(
-            *batch.topic_partition,
-            offset + self._index if offset >= 0 else -1,
-            append_time_ms if append_time_ms >= 0 else self._timestamp_ms,
-        )
-
-    def __await__(self) -> Generator[None, None, RecordMetadata]:
-        if self._batch.state is not BatchState.DONE:
-            yield from wait_until_done(self._batch).__await__()
-        return self.result()
 
 
 class _Topic:
@@ -116,6 +62,31 @@ class _Topic:
             self.sticky.give_up()
 
 
+def _refresh(topics: Mapping[str, _Topic], metadata: MetadataCache) -> None:
+    for name, topic in topics.items():
+        view = metadata.topics.get(name)
+        if view is not None:
+            topic.refresh(view)
+
+
+class _Room:
+    """Wakes the callers of `send` that wait for room in the buffer."""
+
+    def __init__(self) -> None:
+        self._made: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        """Wait until a batch has left the buffer."""
+        if self._made is None or self._made.done():
+            self._made = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._made)
+
+    def make(self) -> None:
+        """Note that a batch has left the buffer."""
+        if self._made is not None and not self._made.done():
+            self._made.set_result(None)
+
+
 class Producer:
     """Sends records, in batches, in order per partition.
 
@@ -131,9 +102,8 @@ class Producer:
         limit = min(self.settings.max_request_size, self.settings.buffer_memory)
         self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
         self._topics: Final[dict[str, _Topic]] = {}
-        self._flushes = 0
         self._owes_turn = False  # the event loop has had none since a batch began
-        self._room: asyncio.Future[None] | None = None
+        self._room: Final = _Room()
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
 
@@ -145,9 +115,10 @@ class Producer:
             raise RuntimeError("the producer is running already")
         cluster = Cluster(self.settings, auto_create_topics=True)
         await cluster.start()
-        cluster.on_change.append(self._refresh_topics)
+        # Nothing of it refers to this object: one that is dropped without `stop` is noticed.
+        cluster.on_change.append(partial(_refresh, self._topics, cluster.metadata))
         self._cluster = cluster
-        self._sender = Sender(cluster, self._accumulator, self._make_room)
+        self._sender = Sender(cluster, self._accumulator, self._room.make)
 
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
@@ -158,6 +129,7 @@ class Producer:
         sender, cluster = self._sender, self._cluster
         if sender is None or cluster is None:
             return
+        cluster.check_loop("Producer")
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await self.flush()
@@ -180,9 +152,24 @@ class Producer:
     ) -> None:
         await self.stop(timeout_ms=0 if exc_type is asyncio.CancelledError else None)
 
+    def __del__(self) -> None:
+        sender, cluster = getattr(self, "_sender", None), getattr(self, "_cluster", None)
+        if sender is None or cluster is None:
+            return
+        count = sum(len(batch.records) for batch in self._accumulator.incomplete())
+        loss = f"; {count} records are not delivered" if count else ""
+        if count:  # Python shows no ResourceWarning unless it is asked to
+            log.error(
+                "unclosed Producer %s: %d records are not delivered", self.settings.client_id, count
+            )
+        warn_unclosed(self, loss)
+        # They still get their chance, if the event loop lives long enough.
+        cluster.close_later(sender.flush, sender.close, cluster.close)
+
     def _running(self) -> tuple[Cluster, Sender]:
         if self._cluster is None or self._sender is None:
             raise RuntimeError("the producer is not running: use `async with`, or start()")
+        self._cluster.check_loop("Producer")
         return self._cluster, self._sender
 
     # --- sending ---------------------------------------------------------------------------------
@@ -253,18 +240,13 @@ class Producer:
     async def flush(self) -> None:
         """Send all that was put in line, now, and wait until it is acknowledged or failed."""
         _, sender = self._running()
-        self._flushes += 1
-        self._accumulator.flushing = True
-        try:
-            sender.wake()
-            for batch in self._accumulator.incomplete():
-                await wait_until_done(batch)
-        finally:
-            self._flushes -= 1
-            self._accumulator.flushing = self._flushes > 0
+        await sender.flush()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Return the topic's partitions. Raises KafkaError after `max_block_ms` without them."""
+        """Return the topic's partitions; like `send`, it creates the topic where brokers do that.
+
+        Raises KafkaError after `max_block_ms` without them.
+        """
         return list(range((await self._look_up(topic)).count))
 
     # --- what send needs -------------------------------------------------------------------------
@@ -277,13 +259,6 @@ class Producer:
             topic = self._topics[name] = _Topic(self.settings.batch_size)
         topic.refresh(view)
         return topic
-
-    def _refresh_topics(self) -> None:
-        if self._cluster is not None:
-            for name, topic in self._topics.items():
-                view = self._cluster.metadata.topics.get(name)
-                if view is not None:
-                    topic.refresh(view)
 
     def _partition(self, topic: _Topic, key: bytes | None, size: int) -> int:
         if key is not None:
@@ -312,9 +287,7 @@ class Producer:
             async with asyncio.timeout(self.settings.max_block_ms / 1000):
                 while self._accumulator.buffered_bytes + size > self.settings.buffer_memory:
                     sender.wake()  # nothing lingers any longer
-                    if self._room is None or self._room.done():
-                        self._room = asyncio.get_running_loop().create_future()
-                    await asyncio.shield(self._room)
+                    await self._room.wait()
         except TimeoutError:
             message = f"the buffer was full for {self.settings.max_block_ms} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
@@ -322,10 +295,6 @@ class Producer:
             self._accumulator.awaiting_room -= 1
         if self._sender is not sender:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
-
-    def _make_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
 
     def _too_large(self, size: int) -> KafkaError:
         name = "max_request_size"

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
+from quorumlog.client.unsupported_settings import why_unsupported
+
 Acks = Literal["all", 0, 1, -1]
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 OffsetReset = Literal["earliest", "latest", "none"]
@@ -18,6 +20,7 @@ BootstrapServers = str | Sequence[str]
 Address = tuple[str, int]
 
 INT32_MAX = 2**31 - 1
+PORT_MAX = 65_535
 _MAY_BE_NEGATIVE = frozenset({"acks"})
 _ABOVE_0 = frozenset(
     {
@@ -144,7 +147,10 @@ class ProducerOptions(CommonOptions, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSettings(CommonSettings):
-    """What a Consumer takes. Without `group_id` there is no subscribing and no committing."""
+    """What a Consumer takes. Without `group_id` there is no subscribing and no committing.
+
+    `allow_auto_create_topics` is False, so that a mistyped name is an error and not a topic.
+    """
 
     group_id: str | None = None
     group_instance_id: str | None = None
@@ -162,7 +168,9 @@ class ConsumerSettings(CommonSettings):
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     isolation_level: IsolationLevel = "read_uncommitted"
-    allow_auto_create_topics: bool = True
+    # DEVIATION: Kafka's default is true.
+    # docs/decisions/0039-reading-creates-no-topic.md
+    allow_auto_create_topics: bool = False
 
     def __post_init__(self) -> None:
         CommonSettings.__post_init__(self)
@@ -211,12 +219,15 @@ def build(
 ) -> Settings:
     """Make settings of keyword arguments.
 
-    Raises TypeError for an unknown name, with the nearest known one, or a value of another type;
-    ValueError for a value that cannot be.
+    Raises TypeError for an unknown name, with the nearest known one, for a setting of Kafka's that
+    is not supported yet, or for a value of another type; ValueError for a value that cannot be.
     """
     kinds = get_type_hints(cls)
     for name, value in options.items():
         if name not in kinds:
+            why = why_unsupported(name)
+            if why is not None:
+                raise TypeError(f"setting {name!r} is not supported yet: {why}")
             near = difflib.get_close_matches(name, list(kinds), n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"unknown setting {name!r}{hint}")
@@ -228,19 +239,36 @@ def build(
 
 
 def addresses(bootstrap_servers: BootstrapServers) -> list[Address]:
-    """Split "host:port,host:port", or a sequence of "host:port". Raises ValueError."""
+    """Split "host:port,host:port", or a sequence of "host:port".
+
+    Raises TypeError for what is neither, ValueError for an address that cannot be.
+    """
+    if isinstance(bootstrap_servers, Mapping):
+        raise TypeError(
+            "bootstrap_servers is 'host:port', and settings are keyword arguments:"
+            " Producer('host:port', client_id=...), not a dict of Kafka's names"
+        )
     texts = bootstrap_servers
     if isinstance(texts, str):
         texts = texts.split(",")
+    is_list = isinstance(texts, Sequence) and not isinstance(texts, bytes)
+    if not is_list or not all(isinstance(text, str) for text in texts):
+        kind = "'host:port,host:port' or a list of 'host:port'"
+        raise TypeError(f"bootstrap_servers is {kind}, not {bootstrap_servers!r}")
     found = [_address(text.strip()) for text in texts if text.strip()]
     _check(bool(found), "bootstrap_servers must name at least one host:port")
     return found
 
 
 def _address(text: str) -> Address:
+    scheme, separator, rest = text.rpartition("://")
+    if separator:
+        raise ValueError(f"bootstrap_servers: {text!r}: write {rest!r}, without '{scheme}://'")
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not host:
         raise ValueError(f"bootstrap_servers: {text!r} is not host:port")
+    if not 1 <= int(port) <= PORT_MAX:
+        raise ValueError(f"bootstrap_servers: {text!r}: a port is 1 to {PORT_MAX}")
     return host.strip("[]"), int(port)
 
 

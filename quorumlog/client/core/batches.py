@@ -21,6 +21,7 @@ INVALID_PRODUCER_EPOCH means that somebody else raised our epoch. What is in fli
 from a duplicate any more, so it fails; what was never sent goes out under a new producer id.
 """
 
+from collections.abc import Collection
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -347,6 +348,10 @@ class Accumulator:
     def incomplete(self) -> list[Batch]:
         """All batches that are not done."""
         return [batch for queue in self._active.values() for batch in queue.batches()]
+
+    def waiting_partitions(self) -> Collection[TopicPartition]:
+        """Return the partitions that have batches which are not done."""
+        return self._active.keys()
 
     def _fail(self, queue: PartitionQueue, batch: Batch, answer: Answer) -> None:
         where = f"{batch.topic_partition}: {answer.message}".removesuffix(": ")

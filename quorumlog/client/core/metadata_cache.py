@@ -38,13 +38,18 @@ class Node(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionView:
-    """One partition; `leader_id` is -1 while there is none."""
+    """One partition; `leader_id` is -1 while there is none.
+
+    `elr`, `last_known_elr` (KIP-966): None if the broker was not asked or does not tell.
+    """
 
     leader_id: int
     leader_epoch: int
     replicas: tuple[int, ...] = ()
     isr: tuple[int, ...] = ()
     offline: tuple[int, ...] = ()
+    elr: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -220,6 +220,7 @@ class Positions:
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
         """Take in the answer to a RESETTING partition's question."""
         if position.state is PositionState.RESETTING:
+            self._errors.pop(position.topic_partition, None)  # what was wrong is so no longer
             position.failures = 0
             position.place(offset, epoch)
             position.consumed = OffsetAndMetadata(offset, epoch)

@@ -6,21 +6,27 @@ answers: after `metadata_retry_backoff_ms` at first, so that a new leader is fou
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
+from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.leaders import Leader
-from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
+from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
 from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.io.closing import Close, begin_closing
 from quorumlog.client.io.links import Links
+from quorumlog.client.io.lookout import Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
-from quorumlog.client.settings import Address, CommonSettings, addresses
+from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.errors import UnencodableMessage
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -36,6 +42,12 @@ log = logging.getLogger(__name__)
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 QUIET_MS: Final = 1_000  # after that long without a wish for metadata, the next is met at once
 QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without waiting for others
+
+
+UNKNOWN_TOPIC_MS: Final = 3_000
+"""A topic that was just created is known to every broker by then; any other does not exist."""
+MESSAGE_MAX: Final = 200  # of an error that shows a whole request
+LOOK_AGAIN_MS: Final = 1_000  # for a topic that is needed, and may be created at any time
 
 
 class Purpose(Enum):
@@ -67,6 +79,9 @@ class Cluster:
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
+        self._awaited: Final[Counter[str]] = Counter()  # topics that callers of `topic` wait for
+        self.lookout: Final = Lookout(settings.client_id, self.metadata, self._why_failing)
+        self.lookout.topics.append(self._awaited.keys)
         self._wish: Final = asyncio.Event()
         self._updated: asyncio.Future[None] = self._loop.create_future()
         self._fruitless = 0  # updates in a row that brought no new leader
@@ -83,11 +98,11 @@ class Cluster:
                 while not self.metadata.nodes:
                     await self.next_update()
         except TimeoutError:
+            why = self._source.why_silent() or "bootstrap_servers are still being tried"
             await self.close()
-            where = ", ".join(
-                f"{host}:{port}" for host, port in addresses(self.settings.bootstrap_servers)
-            )
-            message = f"no broker answers at {where}"
+            limit = self.settings.socket_connection_setup_timeout_ms
+            setting = f"socket_connection_setup_timeout_ms={limit}"
+            message = f"no broker of bootstrap_servers answered within {setting}: {why}"
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True) from None
         except BaseException:
             await self.close()
@@ -103,6 +118,24 @@ class Cluster:
             await asyncio.gather(self._updates, return_exceptions=True)
         closings = [links.close() for links in self._links.values()]
         await asyncio.gather(self._source.close(), *closings)
+
+    def close_later(self, *closings: Close) -> None:
+        """Close what a dropped client left, if the event loop still runs. Any thread may call."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: so is all that it had
+            self._loop.call_soon_threadsafe(begin_closing, *closings)
+
+    def check_loop(self, client: str) -> None:
+        """Raise RuntimeError in another event loop than the one that the client was started on."""
+        try:
+            is_own = asyncio.get_running_loop() is self._loop
+        except RuntimeError:  # between two calls of run_until_complete
+            return
+        if not is_own:
+            message = (
+                f"this {client} was started on another event loop: a client belongs to the loop"
+                " (the asyncio.run) of its start(); make one there, or use quorumlog.client.sync"
+            )
+            raise RuntimeError(message)
 
     def now_ms(self) -> float:
         """Return milliseconds of the event loop's clock."""
@@ -150,7 +183,11 @@ class Cluster:
                 version = min(version, version_max)
             return await connection.send(request, version=version, timeout_ms=timeout_ms)
         except UnsupportedVersion as error:
-            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error), definite=True) from error
+            message = _unsupported(broker_id, connection, request)
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, message, definite=True) from error
+        except UnencodableMessage as error:
+            message = f"{_api(request)} cannot be written: {str(error)[:MESSAGE_MAX]}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, message, definite=True) from error
         except (ConnectionLost, RequestTimedOut) as error:
             self.request_update()
             is_timeout = isinstance(error, RequestTimedOut)
@@ -163,9 +200,21 @@ class Cluster:
         connection = await self._links[purpose].connect(node) if node is not None else None
         if connection is None:
             self.request_update()
-            message = f"broker {broker_id} cannot be reached"
+            why = self._why_unreachable(broker_id, purpose)
+            message = f"broker {broker_id} cannot be reached: {why}"
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True)
         return connection
+
+    def _why_unreachable(self, broker_id: int, purpose: Purpose = Purpose.CONTROL) -> str:
+        node = self.metadata.nodes.get(broker_id)
+        if node is None:
+            live = ", ".join(map(str, sorted(self.metadata.nodes)))
+            return f"it is not among the live brokers ({live})"
+        return self._links[purpose].why_failing(node)
+
+    def _why_failing(self, node: Node) -> str | None:
+        links = self._links[Purpose.DATA]
+        return links.why_failing(node) if links.is_failing(node) else None
 
     async def any_broker(self) -> int:
         """Return a broker that can be reached. Raises KafkaError (definite) if there is none."""
@@ -177,7 +226,9 @@ class Cluster:
             except KafkaError:
                 continue
             return broker_id
-        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "no broker answers", definite=True)
+        why = "; ".join(self._why_unreachable(broker_id) for broker_id in brokers)
+        message = f"no broker can be reached: {why}"
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True)
 
     # --- metadata --------------------------------------------------------------------------------
 
@@ -214,27 +265,41 @@ class Cluster:
             self._wanted |= missing
             self.request_update()
 
-    async def topic(self, name: str, timeout_ms: float) -> TopicView:
-        """Return the topic, with partitions.
+    async def topic(
+        self, name: str, timeout_ms: float, *, holding: Iterable[int] = ()
+    ) -> TopicView:
+        """Return the topic, with partitions, those of `holding` among them.
 
-        Raises KafkaError (definite: nothing was sent), and TypeError if `name` is no str.
+        Raises KafkaError (definite: nothing was sent): UNKNOWN_TOPIC_OR_PARTITION after
+        `UNKNOWN_TOPIC_MS`, unless asking creates the topic; and TypeError if `name` is no str.
         """
         self.want([name])
-        code = ErrorCode.REQUEST_TIMED_OUT
+        limit_ms = timeout_ms if self._auto_create else min(timeout_ms, UNKNOWN_TOPIC_MS)
+        missing = frozenset(holding)
+        view, began_ms = None, self.now_ms()
+        self._awaited[name] += 1
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while True:
                     view = self.metadata.topics.get(name)
                     if view is not None and view.partitions:
-                        return view
+                        missing -= view.partitions.keys()
+                        if not missing:
+                            return view
                     if view is not None and view.error_code != ErrorCode.NONE:
                         code = known(view.error_code)
                         if code not in RETRIABLE:
                             raise KafkaError(code, f"topic {name!r}", definite=True)
+                    if view is not None and self.now_ms() - began_ms >= limit_ms:
+                        break
                     await self.next_update()
         except TimeoutError:
-            message = f"no metadata of topic {name!r} within {timeout_ms:g} ms"
-            raise KafkaError(code, message, definite=True) from None
+            pass
+        finally:
+            self._awaited[name] -= 1
+            if not self._awaited[name]:
+                del self._awaited[name]
+        raise _absent(name, view, missing, self.now_ms() - began_ms)
 
     async def _keep_updated(self) -> None:
         try:
@@ -246,8 +311,11 @@ class Cluster:
 
     async def _until_wished(self) -> None:
         idle_since_ms = self.now_ms()
+        limit_ms = self.settings.metadata_max_age_ms
+        if may_appear(self.metadata, self.lookout.needed_topics()):
+            limit_ms = min(limit_ms, LOOK_AGAIN_MS)
         try:
-            async with asyncio.timeout(self.settings.metadata_max_age_ms / 1000):
+            async with asyncio.timeout(limit_ms / 1000):
                 await self._wish.wait()
         except TimeoutError:
             return
@@ -269,10 +337,44 @@ class Cluster:
             if response is not None:
                 changed = self.metadata.update(self.now_ms(), response)
             self._fruitless = 0 if changed else self._fruitless + 1
+            if self.metadata.nodes:  # before, `start` says what is wrong
+                why_silent = self._source.why_silent() if response is None else None
+                self.lookout.look(self.now_ms(), why_silent)
         finally:
             if not waiting.done():
                 waiting.set_result(None)
         self._changed()
+
+
+def _api(request: Request[Any]) -> str:
+    return type(request).__name__.removesuffix("Request")
+
+
+def _unsupported(broker_id: int, connection: KafkaConnection, request: Request[Any]) -> str:
+    theirs, ours = connection.api_versions.get(request.API_KEY), request.VERSIONS
+    if theirs is None:
+        return f"this cluster has no {_api(request)}: broker {broker_id} does not offer it"
+    return (
+        f"{_api(request)}: broker {broker_id} speaks versions {theirs.start} to {theirs.stop - 1},"
+        f" this client {ours.start} to {ours.stop - 1}"
+    )
+
+
+def _absent(
+    name: str, view: TopicView | None, missing: Iterable[int], waited_ms: float
+) -> KafkaError:
+    """Make the error for a topic, or partitions of it, that did not come."""
+    if view is not None and view.partitions:
+        indexes = ", ".join(map(str, sorted(missing)))
+        message = f"{name} has {len(view.partitions)} partitions, counted from 0: no {indexes}"
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message, definite=True)
+    message = f"no metadata of topic {name!r} within {waited_ms:.0f} ms"
+    code = ErrorCode.NONE if view is None else known(view.error_code)
+    if code == ErrorCode.NONE:
+        code = ErrorCode.REQUEST_TIMED_OUT
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        message += ": it does not exist"
+    return KafkaError(code, message, definite=True)
 
 
 def is_topic_name(name: str) -> bool:

@@ -6,11 +6,19 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from quorumlog.client.core.absences import Absences, Subject, listed
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.group_protocol import by_topic
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import DEFINITE, KafkaError, known
-from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster, Purpose, check
+from quorumlog.client.io.cluster import (
+    QUESTION_TIMEOUT_MS,
+    UNKNOWN_TOPIC_MS,
+    Cluster,
+    Purpose,
+    check,
+)
+from quorumlog.client.io.lookout import tell
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -69,6 +77,7 @@ class Coordinator:
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
         )
         self.broker_id: int | None = None
+        self._absences: Final = Absences()
 
     # --- finding it ------------------------------------------------------------------------------
 
@@ -78,15 +87,24 @@ class Coordinator:
         while True:
             try:
                 self.broker_id = await self._ask_where()
+                self._tell(None)
                 return
             except KafkaError as error:
                 if not error.retriable and error.code != ErrorCode.BROKER_NOT_AVAILABLE:
                     raise
+                self._tell(error)
                 log.debug("coordinator of %s: %s", self.group_id, error)
             failures += 1
             # Not for cryptography: it spreads retries.
             delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
             await asyncio.sleep(delay_ms / 1000)
+
+    def _tell(self, error: KafkaError | None) -> None:
+        """Log that the coordinator is missing for long, or that it is found again."""
+        causes: dict[Subject, str] = {}
+        if error is not None:
+            causes[f"the coordinator of group {self.group_id}"] = str(error)
+        tell(self._cluster.settings.client_id, self._absences.step(self._cluster.now_ms(), causes))
 
     async def _ask_where(self) -> int:
         request = FindCoordinatorRequest(
@@ -143,7 +161,10 @@ class Coordinator:
     async def commit(
         self, offsets: Offsets, member_id: str, generation_id: int, timeout_ms: float
     ) -> None:
-        """Commit, trying for `timeout_ms`. Raises KafkaError; definite if nothing was committed."""
+        """Commit, trying for `timeout_ms`. Raises KafkaError; definite if nothing was committed.
+
+        UNKNOWN_TOPIC_OR_PARTITION is believed after `UNKNOWN_TOPIC_MS`.
+        """
         topics = []
         for topic, partitions in by_topic(offsets).items():
             entries = [_entry(index, offsets[TopicPartition(topic, index)]) for index in partitions]
@@ -155,7 +176,8 @@ class Coordinator:
             group_instance_id=self._instance_id if member_id else None,
             topics=topics,
         )
-        deadline_ms = self._cluster.now_ms() + timeout_ms
+        began_ms = self._cluster.now_ms()
+        deadline_ms = began_ms + timeout_ms
         was_definite, failures = True, 0
         while True:
             error = await self._commit_in_time(request, deadline_ms)
@@ -165,7 +187,9 @@ class Coordinator:
             failures += 1
             # Not for cryptography: it spreads retries.
             delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
-            is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
+            is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            end_ms = min(deadline_ms, began_ms + UNKNOWN_TOPIC_MS) if is_unknown else deadline_ms
+            is_late = self._cluster.now_ms() + delay_ms >= end_ms
             if is_late or not (error.retriable or error.code in _MOVED):
                 raise KafkaError(error.code, error.message, definite=was_definite)
             if error.code in _MOVED:
@@ -187,12 +211,12 @@ class Coordinator:
             response = await self.send(request, version_max=NAMED_TOPICS_MAX)
         except KafkaError as error:
             return error
-        codes = {known(one.error_code) for topic in response.topics for one in topic.partitions}
-        errors = codes - {ErrorCode.NONE}
-        if not errors:
-            return None
-        worst = min(errors, key=lambda code: code in RETRIABLE)  # one that stays comes first
-        return KafkaError(worst, f"group {self.group_id}", definite=codes <= DEFINITE)
+        codes = {
+            TopicPartition(topic.name, one.partition_index): known(one.error_code)
+            for topic in response.topics
+            for one in topic.partitions
+        }
+        return commit_error(self.group_id, codes)
 
     async def committed(
         self, partitions: Collection[TopicPartition] | None, timeout_ms: float
@@ -237,6 +261,17 @@ class Coordinator:
             require_stable=self._require_stable,
         )
         return read_committed_offsets(await self.send(request, version_max=NAMED_TOPICS_MAX))
+
+
+def commit_error(group_id: str, codes: Mapping[TopicPartition, ErrorCode]) -> KafkaError | None:
+    """Return the worst of a commit's errors, None if there is none; definite if all failed so."""
+    failed = {name: code for name, code in codes.items() if code != ErrorCode.NONE}
+    if not failed:
+        return None
+    worst = min(failed.values(), key=lambda code: code in RETRIABLE)  # one that stays comes first
+    names = listed(name for name, code in failed.items() if code == worst)
+    message = f"group {group_id}: the offset of {names} is not committed"
+    return KafkaError(worst, message, definite={*codes.values()} <= DEFINITE)
 
 
 def read_committed_offsets(

@@ -81,7 +81,13 @@ class Fetcher:
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self._stalls: Final = Stalls(cluster)
+        self.missing_is_error = True
+        """Whether a partition that does not exist is for the user to hear of, as in `assign`."""
         cluster.on_change.append(self.wake)
+        cluster.lookout.partitions.append(self._needed)
+
+    def _needed(self) -> Collection[TopicPartition]:
+        return self._positions.by_partition.keys()
 
     def wake(self) -> None:
         """Look soon at what may be asked for; many calls make one look."""
@@ -93,6 +99,8 @@ class Fetcher:
         if self._is_closed:
             return
         now_ms = self._cluster.now_ms()
+        if self.missing_is_error:
+            self._report_missing(now_ms)
         looking = self._positions.waiting(now_ms, PositionState.LOOKING)
         if looking:
             self._start(looking, self._find_committed(looking))
@@ -145,6 +153,17 @@ class Fetcher:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(ended)
+
+    def _report_missing(self, now_ms: float) -> None:
+        """Tell the user of partitions that do not exist since `default_api_timeout_ms`."""
+        limit_ms = self._settings.default_api_timeout_ms
+        for name in self._cluster.lookout.missing_since(now_ms, limit_ms):
+            if name not in self._positions.by_partition:
+                continue  # any longer
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            message = f"{name} does not exist: no broker has known it for {limit_ms} ms"
+            self._positions.report(name, KafkaError(code, message, definite=True))
+            self._on_news()
 
     def _failed(self, positions: list[Position]) -> None:
         now_ms = self._cluster.now_ms()
@@ -286,6 +305,7 @@ class Fetcher:
         """Stop all requests."""
         self._is_closed = True
         self._cluster.on_change.remove(self.wake)
+        self._cluster.lookout.partitions.remove(self._needed)
         self._stalls.close()
         for handle in (self._soon, self._timer):
             if handle is not None:

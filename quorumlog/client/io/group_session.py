@@ -78,6 +78,10 @@ class GroupSession:
         self._timer: asyncio.TimerHandle | None = None
         self._performer: Final = self._loop.create_task(self._perform_all())
         cluster.on_change.append(self._handle_change)
+        cluster.lookout.topics.append(self._subscribed)
+
+    def _subscribed(self) -> tuple[str, ...]:
+        return self.membership.topics
 
     def post(self, event: Event) -> None:
         """Take in a fact now; its effects follow."""
@@ -286,6 +290,7 @@ class GroupSession:
     async def close(self) -> None:
         """Leave the group and stop. The reader is not told: it knows."""
         self._cluster.on_change.remove(self._handle_change)
+        self._cluster.lookout.topics.remove(self._subscribed)
         tasks = (self._performer, *self._requests)
         for task in tasks:
             task.cancel()

@@ -13,6 +13,7 @@ from typing import Final
 
 from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.io.causes import at
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
 
@@ -23,12 +24,13 @@ _OPEN_ERRORS: Final = (ConnectionLost, RequestTimedOut, TimeoutError)
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Link:
-    """`failures` in a row; 1 also after a connection broke."""
+    """`failures` in a row; 1 also after a connection broke. `cause`: of the last failed opening."""
 
     address: Address
     connection: KafkaConnection | None = None
     opening: asyncio.Task[None] | None = None
     failures: int = 0
+    cause: str = ""
     retry_at_ms: float = 0.0
 
 
@@ -71,6 +73,13 @@ class Links:
         link = self._links.get(node.broker_id)
         return link is not None and link.address == node.address and link.failures > 0
 
+    def why_failing(self, node: Node) -> str:
+        """Return the address, and why the last attempt to reach it failed, as far as is known."""
+        link = self._links.get(node.broker_id)
+        if link is None or link.address != node.address or not link.cause:
+            return f"{node.host}:{node.port}"
+        return link.cause
+
     def _link(self, node: Node) -> _Link:
         link = self._links.get(node.broker_id)
         if link is None or link.address != node.address:
@@ -89,16 +98,17 @@ class Links:
                 )
         except _OPEN_ERRORS as error:
             log.debug("broker %d at %s:%d: %r", broker_id, *link.address, error)
-            self._failed(link)
+            self._failed(link, at(link.address, error))
         else:
-            link.connection, link.failures = connection, 0
+            link.connection, link.failures, link.cause = connection, 0, ""
             connection.closed.add_done_callback(lambda _: self._lost(link, connection))
         finally:
             link.opening = None
         self._on_change()
 
-    def _failed(self, link: _Link) -> None:
+    def _failed(self, link: _Link, cause: str) -> None:
         link.failures += 1
+        link.cause = cause
         # Not for cryptography: it spreads reconnections.
         delay_ms = self._backoff.delay_ms(link.failures, random.random())  # noqa: S311
         link.retry_at_ms = self._loop.time() * 1000 + delay_ms

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from quorumlog.client.io.causes import at
 from quorumlog.client.settings import Address, CommonSettings, addresses
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
 from quorumlog.wire.io.connection import (
@@ -37,6 +38,11 @@ class MetadataSource:
         self._bootstrap: Final = addresses(settings.bootstrap_servers)
         self._address: Address | None = None
         self._connection: KafkaConnection | None = None
+        self._causes: dict[Address, str] = {}  # why each did not answer the last question
+
+    def why_silent(self) -> str:
+        """Return why no broker answered, "host:port: cause; ..."."""
+        return "; ".join(self._causes.values())
 
     async def ask(self, request: MetadataRequest) -> MetadataResponse | None:
         """Return an answer, or None if no broker gives one: each was asked once."""
@@ -47,9 +53,13 @@ class MetadataSource:
             except _NO_ANSWER as error:
                 log.debug("metadata from %s: %r", address, error)
                 await self.close()
-        for candidate in self._candidates(address):
+        candidates = self._candidates(address)
+        # A caller may give up while the first is tried: what is known of the others stays.
+        self._causes = {one: self._causes[one] for one in candidates if one in self._causes}
+        for candidate in candidates:
             response = await self._ask_at(candidate, request)
             if response is not None:
+                self._causes.clear()
                 return response
         return None
 
@@ -73,6 +83,7 @@ class MetadataSource:
                 response = await connection.send(request)
         except _NO_ANSWER as error:
             log.debug("no metadata from %s:%d: %r", *address, error)
+            self._causes[address] = at(address, error)
             if connection is not None:
                 await connection.close()
             return None

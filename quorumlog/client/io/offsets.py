@@ -54,8 +54,8 @@ async def list_offsets(
     """Ask until every partition has answered. Raises KafkaError (definite: it only reads)."""
     settings = cluster.settings
     backoff = Backoff(settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms)
-    for name in {topic_partition.topic for topic_partition in timestamps}:
-        await cluster.topic(name, timeout_ms)
+    for name, indexes in by_topic(timestamps).items():
+        await cluster.topic(name, timeout_ms, holding=indexes)
     found: Found = {}
     failures = 0
     try:

@@ -18,6 +18,7 @@ from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
+from quorumlog.client.io.deliveries import wait_until_done
 from quorumlog.client.io.stalls import Stalls
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.compression import Compression
@@ -66,9 +67,11 @@ class Sender:
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._identifying = False
+        self._flushes = 0
         self._is_closed = False
         self._stalls: Final = Stalls(cluster)
         cluster.on_change.append(self.wake)
+        cluster.lookout.partitions.append(accumulator.waiting_partitions)
 
     # --- what the accumulator asks (the Leaders protocol) -----------------------------------------
 
@@ -274,10 +277,23 @@ class Sender:
 
     # --- the end ----------------------------------------------------------------------------------
 
+    async def flush(self) -> None:
+        """Send all that was put in line, now, and wait until it is acknowledged or failed."""
+        self._flushes += 1
+        self._accumulator.flushing = True
+        try:
+            self.wake()
+            for batch in self._accumulator.incomplete():
+                await wait_until_done(batch)
+        finally:
+            self._flushes -= 1
+            self._accumulator.flushing = self._flushes > 0
+
     async def close(self) -> None:
         """Stop at once: what is not done fails."""
         self._is_closed = True
         self._cluster.on_change.remove(self.wake)
+        self._cluster.lookout.partitions.remove(self._accumulator.waiting_partitions)
         self._stalls.close()
         for handle in (self._soon, self._timer):
             if handle is not None:

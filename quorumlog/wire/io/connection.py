@@ -125,7 +125,8 @@ class KafkaConnection:
                 await connection._loop.create_connection(lambda: connection._protocol, host, port)
         except TimeoutError as error:
             raise RequestTimedOut(f"no connection to {host}:{port} in time") from error
-        except (OSError, ValueError, OverflowError) as error:  # a name or port that cannot be
+        # A name or port that cannot be; at the interpreter's exit no thread looks up names.
+        except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise ConnectionLost(f"{host}:{port}: {error}") from error
         try:
             await connection._learn_versions()

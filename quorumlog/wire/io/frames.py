@@ -191,7 +191,8 @@ class FrameProtocol(asyncio.BufferedProtocol):
             (size,) = _LENGTH.unpack_from(self._buffer, self._start)
             if not 0 <= size <= self._frame_max_bytes:
                 limit = self._frame_max_bytes
-                self.close(MalformedFrame(f"a frame of {size} bytes (the limit is {limit})"))
+                message = f"a frame of {size} bytes (the limit is {limit}){_other_protocol(size)}"
+                self.close(MalformedFrame(message))
                 return
             stop = start + size
             if stop > self._end:
@@ -221,3 +222,13 @@ class FrameProtocol(asyncio.BufferedProtocol):
         buffer[:received] = self._buffer[self._start : self._end]
         self._buffer, self._frames = buffer, buffer.toreadonly()
         self._start, self._end = 0, received
+
+
+def _other_protocol(size: int) -> str:
+    """Say so if an impossible length is how a message of another protocol begins."""
+    start = _LENGTH.pack(size)
+    if start == b"HTTP" or start.split(b" ")[0] in {b"GET", b"POST", b"PUT", b"HEAD"}:
+        return ": the peer speaks HTTP, not Kafka's protocol"
+    if start[0] in {0x15, 0x16} and start[1] == 0x03:  # an alert, a hello
+        return ": the peer speaks TLS, this side plain Kafka"
+    return ""

@@ -144,7 +144,10 @@ class FakeCluster:
             for number, (host, port) in self.addresses.items()
         ]
         topics = []
-        for name in [topic.name for topic in request.topics or ()]:
+        names = list(self.topics)
+        if request.topics is not None:
+            names = [topic.name for topic in request.topics]
+        for name in names:
             partitions = []
             for index in range(self.topics.get(name, 0)):
                 leader, epoch = self.leader(TopicPartition(name, index))

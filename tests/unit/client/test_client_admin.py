@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from quorumlog.client import Admin, KafkaError, NewTopic
-from quorumlog.client.admin import _check_all
+from quorumlog.client.admin.asker import check_all
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.unit.client.fake_cluster import fake_cluster
 
@@ -26,7 +26,7 @@ def test_an_error_is_definite_only_if_nothing_was_done(
     answers: dict[str, tuple[int, str]], complaint: str, definite: bool
 ) -> None:
     with pytest.raises(KafkaError, match=complaint) as caught:
-        _check_all(["a", "b"], answers)
+        check_all(["a", "b"], answers)
     assert caught.value.definite == definite
 
 

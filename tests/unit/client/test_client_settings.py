@@ -107,6 +107,40 @@ def test_idempotence_is_on_unless_acks_forbids_it() -> None:
 def test_bootstrap_servers() -> None:
     assert addresses("a:1, b:2") == [("a", 1), ("b", 2)]
     assert addresses(["[::1]:9092"]) == [("::1", 9092)]
-    for wrong in ("", "a", "a:b", ":1"):
+    for wrong in ("", "a", "a:b", ":1", "a:0", "a:65536"):
         with pytest.raises(ValueError, match="bootstrap_servers"):
             addresses(wrong)
+    with pytest.raises(ValueError, match="write 'h:1', without 'kafka://'"):
+        addresses("kafka://h:1")
+
+
+def test_what_is_no_address_says_how_settings_are_given() -> None:
+    settings: Any = {"bootstrap.servers": "h:1"}
+    with pytest.raises(TypeError, match="settings are keyword arguments"):
+        Producer(settings)
+    for wrong in (9092, None, b"h:1", ["h:1", 2]):
+        servers: Any = wrong
+        with pytest.raises(TypeError, match="bootstrap_servers is 'host:port,host:port' or a list"):
+            Admin(servers)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "reason"),
+    [
+        (Producer, "transactional_id", "there are no transactions"),
+        (Producer, "value_serializer", "keys and values are bytes"),
+        (Consumer, "key_deserializer", "keys and values are bytes"),
+        (Producer, "partitioner", "choose the partition in send"),
+        (Producer, "security_protocol", "plain TCP"),
+        (Admin, "sasl_mechanism", "plain TCP"),
+        (Admin, "ssl.keystore.location", "plain TCP"),
+        (Consumer, "group_protocol", "classic protocol only"),
+        (Consumer, "interceptor_classes", "no interceptors"),
+    ],
+)
+def test_a_setting_that_is_not_there_yet_is_no_mistyped_one(
+    kind: type[Admin | Consumer | Producer], name: str, reason: str
+) -> None:
+    options: dict[str, Any] = {name: "anything"}
+    with pytest.raises(TypeError, match=f"setting '{name}' is not supported yet: .*{reason}"):
+        kind("x:1", **options)

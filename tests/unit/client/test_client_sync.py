@@ -1,6 +1,7 @@
 """The clients without an event loop: interrupted, shared by threads, called where they must not."""
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quorumlog.client import RebalanceListener, TopicPartition
+from quorumlog.client import Admin, RebalanceListener, TopicPartition
 from quorumlog.client.settings import ConsumerOptions
-from quorumlog.client.sync import SyncConsumer, SyncProducer
+from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from tests.unit.client.fake_cluster import FakeCluster, fake_cluster
 from tests.unit.client.fake_group import GroupCluster, group_cluster
 
@@ -82,6 +83,21 @@ def test_iteration_commits_what_was_yielded(group: GroupCluster) -> None:
             if record.offset == 4:
                 break
     assert group.committed == 5
+
+
+def test_a_blocking_consumer_pauses_and_tells_what_it_reads(group: GroupCluster) -> None:
+    first = TopicPartition("t", 0)
+    with SyncConsumer(group.bootstrap, auto_offset_reset="earliest") as consumer:
+        assert consumer.partitions_for("t") == [0]
+        consumer.assign([first])
+        assert consumer.position(first) == 0
+        consumer.pause([first])
+        assert consumer.poll(1) == {}
+        consumer.resume([first])
+        assert first_values(consumer)[0] == b"0"
+        assert consumer.subscription() == frozenset()
+        assert consumer.assignment() == frozenset({first})
+        assert consumer.highwater(first) == 0  # as the fake broker answers
 
 
 def test_what_an_interrupted_poll_took_is_returned_by_the_next(
@@ -157,3 +173,9 @@ def test_a_client_that_cannot_start_leaves_no_thread() -> None:
     with pytest.raises(ValueError, match="is not host:port"):
         SyncProducer("nowhere")
     assert threads() == []
+
+
+def test_the_blocking_admin_has_every_method_of_the_other() -> None:
+    for name, method in inspect.getmembers(Admin, inspect.isfunction):
+        if not name.startswith("_") and name not in {"start", "stop"}:
+            assert inspect.signature(getattr(SyncAdmin, name)) == inspect.signature(method), name

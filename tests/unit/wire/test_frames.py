@@ -118,6 +118,23 @@ def test_an_impossible_length_closes(size: int) -> None:
     assert isinstance(error, MalformedFrame)
 
 
+@pytest.mark.parametrize(
+    ("start", "protocol_name"),
+    [
+        (b"HTTP", "HTTP"),
+        (b"GET ", "HTTP"),
+        (b"\x16\x03\x01\x02", "TLS"),
+        (b"\x15\x03\x03\x00", "TLS"),
+    ],
+)
+def test_a_length_that_is_another_protocol_is_called_so(start: bytes, protocol_name: str) -> None:
+    protocol = Recorder()
+    protocol.feed(start + b"the rest")
+    protocol.connection_lost(None)
+    (error,) = protocol.ended
+    assert f"the peer speaks {protocol_name}" in str(error)
+
+
 def test_paused_frames_wait_and_come_in_order() -> None:
     frames = [b"one", b"two", b"stop", b"three", b"stop", b"four"]
     protocol = Recorder(pause_at=b"stop")

@@ -1,0 +1,121 @@
+"""`quorumlog configs`: describe and alter the settings of topics and brokers."""
+
+from typing import Annotated, Any, Final, Literal
+
+import typer
+
+from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
+from quorumlog.cli.output import EXIT_USAGE, data, document, fail, parse_settings
+from quorumlog.cli.table import table
+from quorumlog.client import Admin
+
+app = typer.Typer(
+    help="Show and change settings of topics and brokers.",
+    no_args_is_help=True,
+    subcommand_metavar="COMMAND",
+)
+
+Kind = Annotated[
+    Literal["topic", "broker"], typer.Argument(metavar="topic|broker", help="What has them.")
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name, the broker's id.")]
+Changes = list[str] | None
+
+SOURCES: Final = {  # KIP-226
+    1: "topic",
+    2: "broker, dynamic",
+    3: "all brokers, dynamic",
+    4: "broker, at start",
+    5: "default",
+}
+
+
+@app.command()
+def describe(
+    kind: Kind,
+    name: Name,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Show all settings, and where each comes from.
+
+    \b
+    Examples:
+      quorumlog configs describe topic orders
+      quorumlog configs describe broker 1 --json
+    """
+    addresses = resolve(bootstrap, directory)
+
+    async def work() -> list[dict[str, Any]]:
+        async with Admin(addresses) as admin:
+            found = await admin.describe_configs(kind, name)
+        return [
+            {
+                "name": setting,
+                "value": None if one.is_sensitive else one.value,
+                "source": SOURCES.get(one.source, str(one.source)),
+                "read_only": one.is_read_only,
+                "sensitive": one.is_sensitive,
+            }
+            for setting, one in sorted(found.items())
+        ]
+
+    settings = run(work())
+    if json:
+        document({"kind": kind, "name": name, "configs": settings})
+        return
+    rows = [(one["name"], one["value"], one["source"]) for one in settings]
+    for line in table(("NAME", "VALUE", "FROM"), rows):
+        data(line)
+
+
+@app.command()
+def alter(
+    kind: Kind,
+    name: Name,
+    values: Annotated[
+        Changes, typer.Option("--set", metavar="NAME=VALUE", help="Set it. Repeatable.")
+    ] = None,
+    delete: Annotated[
+        Changes, typer.Option(metavar="NAME", help="Let it have its default again. Repeatable.")
+    ] = None,
+    append: Annotated[
+        Changes, typer.Option(metavar="NAME=VALUE", help="Add to a list. Repeatable.")
+    ] = None,
+    subtract: Annotated[
+        Changes, typer.Option(metavar="NAME=VALUE", help="Take from a list. Repeatable.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    directory: Dir = DEFAULT_DIR,
+    json: Json = False,
+) -> None:
+    """Change some settings; the others stay.
+
+    All of the changes are made, or none.
+
+    \b
+    Examples:
+      quorumlog configs alter topic orders --set retention.ms=3600000 --delete segment.ms
+      quorumlog configs alter topic orders --append cleanup.policy=compact
+    """
+    if not (values or delete or append or subtract):
+        fail("nothing to change: give --set, --delete, --append or --subtract", EXIT_USAGE)
+    changes: dict[str, Any] = {
+        "values": parse_settings(values or []),
+        "delete": delete or [],
+        "append": parse_settings(append or []),
+        "subtract": parse_settings(subtract or []),
+    }
+    addresses = resolve(bootstrap, directory)
+
+    async def work() -> None:
+        async with Admin(addresses) as admin:
+            await admin.alter_configs(kind, name, **changes)
+
+    run(work())
+    if json:
+        document({"kind": kind, "name": name, "altered": True})
+    else:
+        data(f"altered {kind} {name}")

@@ -1,0 +1,102 @@
+"""Where a reset puts a group: decided from what is committed and what the logs hold.
+
+A target outside of a log is moved to its nearest end, as Kafka's tool does. Refused: a partition
+whose log is not known, and a shift of one that the group has committed nothing for.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal, NamedTuple
+
+from quorumlog.client import TopicPartition
+
+Target = Literal["earliest", "latest", "offset", "shift", "time"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset:
+    """Where to go. `value`: the offset, the shift, or the time in ms; else not used."""
+
+    target: Target
+    value: int = 0
+
+
+class LogEnds(NamedTuple):
+    """The first offset of a log, and the next one to be written. `at_time`: -1 if none is later."""
+
+    earliest: int
+    latest: int
+    at_time: int = -1
+
+
+class Move(NamedTuple):
+    """`before` is None if nothing was committed."""
+
+    partition: TopicPartition
+    before: int | None
+    after: int
+
+
+def plan(
+    reset: Reset,
+    partitions: Iterable[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, LogEnds],
+) -> list[Move]:
+    """Return the move of every partition, in order. Raises ValueError."""
+    moves = []
+    for name in sorted(partitions):
+        if name not in ends:
+            raise ValueError(f"{name} does not exist")
+        before = committed.get(name)
+        after = _target(reset, name, before, ends[name])
+        moves.append(Move(name, before, min(max(after, ends[name].earliest), ends[name].latest)))
+    return moves
+
+
+def _target(reset: Reset, name: TopicPartition, before: int | None, ends: LogEnds) -> int:
+    match reset.target:
+        case "earliest":
+            return ends.earliest
+        case "latest":
+            return ends.latest
+        case "offset":
+            return reset.value
+        case "time":
+            return ends.latest if ends.at_time < 0 else ends.at_time
+        case "shift":
+            if before is None:
+                raise ValueError(f"nothing is committed for {name}: there is nothing to shift")
+            return before + reset.value
+
+
+def parse_datetime_ms(text: str) -> int:
+    """Read an ISO 8601 date and time, UTC unless it says otherwise, as ms. Raises ValueError."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no date like 2026-01-31T12:00:00") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def parse_topics(texts: Iterable[str]) -> dict[str, list[int] | None]:
+    """Read several of TOPIC or TOPIC:0,1,2; None stands for all partitions. Raises ValueError."""
+    topics: dict[str, list[int] | None] = {}
+    for text in texts:
+        topic, indexes = _parse_topic(text)
+        before = topics.get(topic, [])
+        both = None if before is None or indexes is None else sorted({*before, *indexes})
+        topics[topic] = both
+    return topics
+
+
+def _parse_topic(text: str) -> tuple[str, list[int] | None]:
+    topic, colon, indexes = text.partition(":")
+    if not colon:
+        return topic, None
+    if not all(index.isdecimal() for index in indexes.split(",")):
+        raise ValueError(f"{text!r}: write it as TOPIC or TOPIC:0,1,2")
+    return topic, [int(index) for index in indexes.split(",")]

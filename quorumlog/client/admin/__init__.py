@@ -1,0 +1,22 @@
+"""The asynchronous administrator, by subject: topics, records, configuration, cluster, groups.
+
+A subject, with its messages, is loaded when it is first needed: most programs need one or two.
+"""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from quorumlog.client.admin import cluster, configs, groups, records, topics
+from quorumlog.client.admin.admin import Admin
+
+__all__ = ["Admin", "cluster", "configs", "groups", "records", "topics"]
+
+_SUBJECTS: Final = frozenset(__all__) - {"Admin"}
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name not in _SUBJECTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module(f"{__name__}.{name}")

@@ -1,0 +1,267 @@
+"""The administrator: what can be asked and changed, on one page. How is told by subject."""
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self, Unpack
+
+from quorumlog.client import admin as subjects
+from quorumlog.client import descriptions as about
+from quorumlog.client.admin.asker import Asker
+from quorumlog.client.admin.choices import ConfigText, Election, OffsetSpec, ResourceKind
+from quorumlog.client.checks import checked_names
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.closing import warn_unclosed
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.records import OffsetAndMetadata, OffsetAndTimestamp
+from quorumlog.client.settings import (
+    AdminOptions,
+    AdminSettings,
+    BootstrapServers,
+    IsolationLevel,
+    build,
+)
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Request, ResponseT
+
+_NOTHING: Final[Mapping[str, ConfigText]] = {}
+
+
+class Admin:
+    """Administers a cluster: `async with Admin("host:port") as admin: ...`.
+
+    The keyword arguments are those of AdminSettings. Every method raises KafkaError, with
+    UNSUPPORTED_VERSION (definite) if the cluster has no such request, and TypeError or ValueError
+    for arguments that cannot be. A question is asked until `default_api_timeout_ms` has passed, a
+    change only while it is certain that nothing was done.
+    """
+
+    def __init__(
+        self, bootstrap_servers: BootstrapServers, **options: Unpack[AdminOptions]
+    ) -> None:
+        self.settings: Final = build(AdminSettings, bootstrap_servers, options)
+        self._asker: Asker | None = None
+
+    async def start(self) -> None:
+        """Find the cluster. Raises KafkaError (definite) if no broker answers."""
+        if self._asker is not None:
+            raise RuntimeError("the admin is running already")
+        cluster = Cluster(self.settings)
+        await cluster.start()
+        self._asker = Asker(cluster, self.settings)
+
+    async def stop(self) -> None:
+        """Close the connections."""
+        if self._asker is not None:
+            self._asker.cluster.check_loop("Admin")
+            asker, self._asker = self._asker, None
+            await asker.cluster.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    def __del__(self) -> None:
+        asker = getattr(self, "_asker", None)
+        if asker is not None:
+            warn_unclosed(self, "")
+            asker.cluster.close_later(asker.cluster.close)
+
+    def _running(self) -> Asker:
+        if self._asker is None:
+            raise RuntimeError("the admin is not running: use `async with`, or start()")
+        self._asker.cluster.check_loop("Admin")
+        return self._asker
+
+    async def request(
+        self,
+        request: Request[ResponseT],
+        *,
+        broker_id: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> ResponseT:
+        """Send any request, once, to one broker (None: any), and return its answer unchecked."""
+        return await self._running().request(request, broker_id=broker_id, timeout_ms=timeout_ms)
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, topics: Iterable[about.NewTopic], *, validate_only: bool = False
+    ) -> None:
+        """Create topics. Raises the first topic's error, definite if none was created."""
+        await subjects.topics.create(self._running(), topics, validate_only=validate_only)
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics. Raises the first topic's error, definite if none was deleted."""
+        await subjects.topics.delete(self._running(), names)
+
+    async def create_partitions(
+        self, counts: Mapping[str, int | about.NewPartitions], *, validate_only: bool = False
+    ) -> None:
+        """Grow topics to that many partitions in total. Keys may then map to other partitions.
+
+        Raises the first topic's error (INVALID_PARTITIONS, ...), definite if none has grown.
+        """
+        await subjects.topics.grow(self._running(), counts, validate_only=validate_only)
+
+    async def list_topics(self, *, include_internal: bool = False) -> list[str]:
+        """Return the names of all topics, sorted."""
+        found = (await subjects.topics.metadata(self._running(), None)).topics
+        names = (one.name for one in found if include_internal or not one.is_internal)
+        return sorted(name for name in names if name)
+
+    async def describe_topics(
+        self, names: Iterable[str] | None = None
+    ) -> dict[str, about.TopicDescription]:
+        """Describe topics, None: all. UNKNOWN_TOPIC_OR_PARTITION for one that is not there.
+
+        Those that are named are described with their ELR, if the cluster tells it (KIP-966).
+        """
+        return await subjects.topics.describe(self._running(), names)
+
+    async def elect_leaders(
+        self, partitions: Iterable[TopicPartition] | None = None, election: Election = "preferred"
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Make the preferred replicas lead again (None: of all partitions), or any replica.
+
+        Returns None for each partition that has a new leader, else why not: ELECTION_NOT_NEEDED,
+        PREFERRED_LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION. Source: KIP-460.
+        """
+        return await subjects.topics.elect(self._running(), partitions, election)
+
+    # --- records ---------------------------------------------------------------------------------
+
+    async def list_offsets(
+        self,
+        specs: Mapping[TopicPartition, OffsetSpec | int],
+        isolation_level: IsolationLevel = "read_uncommitted",
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Return the offset at the start, the end or a time (ms) of each partition.
+
+        The offset is -1 if no record is that young.
+        """
+        return await subjects.records.offsets(self._running(), specs, isolation_level)
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records below these offsets (-1: below the high watermark).
+
+        Returns each partition's first offset that is left. Raises OFFSET_OUT_OF_RANGE and others;
+        definite if nothing was deleted. Source: KIP-107.
+        """
+        return await subjects.records.delete(self._running(), before)
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, tuple[about.ProducerStateDescription, ...]]:
+        """Return which idempotent producers each partition's leader remembers (KIP-664)."""
+        return await subjects.records.producers(self._running(), partitions)
+
+    # --- configuration ---------------------------------------------------------------------------
+
+    async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, about.ConfigValue]:
+        """Return the settings of a topic (by name) or broker (by id, as text)."""
+        return await subjects.configs.describe(self._running(), kind, name)
+
+    async def alter_configs(
+        self,
+        kind: ResourceKind,
+        name: str,
+        values: Mapping[str, ConfigText] = _NOTHING,
+        *,
+        delete: Iterable[str] = (),
+        append: Mapping[str, ConfigText] = _NOTHING,
+        subtract: Mapping[str, ConfigText] = _NOTHING,
+        validate_only: bool = False,
+    ) -> None:
+        """Change single settings, leave the others (KIP-339): all of the changes, or none.
+
+        `values` are set; those of `delete` fall back to their defaults; what is in `append` is
+        added to settings that are lists, what is in `subtract` taken from them.
+        Raises INVALID_CONFIG and others.
+        """
+        await subjects.configs.alter(
+            self._running(),
+            kind,
+            name,
+            values=values,
+            delete=delete,
+            append=append,
+            subtract=subtract,
+            validate_only=validate_only,
+        )
+
+    async def list_config_resources(
+        self, kinds: Iterable[str] | None = None
+    ) -> list[about.ConfigResource]:
+        """Return what has settings, None: of every kind; sorted (KIP-1142)."""
+        return await subjects.configs.list_resources(self._running(), kinds)
+
+    # --- the cluster -----------------------------------------------------------------------------
+
+    async def describe_cluster(self) -> about.ClusterDescription:
+        """Describe the cluster as one broker sees it now."""
+        return await subjects.cluster.describe(self._running())
+
+    async def describe_quorum(self) -> about.QuorumDescription:
+        """Describe the metadata quorum as its leader sees it (KIP-595)."""
+        return await subjects.cluster.quorum(self._running())
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None
+    ) -> dict[int, dict[str, about.LogDirDescription]]:
+        """Return the log directories of brokers (None: of all), by path, with every log's size."""
+        return await subjects.cluster.log_dirs(self._running(), brokers)
+
+    # --- groups ----------------------------------------------------------------------------------
+
+    async def list_consumer_groups(self) -> list[about.GroupListing]:
+        """Ask every broker for the groups that it coordinates; sorted by name."""
+        return await subjects.groups.list_all(self._running())
+
+    async def describe_consumer_groups(
+        self, group_ids: Iterable[str]
+    ) -> dict[str, about.GroupDescription]:
+        """Describe classic groups; one that does not exist is described as "Dead"."""
+        asker = self._running()
+        names = checked_names(group_ids)
+        return {group_id: await subjects.groups.describe(asker, group_id) for group_id in names}
+
+    async def list_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what a group has committed, None: for all its partitions."""
+        return await subjects.groups.offsets(self._running(), group_id, partitions)
+
+    async def alter_consumer_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]
+    ) -> None:
+        """Commit offsets in the name of a group without members, also of one that is new.
+
+        Raises UNKNOWN_MEMBER_ID if the group has members.
+        """
+        await subjects.groups.alter_offsets(self._running(), group_id, offsets)
+
+    async def delete_consumer_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Forget what a group has committed for these partitions (KIP-496).
+
+        Raises GROUP_SUBSCRIBED_TO_TOPIC if a member reads the topic, GROUP_ID_NOT_FOUND.
+        """
+        await subjects.groups.delete_offsets(self._running(), group_id, partitions)
+
+    async def delete_consumer_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups without members, with their offsets. Raises NON_EMPTY_GROUP and others.
+
+        One after the other; an error is definite if none was deleted.
+        """
+        await subjects.groups.delete(self._running(), group_ids)

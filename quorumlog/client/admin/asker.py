@@ -1,0 +1,174 @@
+"""How an administrator asks: any broker, one broker, the leaders of partitions; and how often.
+
+A call is repeated until `default_api_timeout_ms` has passed, as long as trying again is harmless: a
+question always, a change only while it is certain that nothing was done.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, TypeVar
+
+from quorumlog.client.core.absences import listed
+from quorumlog.client.core.backoff import Backoff
+from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.settings import AdminSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Request, ResponseT
+
+Result = TypeVar("Result")
+Answers = Mapping[TopicPartition, Result | KafkaError]
+
+LEFT_OUT: Final = "left out of the answer"
+
+
+class Asker:
+    """One administrator's way to the cluster, from its `start` to its `stop`."""
+
+    def __init__(self, cluster: Cluster, settings: AdminSettings) -> None:
+        self.cluster: Final = cluster
+        self.settings: Final = settings
+        self._backoff: Final = Backoff(
+            settings.metadata_retry_backoff_ms, settings.retry_backoff_max_ms
+        )
+
+    async def request(
+        self,
+        request: Request[ResponseT],
+        *,
+        broker_id: int | None = None,
+        timeout_ms: float | None = None,
+    ) -> ResponseT:
+        """Send any request, once, to one broker (None: any), and return its answer unchecked.
+
+        Raises KafkaError: BROKER_ID_NOT_REGISTERED at once if there is no such broker.
+        """
+        if broker_id is None:
+            broker_id = await self.cluster.any_broker()
+        else:
+            await self._check_broker(broker_id)
+        return await self.cluster.send(broker_id, request, timeout_ms=timeout_ms)
+
+    async def _check_broker(self, broker_id: int) -> None:
+        if broker_id not in self.cluster.metadata.nodes:
+            await self.cluster.next_update()  # it may have come since
+        nodes = self.cluster.metadata.nodes
+        if broker_id not in nodes:
+            message = f"broker {broker_id} is not among the live ones: {listed(map(str, nodes))}"
+            raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message, definite=True)
+
+    async def retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
+        """Repeat `attempt` while that is harmless: not a change that may have been made."""
+        deadline_ms = self._deadline_ms()
+        failures, last = 0, ""
+        while True:
+            try:
+                async with asyncio.timeout(max(deadline_ms - self.cluster.now_ms(), 0) / 1000):
+                    return await attempt()
+            except TimeoutError:
+                raise self._timed_out(last, definite=not changes) from None
+            except KafkaError as error:
+                failures += 1
+                delay_ms = self._delay_ms(failures)
+                is_passing = error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
+                is_late = self.cluster.now_ms() + delay_ms >= deadline_ms
+                if not is_passing or is_late or (changes and not error.definite):
+                    raise
+                last = f"; before: {error}"
+                await asyncio.sleep(delay_ms / 1000)
+
+    async def ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Awaitable[Answers[Result]]],
+        *,
+        changes: bool,
+    ) -> dict[TopicPartition, Result]:
+        """Ask the leader of each partition, until each has answered. Repeating must be harmless.
+
+        `ask(broker_id, partitions)` returns a result or an error for each. Raises the first error
+        that stays, or the last one that did not pass in time; definite if nothing was changed.
+        """
+        wanted = list(partitions)
+        for name, indexes in by_topic(wanted).items():
+            timeout_ms = self.settings.default_api_timeout_ms
+            await self.cluster.topic(name, timeout_ms, holding=indexes)
+        found: dict[TopicPartition, Result] = {}
+        deadline_ms, failures = self._deadline_ms(), 0
+        may_have_changed = False
+        while True:
+            missing = [name for name in wanted if name not in found]
+            errors = await self._ask_leaders_once(missing, ask, found)
+            if not errors:
+                return found
+            may_have_changed = may_have_changed or any(not one.definite for one in errors)
+            failures += 1
+            delay_ms = self._delay_ms(failures)
+            staying = [one for one in errors if not _is_passing(one)]
+            if staying or self.cluster.now_ms() + delay_ms >= deadline_ms:
+                error = (staying or errors)[0]
+                is_definite = not changes or not (found or may_have_changed)
+                raise KafkaError(error.code, error.message, definite=is_definite)
+            self.cluster.request_update()
+            await asyncio.sleep(delay_ms / 1000)
+
+    async def _ask_leaders_once(
+        self,
+        partitions: list[TopicPartition],
+        ask: Callable[[int, list[TopicPartition]], Awaitable[Answers[Result]]],
+        found: dict[TopicPartition, Result],
+    ) -> list[KafkaError]:
+        """Add to `found`; return what went wrong elsewhere."""
+        errors: list[KafkaError] = []
+        by_leader: dict[int, list[TopicPartition]] = {}
+        for name in partitions:
+            leader = self.cluster.metadata.leader(name)
+            if leader is None:
+                code = ErrorCode.LEADER_NOT_AVAILABLE
+                errors.append(KafkaError(code, str(name), definite=True))
+            else:
+                by_leader.setdefault(leader.broker_id, []).append(name)
+        asks = [ask(broker_id, part) for broker_id, part in by_leader.items()]
+        for part, answers in zip(
+            by_leader.values(), await asyncio.gather(*asks, return_exceptions=True), strict=True
+        ):
+            if isinstance(answers, KafkaError):
+                errors.append(answers)
+                continue
+            if isinstance(answers, BaseException):
+                raise answers
+            for name in part:
+                answer = answers.get(name, KafkaError(-1, f"{name}: {LEFT_OUT}", definite=False))
+                if isinstance(answer, KafkaError):
+                    errors.append(answer)
+                else:
+                    found[name] = answer
+        return errors
+
+    def _deadline_ms(self) -> float:
+        return self.cluster.now_ms() + self.settings.default_api_timeout_ms
+
+    def _delay_ms(self, failures: int) -> float:
+        # Not for cryptography: it spreads retries.
+        return self._backoff.delay_ms(failures, random.random())  # noqa: S311
+
+    def _timed_out(self, last: str, *, definite: bool) -> KafkaError:
+        message = f"no answer within {self.settings.default_api_timeout_ms} ms{last}"
+        return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=definite)
+
+
+def _is_passing(error: KafkaError) -> bool:
+    return error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
+
+
+def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:
+    """Raise the first error of (code, message) by name; definite if nothing at all was done."""
+    missing = int(ErrorCode.UNKNOWN_SERVER_ERROR), LEFT_OUT
+    found = {name: answers.get(name, missing) for name in names}
+    is_definite = all(known(code) in DEFINITE for code, _ in found.values())
+    for name, (code, message) in found.items():
+        if code != ErrorCode.NONE:
+            raise KafkaError(code, f"{name}: {message}".removesuffix(": "), definite=is_definite)

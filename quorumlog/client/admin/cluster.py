@@ -1,0 +1,103 @@
+"""The cluster itself: brokers, the metadata quorum, the directories of the logs."""
+
+import asyncio
+from collections.abc import Iterable
+
+from quorumlog.client import descriptions as about
+from quorumlog.client.admin import topics
+from quorumlog.client.admin.asker import Asker
+from quorumlog.client.core.metadata_cache import MetadataCache
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.cluster import check
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages import describe_quorum as describe_quorum_
+from quorumlog.wire.codec.messages.describe_log_dirs import (
+    DescribeLogDirsRequest,
+    DescribeLogDirsResult,
+)
+
+METADATA_TOPIC = "__cluster_metadata"
+
+
+async def describe(asker: Asker) -> about.ClusterDescription:
+    """See Admin.describe_cluster."""
+    view = MetadataCache()
+    view.update(0, await topics.metadata(asker, ()))
+    return about.ClusterDescription(
+        cluster_id=view.cluster_id, controller_id=view.controller_id, nodes=view.nodes
+    )
+
+
+async def quorum(asker: Asker) -> about.QuorumDescription:
+    """See Admin.describe_quorum."""
+    wanted = describe_quorum_.RequestTopicData(
+        topic_name=METADATA_TOPIC,
+        partitions=[describe_quorum_.RequestPartitionData(partition_index=0)],
+    )
+    request = describe_quorum_.DescribeQuorumRequest(topics=[wanted])
+
+    async def attempt() -> about.QuorumDescription:
+        response = await asker.request(request)
+        check(response.error_code, response.error_message or "DescribeQuorum")
+        for topic in response.topics:
+            for one in topic.partitions:
+                check(one.error_code, one.error_message or "DescribeQuorum")
+                return about.QuorumDescription(
+                    leader_id=one.leader_id,
+                    leader_epoch=one.leader_epoch,
+                    high_watermark=one.high_watermark,
+                    voters=tuple(_replica(replica) for replica in one.current_voters),
+                    observers=tuple(_replica(replica) for replica in one.observers),
+                )
+        message = "DescribeQuorum: the answer is empty"
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=True)
+
+    return await asker.retry(attempt, changes=False)
+
+
+def _replica(state: describe_quorum_.ReplicaState) -> about.QuorumReplica:
+    return about.QuorumReplica(
+        replica_id=state.replica_id,
+        directory_id=state.replica_directory_id,
+        log_end_offset=state.log_end_offset,
+        last_fetch_timestamp_ms=state.last_fetch_timestamp,
+        last_caught_up_timestamp_ms=state.last_caught_up_timestamp,
+    )
+
+
+async def log_dirs(
+    asker: Asker, brokers: Iterable[int] | None
+) -> dict[int, dict[str, about.LogDirDescription]]:
+    """See Admin.describe_log_dirs."""
+    wanted = sorted((await describe(asker)).nodes) if brokers is None else list(brokers)
+    found = await asyncio.gather(*(_log_dirs_of(asker, broker_id) for broker_id in wanted))
+    return dict(zip(wanted, found, strict=True))
+
+
+async def _log_dirs_of(asker: Asker, broker_id: int) -> dict[str, about.LogDirDescription]:
+    request = DescribeLogDirsRequest(topics=None)  # all of them
+
+    async def attempt() -> dict[str, about.LogDirDescription]:
+        response = await asker.request(request, broker_id=broker_id)
+        check(response.error_code, f"DescribeLogDirs of broker {broker_id}")
+        return {one.log_dir: _log_dir(one) for one in response.results}
+
+    return await asker.retry(attempt, changes=False)
+
+
+def _log_dir(one: DescribeLogDirsResult) -> about.LogDirDescription:
+    return about.LogDirDescription(
+        error_code=one.error_code,
+        total_bytes=one.total_bytes,
+        usable_bytes=one.usable_bytes,
+        replicas={
+            TopicPartition(topic.name, partition.partition_index): about.ReplicaSize(
+                size_bytes=partition.partition_size,
+                offset_lag=partition.offset_lag,
+                is_future=partition.is_future_key,
+            )
+            for topic in one.topics
+            for partition in topic.partitions
+        },
+    )

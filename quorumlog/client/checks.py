@@ -1,0 +1,92 @@
+"""What a caller hands over, checked before anything is done with it: wrong types and numbers."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from quorumlog.client.records import OffsetAndMetadata
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+INT64_MAX: Final = 2**63 - 1
+EARLIEST_MEANING: Final = -3  # the least time with a meaning of its own (KIP-734)
+
+
+def checked_names(names: Iterable[str], what: str = "names") -> list[str]:
+    """Take a list of names; one alone would be taken for its letters. Raises TypeError."""
+    if isinstance(names, str):
+        raise TypeError(f"a list of {what} is wanted: [{names!r}]")
+    listed = list(_iterable(names, f"a list of {what}"))
+    for name in listed:
+        if not isinstance(name, str):
+            raise TypeError(f"a list of {what} is wanted, each a str, not {name!r}")
+    return listed
+
+
+def checked_partition(partition: TopicPartition) -> TopicPartition:
+    """Raise TypeError unless it is a TopicPartition of a str and an int; ValueError below 0."""
+    if not isinstance(partition, TopicPartition):
+        raise TypeError(f"a TopicPartition is wanted, not {partition!r}")
+    if not isinstance(partition.topic, str) or not _is_int(partition.partition):
+        raise TypeError(f"a TopicPartition is a str and an int, not {tuple(partition)!r}")
+    if partition.partition < 0:
+        raise ValueError(f"a partition is not negative: {partition.partition}")
+    return partition
+
+
+def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Take a list of TopicPartitions, each once, in order. Raises TypeError or ValueError."""
+    if isinstance(partitions, TopicPartition):
+        raise TypeError(f"a list of TopicPartitions is wanted: [{partitions!r}]")
+    listed = _iterable(partitions, "a list of TopicPartitions")
+    return list(dict.fromkeys(checked_partition(one) for one in listed))
+
+
+def checked_offset(offset: int) -> int:
+    """Raise TypeError or ValueError unless a record may have that offset."""
+    if not _is_int(offset):
+        raise TypeError(f"an offset is an int, not {offset!r}")
+    if not 0 <= offset <= INT64_MAX:
+        raise ValueError(f"an offset is 0 to 2**63 - 1: {offset}")
+    return offset
+
+
+def checked_places(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Take the offsets of a commit. Raises TypeError or ValueError."""
+    places = {}
+    for partition, place in _mapping(offsets, "offsets").items():
+        if not isinstance(place, OffsetAndMetadata):
+            place = OffsetAndMetadata(place)  # noqa: PLW2901 - the same place, spelt out
+        offset, leader_epoch, metadata = place
+        checked_offset(offset)
+        if not _is_int(leader_epoch) or not isinstance(metadata, str):
+            raise TypeError(f"{place!r}: leader_epoch is an int, metadata a str")
+        places[checked_partition(partition)] = place
+    return places
+
+
+def checked_timestamps(timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Take the times (ms) of a lookup. Raises TypeError or ValueError."""
+    for partition, timestamp_ms in _mapping(timestamps, "times in ms").items():
+        checked_partition(partition)
+        if not _is_int(timestamp_ms):
+            raise TypeError(f"{partition}: a time is an int of milliseconds, not {timestamp_ms!r}")
+        if not EARLIEST_MEANING <= timestamp_ms <= INT64_MAX:
+            raise ValueError(f"{partition}: a time is milliseconds since 1970: {timestamp_ms}")
+    return dict(timestamps)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _iterable(value: Any, what: str) -> Iterable[Any]:
+    if not isinstance(value, Iterable):
+        raise TypeError(f"{what} is wanted, not {value!r}")
+    return value
+
+
+def _mapping(value: Any, what: str) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"a dict of TopicPartition to {what} is wanted, not {value!r}")
+    return value

@@ -1,0 +1,148 @@
+"""What a client needs and the cluster does not have, and when to say so.
+
+A failover takes a moment, and is not worth a word. What lasts longer is said once, with its cause,
+then again every minute while it lasts, and once when it is over.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from quorumlog.client.core.metadata_cache import MetadataCache
+from quorumlog.client.errors import known
+from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+PATIENCE_MS: Final = 3_000
+REPEAT_MS: Final = 60_000
+GAP_MS: Final = 10_000
+"""If nobody looked for that long, what was absent then need not have been since."""
+NAMED_MAX: Final = 5
+
+Subject = TopicPartition | str
+"""A partition, or what else is missing, in words."""
+CLUSTER: Final = "the cluster"
+
+
+@dataclass(slots=True)
+class _Absence:
+    since_ms: float
+    told_ms: float | None = None
+
+
+class News(NamedTuple):
+    """What to log. `is_over`: it is there again."""
+
+    text: str
+    is_over: bool
+
+
+class Absences:
+    """What is absent now, since when, and what was said of it. Bounded by what is needed."""
+
+    def __init__(self) -> None:
+        self._absent: dict[Subject, _Absence] = {}
+        self._looked_ms = float("-inf")
+
+    def step(self, now_ms: float, causes: Mapping[Subject, str]) -> list[News]:
+        """Take in everything that is absent now, each with its cause; return what to say."""
+        if now_ms - self._looked_ms > GAP_MS:
+            for absence in self._absent.values():
+                absence.since_ms = now_ms
+        self._looked_ms = now_ms
+        gone = [name for name in self._absent if name not in causes]
+        ended = {name: self._absent.pop(name) for name in gone}
+        over = [name for name, absence in ended.items() if absence.told_ms is not None]
+        for name in causes:
+            self._absent.setdefault(name, _Absence(now_ms))
+        news = [News(f"{listed(over)}: found", is_over=True)] if over else []
+        by_cause: dict[str, list[Subject]] = {}
+        for name, cause in causes.items():
+            by_cause.setdefault(cause, []).append(name)
+        for cause, names in by_cause.items():
+            news += self._due(now_ms, cause, names)
+        return news
+
+    def _due(self, now_ms: float, cause: str, names: list[Subject]) -> list[News]:
+        lasting = [one for one in names if now_ms - self._absent[one].since_ms >= PATIENCE_MS]
+        told = [self._absent[name].told_ms for name in lasting]
+        if not any(ms is None or now_ms - ms >= REPEAT_MS for ms in told):
+            return []
+        for name in lasting:
+            self._absent[name].told_ms = now_ms
+        seconds = (now_ms - min(self._absent[name].since_ms for name in lasting)) / 1000
+        return [News(f"{listed(lasting)}: {cause} (for {seconds:.0f} s)", is_over=False)]
+
+    def lasting(self, now_ms: float, duration_ms: float) -> list[Subject]:
+        """List what is absent since `duration_ms` or longer."""
+        return [name for name, one in self._absent.items() if now_ms - one.since_ms >= duration_ms]
+
+    def begin_anew(self, now_ms: float, subject: Subject) -> None:
+        """Count the absence of `subject` from now on."""
+        if subject in self._absent:
+            self._absent[subject].since_ms = now_ms
+
+
+def listed(names: Iterable[Subject]) -> str:
+    """Name some of them, and how many more there are."""
+    texts = [str(name) for name in names]
+    more = len(texts) - NAMED_MAX
+    return ", ".join(texts[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def missing_topics(metadata: MetadataCache, topics: Iterable[str]) -> dict[Subject, str]:
+    """Return the topics that do not exist, as far as we know, with the cause of each."""
+    missing: dict[Subject, str] = {}
+    for name in topics:
+        view = metadata.topics.get(name)
+        if view is not None and view.error_code != ErrorCode.NONE:
+            missing[f"topic {name!r}"] = _why(view.error_code)
+    return missing
+
+
+def missing_partitions(
+    metadata: MetadataCache, partitions: Iterable[TopicPartition]
+) -> dict[Subject, str]:
+    """Return the partitions that do not exist or have no leader, with the cause of each."""
+    missing: dict[Subject, str] = {}
+    for name in partitions:
+        view = metadata.topics.get(name.topic)
+        if view is None:
+            continue  # not asked for yet
+        partition = view.partitions.get(name.partition)
+        if _is_unknown(view.error_code):
+            missing[name] = f"topic {name.topic!r} does not exist"
+        elif partition is None and view.error_code != ErrorCode.NONE:
+            missing[name] = _why(view.error_code)
+        elif partition is None:
+            missing[name] = f"{name.topic} has {len(view.partitions)} partitions, counted from 0"
+        elif partition.leader_id < 0:
+            missing[name] = "no broker leads it"
+    return missing
+
+
+def is_missing(metadata: MetadataCache, name: TopicPartition) -> bool:
+    """Tell whether the cluster answered that there is no such partition."""
+    view = metadata.topics.get(name.topic)
+    if view is None or (view.error_code != ErrorCode.NONE and not _is_unknown(view.error_code)):
+        return False
+    return _is_unknown(view.error_code) or name.partition not in view.partitions
+
+
+def may_appear(metadata: MetadataCache, topics: Iterable[str]) -> bool:
+    """Tell whether one of the topics is not there, but may be created at any time."""
+    views = [metadata.topics.get(name) for name in topics]
+    return any(
+        view is not None and not view.partitions and known(view.error_code) in RETRIABLE
+        for view in views
+    )
+
+
+def _is_unknown(error_code: int) -> bool:
+    return known(error_code) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _why(error_code: int) -> str:
+    if _is_unknown(error_code):
+        return "does not exist"
+    return known(error_code).name

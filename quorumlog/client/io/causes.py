@@ -1,0 +1,57 @@
+"""Why a broker could not be reached, in words for the person who chose its address."""
+
+import errno
+import socket
+from typing import Final
+
+from quorumlog.client.settings import Address
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+CHAIN_MAX: Final = 10
+_REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
+
+
+def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 -- one flat case per cause
+    """Describe what `KafkaConnection.open`, or the first request, raised."""
+    for one in _chain(error):
+        match one:
+            case OSError() if _is_refused(one):
+                return "connection refused: no process listens there"
+            case socket.gaierror():
+                return "the host name is not known"
+            case MalformedFrame():
+                return f"what it answered is not Kafka's protocol: {one}"
+            case TimeoutError() | RequestTimedOut():
+                return "no answer in time"
+            case UnsupportedVersion():
+                return f"it speaks other versions: {one}"
+            case OSError():
+                return one.strerror or str(one)
+            case _:
+                pass
+    if isinstance(error, ConnectionLost) and error.__cause__ is None:
+        return f"{error}, without an answer (it is no Kafka broker, wants TLS, or is stopping)"
+    return str(error) or type(error).__name__
+
+
+def _is_refused(error: OSError) -> bool:
+    """Tell whether each address of the host refused; of several, asyncio keeps the texts only."""
+    refusals = str(error).count(_REFUSED)
+    return refusals > 0 and refusals == str(error).count("[Errno ")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain = [error]
+    while (cause := chain[-1].__cause__) is not None and len(chain) < CHAIN_MAX:
+        chain.append(cause)
+    return chain[::-1]  # the deepest first: it is the most specific
+
+
+def at(address: Address, error: BaseException) -> str:
+    """Describe it, with the address in front."""
+    return f"{address[0]}:{address[1]}: {why_unreachable(error)}"

@@ -1,0 +1,118 @@
+"""What `send` hands out: the future of one record, shared with the others of its batch."""
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.client.core.batch import Batch, BatchState
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.records import RecordMetadata
+
+
+async def wait_until_done(batch: Batch) -> None:
+    """Wait until the batch is acknowledged or failed; a cancelled waiter leaves the batch alone."""
+    if batch.state is BatchState.DONE:
+        return
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not done.done():
+            done.set_result(None)
+
+    batch.on_done.append(wake)
+    await done
+
+
+class Delivery:
+    """The future of one record: `await` it, as often as you like, for its RecordMetadata.
+
+    Raises KafkaError if the record was not acknowledged; `error.definite` says whether it may
+    be in the log all the same. A delivery that nobody awaits costs nothing. It has the methods of
+    a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a record
+    that was put in line cannot be taken back.
+    """
+
+    __slots__ = ("_batch", "_index", "_timestamp_ms")
+
+    def __init__(self, batch: Batch, index: int, timestamp_ms: int) -> None:
+        self._batch: Final = batch
+        self._index: Final = index
+        self._timestamp_ms: Final = timestamp_ms
+
+    def done(self) -> bool:
+        """Tell whether `result` has something to say."""
+        return self._batch.state is BatchState.DONE
+
+    def cancelled(self) -> bool:
+        """Return False: asyncio.wait asks."""
+        return False
+
+    def result(self) -> RecordMetadata:
+        """Return what `await` would. Raises KafkaError, or InvalidStateError if it is not done."""
+        error = self.exception()
+        if error is not None:
+            raise error
+        batch = self._batch
+        offset = batch.base_offset
+        append_time_ms = batch.log_append_time_ms
+        return RecordMetadata(
+            *batch.topic_partition,
+            offset + self._index if offset >= 0 else -1,
+            append_time_ms if append_time_ms >= 0 else self._timestamp_ms,
+        )
+
+    def exception(self) -> KafkaError | None:
+        """Return why the record was not acknowledged. Raises InvalidStateError if not done."""
+        batch = self._batch
+        if batch.state is not BatchState.DONE:
+            raise asyncio.InvalidStateError("the record is not acknowledged yet")
+        if batch.error is None:
+            return None
+        error = batch.error  # a new one each time: a traceback belongs to one raise
+        return KafkaError(error.code, error.message, definite=error.definite)
+
+    def add_done_callback(
+        self, callback: "Callable[[Delivery], object]", *, context: Context | None = None
+    ) -> None:
+        """Call `callback(delivery)` from the event loop once it is done, or soon if it is."""
+        call = _Callback(self, callback, asyncio.get_running_loop(), context)
+        if self.done():
+            call()
+        else:
+            self._batch.on_done.append(call)
+
+    def remove_done_callback(self, callback: "Callable[[Delivery], object]") -> int:
+        """Forget `callback`; return how often it had been added."""
+        waiting = self._batch.on_done
+        kept = [
+            one
+            for one in waiting
+            if not (isinstance(one, _Callback) and one.is_for(self, callback))
+        ]
+        removed = len(waiting) - len(kept)
+        waiting[:] = kept
+        return removed
+
+    def __await__(self) -> Generator[None, None, RecordMetadata]:
+        if self._batch.state is not BatchState.DONE:
+            yield from wait_until_done(self._batch).__await__()
+        return self.result()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Callback:
+    """Calls the user's code from the event loop: what it raises ends nothing of ours."""
+
+    delivery: Delivery
+    callback: Callable[[Delivery], object]
+    loop: asyncio.AbstractEventLoop
+    context: Context | None
+
+    def __call__(self) -> None:
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.callback, self.delivery, context=self.context)
+
+    def is_for(self, delivery: Delivery, callback: Callable[[Delivery], object]) -> bool:
+        return self.delivery is delivery and self.callback == callback

@@ -1,0 +1,134 @@
+"""What the blocking clients have in common: how they are opened, closed, and dropped.
+
+A client that is dropped without `close` is closed in the background. One that is still open when
+the interpreter ends is closed then if it may hold records: a producer waits, as in `close`, until
+each of them is acknowledged or failed, `delivery_timeout_ms` at most. Both are ResourceWarnings.
+"""
+
+import atexit
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Coroutine
+from concurrent.futures import Future, wait
+from types import TracebackType
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+
+from quorumlog.client.sync.loop_thread import LoopThread
+
+Result = TypeVar("Result")
+
+_open: Final["weakref.WeakSet[Blocking[Any]]"] = weakref.WeakSet()
+_closing: Final[set["Future[None]"]] = set()  # of those that were dropped
+
+
+class _Client(Protocol):
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+
+ClientT = TypeVar("ClientT", bound=_Client)
+
+
+class Blocking(Generic[ClientT]):
+    """What the three have in common: opened at construction, closed by `close` or `with`."""
+
+    _holds_records: ClassVar[bool] = False
+
+    def __init__(self, client: ClientT) -> None:
+        self._client: Final = client
+        self._loop: Final = LoopThread.acquire()
+        self._is_open = True
+        self._lock: Final = threading.Lock()
+        self._drop: Final = weakref.finalize(self, _drop, type(self).__name__, client, self._loop)
+        self._drop.atexit = False  # `_at_exit` knows better
+        try:
+            self._run(client.start())
+        except BaseException:
+            self._close(client.stop())
+            raise
+        _open.add(self)
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if not self._is_open:
+            work.close()
+            raise RuntimeError("the client is closed")
+        return self._loop.run(work)
+
+    def close(self) -> None:
+        """Close in good order; see the asynchronous client's `stop`."""
+        self._close(self._client.stop())
+
+    def _close(self, stop: Coroutine[Any, Any, None]) -> None:
+        if not self._loop.is_here:  # what it had belongs to the process that forked this one
+            stop.close()
+            return
+        self._loop.check_caller(stop)
+        with self._lock:
+            was_open, self._is_open = self._is_open, False
+        if not was_open:
+            stop.close()
+            return
+        self._drop.detach()
+        _open.discard(self)
+        try:
+            self._loop.run(stop)
+        finally:
+            self._loop.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type is None:
+            self.close()
+        else:
+            self._close(self._client.__aexit__(exc_type, exc, traceback))
+
+
+def _warn(kind: str) -> None:
+    warnings.warn(f"unclosed {kind}: use `with`, or close()", ResourceWarning, stacklevel=3)
+
+
+def _drop(kind: str, client: _Client, loop: LoopThread) -> None:
+    """Close, in the background, a client of which nobody holds the outside any more."""
+    if not loop.is_here:
+        return
+    future = loop.begin(_close_dropped(client, loop))
+    _closing.add(future)
+    future.add_done_callback(_closing.discard)
+    _warn(kind)
+
+
+async def _close_dropped(client: _Client, loop: LoopThread) -> None:
+    try:
+        # As after an exception: what the last poll returned need not be processed.
+        await client.__aexit__(GeneratorExit, None, None)
+    finally:
+        loop.release()
+
+
+def _at_exit() -> None:
+    """Bring home the records of producers that were not closed. It may take their time."""
+    for client in list(_open):
+        if client._loop.is_here:  # noqa: SLF001 - ours: the class is above
+            _warn(type(client).__name__)
+            if client._holds_records:  # noqa: SLF001 - ours, too
+                client.close()
+    wait([*_closing])
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_closing.clear)  # the parent sees to them

@@ -1,0 +1,66 @@
+"""The producer without an event loop."""
+
+from collections.abc import Sequence
+from typing import Final, Unpack
+
+from quorumlog.client.io.deliveries import Delivery
+from quorumlog.client.producer import Producer
+from quorumlog.client.records import RecordMetadata
+from quorumlog.client.settings import BootstrapServers, ProducerOptions
+from quorumlog.client.sync.blocking import Blocking
+from quorumlog.client.sync.loop_thread import LoopThread
+
+
+class SyncDelivery:
+    """The future of one record that a SyncProducer sent."""
+
+    def __init__(self, delivery: Delivery, loop: LoopThread) -> None:
+        self._delivery: Final = delivery
+        self._loop: Final = loop
+
+    def done(self) -> bool:
+        """Tell whether `result` returns at once."""
+        return self._delivery.done()
+
+    def result(self, timeout_s: float | None = None) -> RecordMetadata:
+        """Wait until the record is acknowledged. Raises KafkaError, or TimeoutError."""
+        if self._delivery.done():
+            return self._delivery.result()
+        return self._loop.run(_await(self._delivery), timeout_s)
+
+
+async def _await(delivery: Delivery) -> RecordMetadata:
+    return await delivery
+
+
+class SyncProducer(Blocking[Producer]):
+    """Producer without an event loop: `with SyncProducer("host:port") as producer: ...`."""
+
+    _holds_records = True
+
+    def __init__(
+        self, bootstrap_servers: BootstrapServers, **options: Unpack[ProducerOptions]
+    ) -> None:
+        super().__init__(Producer(bootstrap_servers, **options))
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamp_ms: int | None = None,
+    ) -> SyncDelivery:
+        """Put a record in line; its `result()` waits until it is acknowledged."""
+        delivery = self._run(
+            self._client.send(
+                topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+            )
+        )
+        return SyncDelivery(delivery, self._loop)
+
+    def flush(self) -> None:
+        """Wait until all that was sent is acknowledged or failed."""
+        self._run(self._client.flush())

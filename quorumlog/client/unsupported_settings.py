@@ -1,0 +1,42 @@
+"""Kafka's client settings that mean something which these clients do not have yet.
+
+A setting that would be ignored could promise what is not kept (a transaction, an encrypted
+connection), so it is refused; and it is told apart from a name that was mistyped.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+_SERIALIZERS: Final = "keys and values are bytes: encode and decode them yourself"
+_TRANSACTIONS: Final = "there are no transactions"
+_PLAIN: Final = "connections are plain TCP, without TLS and SASL"
+_METRICS: Final = "the clients report no metrics"
+
+_REASONS: Final[Mapping[str, str]] = {
+    "config_providers": "values are taken as they are",
+    "enable_metrics_push": _METRICS,
+    "group_protocol": "groups speak the classic protocol only (not KIP-848)",
+    "group_remote_assignor": "groups speak the classic protocol only (not KIP-848)",
+    "interceptor_classes": "there are no interceptors",
+    "interceptors": "there are no interceptors",
+    "key_deserializer": _SERIALIZERS,
+    "key_serializer": _SERIALIZERS,
+    "metric_reporters": _METRICS,
+    "metrics_recording_level": _METRICS,
+    "partitioner": "choose the partition in send(..., partition=...)",
+    "partitioner_class": "choose the partition in send(..., partition=...)",
+    "sasl": _PLAIN,
+    "security_protocol": _PLAIN,
+    "ssl": _PLAIN,
+    "transaction_timeout_ms": _TRANSACTIONS,
+    "transactional_id": _TRANSACTIONS,
+    "value_deserializer": _SERIALIZERS,
+    "value_serializer": _SERIALIZERS,
+}
+
+
+def why_unsupported(name: str) -> str | None:
+    """Return why the setting is not supported yet; None if Kafka has no such setting."""
+    setting = name.replace(".", "_")
+    family = setting.partition("_")[0]  # ssl_keystore_location, sasl_mechanism, ...
+    return _REASONS.get(setting) or _REASONS.get(family)

@@ -1,0 +1,214 @@
+"""Our administrator, blocking and by command line, against a cluster of real processes."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumlog.client import (
+    Admin,
+    Consumer,
+    ErrorCode,
+    KafkaError,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
+from quorumlog.client.sync import SyncAdmin, SyncProducer
+from quorumlog.cluster import LocalCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("admin_client")]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(tmp_path_factory.mktemp("admin") / "cluster", nodes=3, port=0) as cluster:
+        yield cluster
+
+
+async def fill(cluster: LocalCluster, topic: str, count: int, *, partitions: int = 1) -> None:
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic(topic, partitions, 3)])
+    async with Producer(cluster.bootstrap, linger_ms=0) as producer:
+        for number in range(count):
+            await producer.send_and_wait(topic, b"%d" % number, partition=number % partitions)
+
+
+async def send_for_ever(producer: Producer, topic: str) -> None:
+    while True:
+        await producer.send_and_wait(topic, bytes(1_000))
+
+
+def test_a_topic_grows_and_takes_records(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        await fill(cluster, "grows", 1)
+        async with Admin(cluster.bootstrap) as admin:
+            with pytest.raises(KafkaError) as caught:
+                await admin.create_partitions({"grows": 1})
+            assert caught.value.code == ErrorCode.INVALID_PARTITIONS
+            assert caught.value.definite
+            await admin.create_partitions({"grows": 3}, validate_only=True)
+            await admin.create_partitions({"grows": 3})
+            while len((await admin.describe_topics(["grows"]))["grows"].partitions) < 3:
+                await asyncio.sleep(0.01)  # the broker that was asked may learn of it last
+        async with Producer(cluster.bootstrap) as producer:
+            sent = await producer.send_and_wait("grows", b"v", partition=2)
+        assert sent.offset == 0
+
+    asyncio.run(scenario())
+
+
+def test_settings_are_changed_and_in_force(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        await fill(cluster, "settings", 1)
+        async with Admin(cluster.bootstrap) as admin:
+            with pytest.raises(KafkaError) as caught:
+                await admin.alter_configs("topic", "settings", {"no.such": 1})
+            assert caught.value.code == ErrorCode.INVALID_CONFIG
+            await admin.alter_configs("topic", "settings", {"max.message.bytes": 300})
+            found = await admin.describe_configs("topic", "settings")
+            while found["max.message.bytes"].value != "300":
+                await asyncio.sleep(0.01)
+                found = await admin.describe_configs("topic", "settings")
+            assert found["max.message.bytes"].source == 1
+            async with Producer(cluster.bootstrap) as producer:
+                with pytest.raises(KafkaError) as too_large:
+                    await send_for_ever(producer, "settings")  # until the leader knows it, too
+                assert too_large.value.code == ErrorCode.MESSAGE_TOO_LARGE
+            await admin.alter_configs("topic", "settings", delete=["max.message.bytes"])
+            names = {one.name for one in await admin.list_config_resources(["topic"])}
+            assert "settings" in names
+
+    asyncio.run(scenario())
+
+
+def test_records_are_deleted_and_offsets_listed(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        await fill(cluster, "deleted", 10)
+        name = TopicPartition("deleted", 0)
+        async with Admin(cluster.bootstrap) as admin:
+            (producer,) = (await admin.describe_producers([name]))[name]
+            assert producer.last_sequence == 9
+            with pytest.raises(KafkaError) as caught:
+                await admin.delete_records({name: 11})
+            assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+            assert caught.value.definite
+            assert await admin.delete_records({name: 4}) == {name: 4}
+            assert (await admin.list_offsets({name: "earliest"}))[name].offset == 4
+            assert (await admin.list_offsets({name: "latest"}))[name].offset == 10
+            assert await admin.delete_records({name: -1}) == {name: 10}
+        async with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([name])
+            assert await consumer.position(name) == 10
+
+    asyncio.run(scenario())
+
+
+def test_a_groups_offsets_are_set_and_forgotten(cluster: LocalCluster) -> None:
+    async def scenario() -> None:
+        await fill(cluster, "read", 6, partitions=2)
+        first, second = TopicPartition("read", 0), TopicPartition("read", 1)
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.alter_consumer_group_offsets("readers", {first: 1, second: 2})
+            with pytest.raises(KafkaError, match="the offset of read-7 is not committed"):
+                await admin.alter_consumer_group_offsets("readers", {TopicPartition("read", 7): 1})
+            await admin.delete_consumer_group_offsets("readers", [second])
+            left = await admin.list_consumer_group_offsets("readers")
+            assert {name: place.offset for name, place in left.items()} == {first: 1}
+            async with Consumer(
+                cluster.bootstrap, group_id="readers", auto_offset_reset="earliest"
+            ) as consumer:
+                consumer.subscribe(["read"])
+                seen: dict[TopicPartition, int] = {}
+                while len(seen) < 2:
+                    for name, records in (await consumer.poll(500)).items():
+                        seen.setdefault(name, records[0].offset)
+                assert seen == {first: 1, second: 0}
+                with pytest.raises(KafkaError) as caught:
+                    await admin.alter_consumer_group_offsets("readers", {first: 0})
+                assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+                with pytest.raises(KafkaError) as subscribed:
+                    await admin.delete_consumer_group_offsets("readers", [first])
+                assert subscribed.value.code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            await admin.delete_consumer_groups(["readers"])
+
+    asyncio.run(scenario())
+
+
+def test_the_quorum_and_the_logs_are_described(cluster: LocalCluster) -> None:
+    with SyncProducer(cluster.bootstrap) as producer:
+        producer.send("sized", b"v").result(30)
+    with SyncAdmin(cluster.bootstrap) as admin:
+        quorum = admin.describe_quorum()
+        assert quorum.leader_id in {1, 2, 3}
+        assert sorted(voter.replica_id for voter in quorum.voters) == [1, 2, 3]
+        assert quorum.high_watermark > 0
+        sizes = [
+            size.size_bytes
+            for directories in admin.describe_log_dirs().values()
+            for directory in directories.values()
+            for name, size in directory.replicas.items()
+            if name.topic == "sized"
+        ]
+        assert max(sizes) > 0
+        described = admin.describe_topics(["sized"])["sized"]
+        assert all(one.elr is not None for one in described.partitions.values())
+        with pytest.raises(KafkaError, match="broker 9 is not among the live ones"):
+            admin.describe_configs("broker", "9")
+
+
+def test_leadership_comes_back_to_the_preferred_replica(cluster: LocalCluster) -> None:
+    name = TopicPartition("led", 0)
+
+    async def scenario() -> None:
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topics([NewTopic("led", assignments={0: (2, 3, 1)})])
+            cluster.kill(2)
+            while (await admin.describe_topics(["led"]))["led"].partitions[0].leader_id in {-1, 2}:
+                await asyncio.sleep(0.01)
+            cluster.start_node(2)
+            while 2 not in (await admin.describe_topics(["led"]))["led"].partitions[0].isr:
+                await asyncio.sleep(0.01)
+            assert (await admin.elect_leaders([name]))[name] is None
+            again = (await admin.elect_leaders([name]))[name]
+            assert again is not None
+            assert again.code == ErrorCode.ELECTION_NOT_NEEDED
+
+    asyncio.run(scenario())
+
+
+def test_the_commands_of_an_administrator(cluster: LocalCluster, tmp_path: Path) -> None:
+    asyncio.run(fill(cluster, "orders", 9))
+
+    def command(*words: str, status: int = 0) -> str:
+        line = [sys.executable, "-m", "quorumlog", *words, "--bootstrap", cluster.bootstrap]
+        ended = subprocess.run(
+            line, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+        )
+        assert ended.returncode == status, ended
+        assert "Traceback" not in ended.stderr
+        return ended.stderr if status else ended.stdout
+
+    assert command("topics", "grow", "orders", "--partitions", "2") == "orders has 2 partitions\n"
+    shown = command("topics", "delete-records", "orders", "--before", "2", "--partition", "0")
+    assert shown == "   0  starts at 2\n"
+    command("configs", "alter", "topic", "orders", "--set", "retention.ms=60000")
+    settings = json.loads(command("configs", "describe", "topic", "orders", "--json"))["configs"]
+    retention = next(one for one in settings if one["name"] == "retention.ms")
+    assert (retention["value"], retention["source"]) == ("60000", "topic")
+    command("consume", "orders", "--group", "g", "--from", "beginning", "--max", "5")
+    lag = json.loads(command("groups", "lag", "g", "--json"))
+    assert lag["lag"] == 2
+    command("groups", "reset-offsets", "g", "--to-earliest", "--execute")
+    assert json.loads(command("groups", "lag", "g", "--json"))["lag"] == 7
+    assert "g" in {
+        one["group"] for one in json.loads(command("groups", "list", "--json"))["groups"]
+    }
+    command("groups", "delete", "g")
+    assert "there is no group g" in command("groups", "lag", "g", status=1)
+    assert "'typo'" in command("consume", "typo", status=1)
+    assert "typo" not in command("topics", "list").split()
