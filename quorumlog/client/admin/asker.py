@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.backoff import Backoff
-from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.settings import AdminSettings

@@ -8,7 +8,8 @@ from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import LEFT_OUT, Asker
 from quorumlog.client.checks import checked_names, checked_partitions, checked_places
-from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, by_topic, decode_assignment
+from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import MetadataCache
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import check

@@ -12,7 +12,7 @@ from quorumlog.client.checks import (
     checked_partitions,
     checked_timestamps,
 )
-from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.offsets import list_offsets

@@ -9,7 +9,7 @@ from quorumlog.client.admin.asker import Asker, check_all
 from quorumlog.client.admin.choices import Election
 from quorumlog.client.admin.configs import as_text
 from quorumlog.client.checks import checked_names, checked_partitions
-from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check

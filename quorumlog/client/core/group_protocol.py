@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.client.core.assignors import Subscription
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Buffer
@@ -82,14 +83,6 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
             for partition in topic.partitions
         )
     )
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, both in order."""
-    grouped: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
-        grouped.setdefault(topic, []).append(partition)
-    return grouped
 
 
 def _version(data: bytes) -> int:

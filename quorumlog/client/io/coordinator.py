@@ -8,7 +8,7 @@ from typing import Final
 
 from quorumlog.client.core.absences import Absences, Subject, listed
 from quorumlog.client.core.backoff import Backoff
-from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import (

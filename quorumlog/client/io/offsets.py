@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from quorumlog.client.core.backoff import Backoff
-from quorumlog.client.core.group_protocol import by_topic
+from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.records import OffsetAndTimestamp

@@ -24,7 +24,14 @@ def loaded_by(statement: str) -> set[str]:
 def test_clients_load_neither_groups_nor_administration_before_they_are_used() -> None:
     loaded = loaded_by("from quorumlog import Admin, Consumer, Producer")
     assert "quorumlog.client.io.sender" in loaded
-    late = {"core.membership", "group_client", "admin.topics", "admin.groups", "sync"}
+    late = {
+        "core.membership",
+        "core.assignors",
+        "group_client",
+        "admin.topics",
+        "admin.groups",
+        "sync",
+    }
     assert not {f"quorumlog.client.{name}" for name in late} & loaded
     messages = {name for name in loaded if name.startswith("quorumlog.wire.codec.messages.")}
     assert not {name for name in messages if "group" in name or "config" in name}
