@@ -103,10 +103,10 @@ def alter(
     if not (values or delete or append or subtract):
         fail("nothing to change: give --set, --delete, --append or --subtract", EXIT_USAGE)
     changes: dict[str, Any] = {
-        "values": parse_settings(values or []),
+        "values": parse_settings(values or [], "--set"),
         "delete": delete or [],
-        "append": parse_settings(append or []),
-        "subtract": parse_settings(subtract or []),
+        "append": parse_settings(append or [], "--append"),
+        "subtract": parse_settings(subtract or [], "--subtract"),
     }
     addresses = resolve(bootstrap, directory)
 

@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -50,7 +51,11 @@ def test_what_cannot_be_asked_is_a_usage_error(options: list[str]) -> None:
     assert CliRunner().invoke(app, options).exit_code == 64
 
 
-def test_a_small_history_is_checked_in_process_unless_spark_is_asked_for(tmp_path: Path) -> None:
+def test_a_small_history_is_checked_in_process_unless_spark_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tests of Spark, in the same process, may have a session.
+    monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
     _, text = run(VALID, tmp_path, "--engine", "auto", "--json")
     assert json.loads(text)["engine"] == "local"
 

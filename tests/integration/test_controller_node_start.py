@@ -19,6 +19,7 @@ Process = subprocess.Popen[str]
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     spec = layout.plan([("broker", "controller")], host="127.0.0.1", port=0, config={})
+    layout.found(tmp_path, spec)
     layout.save(tmp_path, spec)
     return layout.data_directory(tmp_path, 1)
 

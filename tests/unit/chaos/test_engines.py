@@ -1,5 +1,6 @@
 """Which engine is chosen: this process while a history fits into memory, Spark beyond."""
 
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,6 +17,12 @@ from quorumlog.chaos.history import HistoryError
 from tests.chaos.hand_made import History
 
 MESSAGES = 2 * 3 + 3  # of three sends, invoked and acknowledged, and one final poll
+
+
+@pytest.fixture(autouse=True)
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of Spark, in the same process, may have one."""
+    monkeypatch.delitem(sys.modules, "pyspark.sql", raising=False)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
 import asyncio
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import TextIO, cast
 
 import pytest
 
@@ -11,6 +12,16 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.node import main as node_main
 from quorumlog.node.assemble import Node
 from quorumlog.storage.errors import StorageError
+
+
+@pytest.fixture(autouse=True)
+def locks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let go of what a node holds until its process ends: here that is the tests' process."""
+    locks: list[TextIO] = []
+    monkeypatch.setattr(node_main, "_locks", locks)
+    yield
+    for lock in locks:
+        lock.close()
 
 
 @pytest.mark.parametrize(
