@@ -2,7 +2,7 @@
 
 Both call the same functions, so the choice changes the time and never the verdict. Spark costs a
 JVM and seconds before it begins; it needs no more memory as the history grows
-(docs/decisions/0024-the-engine-is-chosen-by-size.md).
+(docs/decisions/0025-the-engine-is-chosen-by-size.md).
 """
 
 import os
