@@ -1,4 +1,4 @@
-"""`meta.json`: what explains a run later to somebody who was not there."""
+"""`meta.json`: what explains a run later to a person that did not see it."""
 
 import platform
 import shlex

@@ -257,7 +257,7 @@ def _stop(clusters: list[everywhere.RunningCluster], *, json: bool) -> None:
 
 
 def status(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
-    """Show who runs, who is the active controller, and the state of every partition.
+    """Show the nodes, the active controller, and the state of every partition.
 
     With --all, the running clusters of this user: where they are, and their processes.
     """

@@ -45,7 +45,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "status": Command(
         "cluster_commands",
         "status",
-        "Show nodes, topics and who leads.",
+        "Show nodes, topics and leaders.",
         ("quorumlog status", "quorumlog status --all"),
     ),
     "node": Command(

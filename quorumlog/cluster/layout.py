@@ -55,7 +55,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSpec:
-    """Who is in the cluster. Recorded in cluster.json.
+    """The nodes of a cluster and their settings. Recorded in cluster.json.
 
     `was_ready`: all its nodes have been ready once. Before that, it may be planned anew.
     """
@@ -237,7 +237,7 @@ def node_properties(
 ) -> Iterable[tuple[str, str]]:
     """Everything that one node is told, under Kafka's names where Kafka has one.
 
-    Without `settings`, only what is its own: who and where it is, and who the voters are.
+    Without `settings`, only what is its own: its id, its addresses, and the voters.
     """
     voters = ",".join(
         f"{other.id}@{other.control}" for other in spec.nodes if "controller" in other.roles

@@ -163,7 +163,7 @@ class LocalCluster:
             layout.write_properties(self.directory, self.spec, idle)
 
     def _require_ports(self, node: NodeSpec) -> None:
-        """Raise ClusterError if the node could not listen: it says which port, and who has it."""
+        """Raise ClusterError if the node could not listen: it names the port and its process."""
         kafka_port, control_port = layout.port_of(node.kafka), layout.port_of(node.control)
         is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
         derived = f", its Kafka port + {layout.CONTROL_PORT_STEP}" if is_derived else ""

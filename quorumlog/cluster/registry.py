@@ -4,8 +4,8 @@
 
 So `status --all` and `down --all` find every cluster, also one whose directory was removed. A file
 names the process by its id and the time of its start: a process that was given the same id later is
-not taken for the node. Files of nodes that have ended are removed by whoever reads them, together
-with a temporary directory that nobody owns any more.
+not taken for the node. The next reader removes the files of nodes that have ended, and temporary
+directories whose owners have ended.
 """
 
 import json

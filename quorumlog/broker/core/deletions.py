@@ -1,4 +1,4 @@
-"""Deletions of records: which are refused, and who waits until all replicas have followed.
+"""Deletions of records: which are refused, and which wait until all replicas have followed.
 
 DeleteRecords (KIP-107) moves the leader's log start at once. It is answered when the *low
 watermark*, the least log start of the leader and of its live followers, has reached the offset.

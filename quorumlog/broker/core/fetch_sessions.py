@@ -1,7 +1,7 @@
 """Fetch sessions, the leader's half: what each client asks for, and what it was told last.
 
 A fetch in a session names only what has changed in it, and is answered only with what has changed
-here. A client whose session is not known, or who has missed a step of it, is told so and begins
+here. A client whose session is not known, or that has missed a step of it, is told so and begins
 anew with a full fetch. Sources: KIP-227, KIP-516 (topic ids), KAFKA-9338, KAFKA-13111.
 """
 

@@ -48,7 +48,7 @@ def handle(
 ) -> ApiVersionsResponse:
     """Answer with exactly what is registered, and the features that are in force.
 
-    A client that says who it is, but not in KIP-511's form, is refused with INVALID_REQUEST.
+    A client that gives its name, but not in KIP-511's form, is refused with INVALID_REQUEST.
     """
     if header.api_version < FIRST_VERSION_WITH_SOFTWARE:
         return ApiVersionsResponse(api_keys=_ranges(context))

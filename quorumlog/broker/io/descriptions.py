@@ -1,4 +1,4 @@
-"""What an operator asks of the replicas here: bytes on the disk, and who produces. Reads only.
+"""What an operator asks of the replicas here: bytes on the disk, and the producers. Reads only.
 
 Sources: KIP-113 and KIP-827 (log directories), KIP-664 (producers).
 """

@@ -281,7 +281,7 @@ class ReplicaFetcher:
                     backoff_max_ms=self._settings.replica_fetch_backoff_ms,
                 )
                 if answer.records:
-                    # Asked for last in a full fetch: a full answer leaves out whoever comes last.
+                    # Asked for last in a full fetch: an answer that is full leaves out the last.
                     self._followed[key] = self._followed.pop(key)
 
     def _loop_ended(self, loop: asyncio.Task[None]) -> None:

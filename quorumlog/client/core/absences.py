@@ -16,7 +16,7 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 PATIENCE_MS: Final = 3_000
 REPEAT_MS: Final = 60_000
 GAP_MS: Final = 10_000
-"""If nobody looked for that long, what was absent then need not have been since."""
+"""After so long without a look, what was absent before may have been there meanwhile."""
 NAMED_MAX: Final = 5
 
 Subject = TopicPartition | str

@@ -29,7 +29,7 @@ class Delivery:
     """The future of one record: `await` it, as often as you like, for its RecordMetadata.
 
     Raises KafkaError if the record was not acknowledged; `error.definite` says whether it may
-    be in the log all the same. A delivery that nobody awaits costs nothing. It has the methods of
+    be in the log all the same. A delivery that is not awaited costs nothing. It has the methods of
     a future that asyncio.wait, as_completed and gather need; it cannot be cancelled, as a record
     that was put in line cannot be taken back.
     """

@@ -103,7 +103,7 @@ def _warn(kind: str) -> None:
 
 
 def _drop(kind: str, client: _Client, loop: LoopThread) -> None:
-    """Close, in the background, a client of which nobody holds the outside any more."""
+    """Close, in the background, a client whose outside no code holds any more."""
     if not loop.is_here:
         return
     future = loop.begin(_close_dropped(client, loop))

@@ -1,4 +1,4 @@
-"""Who leads a partition and who is in sync: elections, fencing, AlterPartition, ElectLeaders.
+"""The leader of a partition and its ISR: elections, fencing, AlterPartition, ElectLeaders.
 
 It refuses an ISR proposed on an older view, by another than the leader, or with a member that may
 have lost records. Elections are clean: with ISR and ELR all dead, a partition stays leaderless.

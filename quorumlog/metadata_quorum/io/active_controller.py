@@ -67,7 +67,7 @@ class ActiveController:
         return self._controller is not None
 
     def claim(self, image: ClusterImage, now_ms: int) -> list[Ask]:
-        """Take over at `image`; return who has waited for this. `decide_activation` comes next."""
+        """Take over at `image`; return the requests that waited. `decide_activation` comes next."""
         self._controller = Controller(image, self._settings, draw=self._draw, now_ms=now_ms)
         early, self._early = self._early, []
         return early

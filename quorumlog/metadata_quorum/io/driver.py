@@ -299,7 +299,7 @@ class Driver:
     async def _enact(
         self, decide: Callable[[ActiveController], Decision[Any] | None], ask: Ask | None = None
     ) -> bool:
-        """Decide, apply, append, in this order; whoever asks is answered at commit.
+        """Decide, apply, append, in this order; the caller is answered at commit.
 
         The log gets nothing that does not fit the state before it: every replay of it, on every
         node, would fail. If a decision does not fit, or cannot be made, that is our bug. Then the
@@ -338,7 +338,7 @@ class Driver:
         await self._step(events.ResignRequested())
 
     async def _expire_sessions(self) -> None:
-        """Fence who is overdue. A heartbeat that waits in the inbox was heard as it came."""
+        """Fence overdue brokers. A heartbeat that waits in the inbox was heard as it came."""
         while self._active is not None:
             due_ms, now_ms = self._active.next_expiry_ms(), self.now_ms()
             if due_ms is None or due_ms > now_ms:

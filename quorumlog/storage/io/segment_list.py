@@ -150,7 +150,7 @@ class SegmentList:
         return renamed
 
     def unlink(self, paths: Iterable[str]) -> None:
-        """Remove files that nobody uses; those of a log that is deleted meanwhile go with it."""
+        """Remove files that are not used; those of a log that is deleted meanwhile go with it."""
         for path in paths:
             with suppress(FileNotFoundError):
                 self._disk.unlink(path)

@@ -1,7 +1,7 @@
 """Lookups by time: the only place where storage decodes records. Source: KIP-79, KIP-734.
 
-Storage does not know who wrote a batch: its records may be garbage, or unfold from a few bytes to
-gigabytes. Such a batch counts as one piece: by its header alone.
+Storage does not know where a batch comes from: its records may be garbage, or unfold from a few
+bytes to gigabytes. Such a batch counts as one piece: by its header alone.
 """
 
 from collections.abc import Iterable

@@ -268,7 +268,7 @@ class GroupCoordinator:
         partitions: Iterable[TopicPartition],
         request_id: int | None,
     ) -> None:
-        """Take back the group's records; `request_id`: of the administrator who wants it so."""
+        """Take back the group's records; `request_id`: of the administrator's request."""
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
             if error_code is ErrorCode.NONE:

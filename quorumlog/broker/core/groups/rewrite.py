@@ -12,7 +12,7 @@ Why nothing is lost. Of each key that was live at the noted offset, a record at 
 is committed before the start moves: the key's next commit, or a slice. A slice takes a key's value
 from `CommittedState`, and only while no record of the key is under way: so no newer value is ahead
 of the slice in the log, and what comes after it wins. A slice says nothing new, so half a rewrite
-changes nothing, whoever leads next.
+changes nothing for the next leader.
 """
 
 from collections.abc import Iterable
