@@ -19,7 +19,7 @@ from benchmarks import failover, load
 from benchmarks.admission import admission
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
 from benchmarks.peers import apache_kafka, bare_mb_per_s
-from quorumlog import Admin, LocalCluster
+from quorumlog import Admin, LocalCluster, Producer
 from quorumlog.client import NewTopic
 from quorumlog.cluster import FAST_DEFAULTS
 
@@ -201,11 +201,17 @@ def latency(table: Table, cluster: LocalCluster) -> None:
     )
 
 
+async def _write_to_each(bootstrap: str, topic: str, partitions: int) -> None:
+    async with Producer(bootstrap) as producer:
+        sent = [await producer.send(topic, b"x", partition=index) for index in range(partitions)]
+        await asyncio.gather(*sent)
+
+
 def sparse(table: Table, cluster: LocalCluster) -> None:
     """Write to each of many partitions once in three seconds."""
     topic, partitions = "sparse", 90
     _create_topic(cluster.bootstrap, topic, partitions)
-    load.latencies_ms(cluster.bootstrap, topic, rate_per_s=30, seconds=6)  # the logs are open
+    asyncio.run(_write_to_each(cluster.bootstrap, topic, partitions))  # then all logs are open
     seen = load.latencies_ms(cluster.bootstrap, topic, rate_per_s=30, seconds=12)
     table.add(
         Figure(
