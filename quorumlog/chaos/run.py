@@ -128,14 +128,16 @@ class HistoryRecorder:
 def run(settings: RunSettings, progress: Progress) -> RunSummary:
     """Carry out one run; when it returns, the history is complete in `settings.out`.
 
-    What an earlier run left there is removed. Raises RunError, ClusterError, OSError,
-    DriverUnavailable or ValueError, each with one line to act on; KeyboardInterrupt if a signal
-    ended it, and then the history is what was seen until then, and no process is left.
+    What an earlier run left there is removed, once the settings are known to make sense. Raises
+    RunError, ClusterError (InvalidArgument), OSError, DriverUnavailable or ValueError, each with
+    one line to act on; KeyboardInterrupt if a signal ended it, and then the history is what was
+    seen until then, and no process is left.
     """
     driver = load_driver(settings.driver)
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
+    _check_cluster(settings)
     make_way(settings.out)
     settings.out.mkdir(parents=True, exist_ok=True)
     schedule.save(settings.out / SCHEDULE_FILE)
@@ -210,6 +212,12 @@ def _schedule(settings: RunSettings) -> Schedule:
             "or --fault none"
         )
     return schedule
+
+
+def _check_cluster(settings: RunSettings) -> None:
+    """Raise InvalidArgument for a cluster that cannot be, before an earlier run is removed."""
+    if settings.bootstrap is None:
+        LocalCluster(nodes=settings.nodes, config=settings.config).check()
 
 
 def _cluster(settings: RunSettings) -> LocalCluster:

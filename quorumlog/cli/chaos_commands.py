@@ -42,7 +42,7 @@ from quorumlog.cli.verify import (
     print_verdict,
     require_checkers,
 )
-from quorumlog.cluster import ClusterError
+from quorumlog.cluster import ClusterError, InvalidArgument
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Verdict
@@ -138,7 +138,7 @@ def _honest_status(out: Path) -> Iterator[None]:
     with (
         bugs_are_no_verdict(),
         one_line_errors(*_NO_VERDICT, status=EXIT_UNKNOWN),
-        one_line_errors(ValueError, DriverUnavailable, status=EXIT_USAGE),
+        one_line_errors(ValueError, InvalidArgument, DriverUnavailable, status=EXIT_USAGE),
     ):
         try:
             yield

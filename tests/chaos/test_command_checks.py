@@ -58,6 +58,15 @@ def test_a_spark_that_is_not_there_is_told_before_the_run(
     check_engine("local", None)
 
 
+def test_a_mistyped_setting_costs_nothing_of_an_earlier_run(tmp_path: Path) -> None:
+    (tmp_path / "history.jsonl").write_text("an earlier run\n")
+    options = ["run", "--out", str(tmp_path), "--fault", "none", "--config", "log.rol.ms=5"]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 64
+    assert "did you mean log.roll.ms?" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
+
+
 @pytest.mark.parametrize("changes", [{"rate_per_s": -1.0}, {"duration_s": 0.0}, {"faults": ("x",)}])
 def test_settings_that_no_run_can_have_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"above 0|no fault"):

@@ -27,7 +27,7 @@ def fill(bootstrap: str) -> None:
 
 
 def earliest(bootstrap: str) -> int:
-    """Ask whoever leads; a new leader may be unknown to some for a moment."""
+    """Ask the leader; some brokers do not know a new one for a moment."""
     settings = {"bootstrap.servers": bootstrap, "group.id": "looks-only"}
     deadline_s = time.monotonic() + WAIT_S
     while True:

@@ -1,4 +1,4 @@
-"""What is above the high watermark may go again: who is shown it, and who is not."""
+"""Records above the high watermark may go again: replicas see them, consumers do not."""
 
 import asyncio
 from pathlib import Path

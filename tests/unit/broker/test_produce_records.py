@@ -244,6 +244,27 @@ def test_in_slices_too_acks_0_has_no_answer_and_an_error_closes_the_connection(
     assert "acks=0, t-1: INVALID_RECORD" in caplog.text
 
 
+def test_requests_in_slices_keep_their_bytes_and_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records are views of the receive buffer, and more requests wait in the same buffer."""
+    monkeypatch.setattr(produce_handler, "SLICE_S", -1)
+    payloads = [bytes([number]) * 20_000 for number in range(12)]
+
+    async def scenario() -> None:
+        async with asking(tmp_path) as (_, connection):
+            await create_partitions(connection, "t", 2)
+            batches = [encode_batch([Record(0, 1, None, payload)]) for payload in payloads]
+            requests = [to_partitions([batch, batch], 1) for batch in batches]
+            sent = [connection.send(request, version=LAST_BY_NAME) for request in requests]
+            for response in await asyncio.gather(*sent):
+                answers = response.responses[0].partition_responses
+                assert [one.error_code for one in answers] == [ErrorCode.NONE, ErrorCode.NONE]
+            assert await values(connection) == payloads
+
+    run(scenario())
+
+
 def to_partitions(batches: list[bytes], acks: int) -> ProduceRequest:
     data = [
         PartitionProduceData(index=index, records=records) for index, records in enumerate(batches)

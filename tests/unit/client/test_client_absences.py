@@ -53,7 +53,7 @@ def test_what_lasts_is_said_once_and_rarely_again() -> None:
 def test_two_blips_far_apart_are_not_one_absence() -> None:
     absences = Absences()
     assert texts(absences, 0, GONE) == []
-    assert texts(absences, GAP_MS + 1, GONE) == []  # nobody looked in between
+    assert texts(absences, GAP_MS + 1, GONE) == []  # without a look in between
 
 
 def test_many_of_one_cause_are_one_line() -> None:

@@ -85,7 +85,7 @@ def test_an_offset_that_a_member_goes_by_stays(version: int) -> None:
     assert outcome(group) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
     assert has_offset(group)
     group.answer(leave("m1"))
-    group.tick(3000)  # who does not come back is a member no longer
+    group.tick(3000)  # members that do not come back are removed
     assert outcome(group) is ErrorCode.NONE
     assert not has_offset(group)
 
