@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Final
 
 from benchmarks.measure import Figure, Table
-from quorumlog.broker.core.admission import admit, topic_limits
-from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.partitions.core.admission import admit, topic_limits
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

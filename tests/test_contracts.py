@@ -13,10 +13,10 @@ PLANTS: list[tuple[str, dict[str, str]]] = [
     ("1. Layers", {"storage/__init__.py": "import quorumlog.broker"}),
     ("1. Layers", {"stray/__init__.py": ""}),
     ("2. The client", {"broker/__init__.py": "import quorumlog.client"}),
-    ("3. Chaos", {"chaos/faults/__init__.py": "import quorumlog.broker.core"}),
-    ("4. The broker", {"broker/io/__init__.py": "import quorumlog.metadata_quorum.core"}),
-    ("5. Pure", {"broker/core/__init__.py": "import asyncio"}),
-    ("5. Pure", {"broker/core/__init__.py": "import quorumlog.storage.clock", **CLOCK}),
+    ("3. Chaos", {"chaos/faults/__init__.py": "import quorumlog.broker.partitions.core"}),
+    ("4. The broker", {"broker/server/__init__.py": "import quorumlog.metadata_quorum.core"}),
+    ("5. Pure", {"broker/groups/core/__init__.py": "import asyncio"}),
+    ("5. Pure", {"broker/groups/core/__init__.py": "import quorumlog.storage.clock", **CLOCK}),
 ]
 
 

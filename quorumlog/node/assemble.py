@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from quorumlog.broker.core.partition import Partition
+from quorumlog.broker.controller_requests.image_watch import ImageWatch
+from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
+from quorumlog.broker.controller_requests.producer_ids import ProducerIds
+from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.io.context import BrokerContext
-from quorumlog.broker.io.group_service import GroupService
-from quorumlog.broker.io.image_watch import ImageWatch
-from quorumlog.broker.io.lifecycle import BrokerLifecycle
-from quorumlog.broker.io.producer_ids import ProducerIds
-from quorumlog.broker.io.replica_manager import ReplicaManager
-from quorumlog.broker.io.server import BACKLOG, Server
+from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.server import BACKLOG, Server
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.io.node import MetadataQuorum
 from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
@@ -133,7 +133,7 @@ class BrokerParts:
         broker_id = BrokerId(config.node_id)
         self._node: Final = node
         self.metadata: Final = ImageWatch()
-        self.replicas: Final = ReplicaManager(
+        self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
             log_settings=config.log,

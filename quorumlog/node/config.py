@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar, get_type_hints
 
-from quorumlog.broker.core.settings import BrokerSettings
-from quorumlog.broker.io.lifecycle import LifecycleSettings
+from quorumlog.broker.controller_requests.lifecycle import LifecycleSettings
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.node.kafka_settings import WITHOUT_EFFECT, asks_for_nothing, is_protection

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TextIO
 
-from quorumlog.broker.io.lifecycle import RegistrationFailed
+from quorumlog.broker.controller_requests.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
 from quorumlog.node.assemble import Node, NodeParts

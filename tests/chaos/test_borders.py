@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from quorumlog.chaos.checkers import Valid
-from tests.chaos.hand_made import History, found
+from tests.support.chaos.hand_made_histories import History, found
 
 Case = Callable[[], History]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.chaos.checkers import Severity, Verdict, check_history
-from tests.chaos.hand_made import History, found
+from tests.support.chaos.hand_made_histories import History, found
 
 
 def result(verdict: Verdict, name: str) -> tuple[int, Severity]:

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.chaos.checkers import Severity, check_history
 from quorumlog.chaos.history import read_history
-from tests.chaos.hand_made import found
+from tests.support.chaos.hand_made_histories import found
 
 VECTORS = [
     json.loads(line)

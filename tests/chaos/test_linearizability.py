@@ -8,7 +8,7 @@ import numpy as np
 from quorumlog.chaos.checkers.explode import explode
 from quorumlog.chaos.checkers.linearizability import bounds_of, violations
 from quorumlog.chaos.checkers.version_order import order_versions
-from tests.chaos.hand_made import History, found
+from tests.support.chaos.hand_made_histories import History, found
 
 CASES = 5000
 NEVER = 1 << 60

@@ -4,10 +4,10 @@ import pytest
 
 from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.history.schema import table_of
-from tests.chaos.hand_made import rows_of
-from tests.chaos.oracle import Oracle
-from tests.chaos.random_histories import PLANTS, good
-from tests.chaos.wild_histories import wild
+from tests.support.chaos.hand_made_histories import rows_of
+from tests.support.chaos.history_oracle import Oracle
+from tests.support.chaos.random_histories import PLANTS, good
+from tests.support.chaos.wild_histories import wild
 
 SEEDS = 1200
 CHUNK = 200

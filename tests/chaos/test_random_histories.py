@@ -4,8 +4,8 @@ import pytest
 
 from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.history.schema import table_of
-from tests.chaos.hand_made import found, rows_of
-from tests.chaos.random_histories import PLANTS, Sketch, good
+from tests.support.chaos.hand_made_histories import found, rows_of
+from tests.support.chaos.random_histories import PLANTS, Sketch, good
 
 
 @pytest.mark.parametrize("seed", range(40))

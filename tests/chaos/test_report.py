@@ -9,8 +9,8 @@ from quorumlog.chaos.history import read_history, write_meta
 from quorumlog.chaos.history.schema import table_of
 from quorumlog.chaos.report import write_report
 from quorumlog.chaos.report.chart import number, ticks
-from tests.chaos.hand_made import History, rows_of
-from tests.chaos.random_histories import good, lose
+from tests.support.chaos.hand_made_histories import History, rows_of
+from tests.support.chaos.random_histories import good, lose
 
 
 def report_of(table: pa.Table, directory: Path) -> str:

@@ -21,10 +21,10 @@ from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
 from quorumlog.chaos.history.schema import SCHEMA, table_of
 from quorumlog.chaos.spark.engine import _check, check_on_spark
 from quorumlog.chaos.spark.session import spark_session
-from tests.chaos.hand_made import History, rows_of
-from tests.chaos.random_histories import PLANTS, good, lose
 from tests.chaos.test_kafka_vectors import VECTORS, read
-from tests.chaos.wild_histories import wild
+from tests.support.chaos.hand_made_histories import History, rows_of
+from tests.support.chaos.random_histories import PLANTS, good, lose
+from tests.support.chaos.wild_histories import wild
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 

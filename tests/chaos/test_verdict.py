@@ -8,7 +8,7 @@ from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.verdict import RANKING, Gap, Partial, merge, worst
 from quorumlog.chaos.history.schema import table_of
 from quorumlog.chaos.report.page import MEANINGS
-from tests.chaos.hand_made import History, rows_of
+from tests.support.chaos.hand_made_histories import History, rows_of
 
 
 def test_the_worst_verdict_wins() -> None:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from quorumlog.chaos.spark.session import SparkUnavailable
 from quorumlog.cli.verify import judge, verify
-from tests.chaos.hand_made import History
+from tests.support.chaos.hand_made_histories import History
 
 app = typer.Typer()
 app.command()(verify)

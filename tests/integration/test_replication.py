@@ -34,7 +34,7 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import decode_batches
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.integration.replication_cluster import (
+from tests.support.cluster.replication_cluster import (
     AT,
     BROKERS,
     TOPIC_ID,

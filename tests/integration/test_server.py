@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic  # type: ignore[attr-defined]  # not in __all__
 
-from tests.unit.broker.groups.single_broker import single_broker
+from tests.support.groups.single_broker import single_broker
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,7 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.roles import Follower, Resigned
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
-from tests.unit.metadata_quorum.quorums import asked, only, sent, started
+from tests.support.metadata_quorum.quorums import asked, only, sent, started
 
 
 def cluster(*commands: str) -> ScriptedCluster:

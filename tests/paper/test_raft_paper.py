@@ -8,7 +8,7 @@ from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, FetchRequest, VoteRequest
 from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Prospective, Unattached
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
-from tests.unit.metadata_quorum.quorums import (
+from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
     fetch_request,

@@ -29,7 +29,7 @@ from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, Par
 from quorumlog.metadata_quorum.image.replay import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
-from tests.unit.metadata_quorum.controllers import Bench, T, image_of
+from tests.support.metadata_quorum.controllers import Bench, T, image_of
 
 ALL = (1, 2, 3, 4)
 BROKERS = st.sampled_from(ALL)

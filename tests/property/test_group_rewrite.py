@@ -13,13 +13,13 @@ from random import Random
 
 import pytest
 
-from quorumlog.broker.core.groups import events, rewrite
-from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.effects import AdvanceLogStart, AppendRecords, Reply
-from quorumlog.broker.core.groups.offsets import CommittedState
-from quorumlog.broker.core.groups.outbox import Outbox
-from quorumlog.broker.core.groups.records import Key, LogRecord
-from quorumlog.broker.core.groups.requests import (
+from quorumlog.broker.groups.core import events, rewrite
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Reply
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.outbox import Outbox
+from quorumlog.broker.groups.core.records import Key, LogRecord
+from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommitResult,
     CommittedOffset,
@@ -31,8 +31,8 @@ from quorumlog.broker.core.groups.requests import (
     Request,
     Sync,
 )
-from quorumlog.broker.core.groups.rewrite import Rewrite, RewriteLimits
-from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.groups.core.rewrite import Rewrite, RewriteLimits
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -391,7 +391,7 @@ class GivesUpOnKeysThatAreUnderWay(Rewrite):
 def test_the_test_above_finds_a_planted_bug(
     mutant: type[Rewrite], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker.core.groups.coordinator.Rewrite", mutant)
+    monkeypatch.setattr("quorumlog.broker.groups.core.coordinator.Rewrite", mutant)
     assert rewrite.Rewrite is Rewrite
     with pytest.raises(Loss):
         run_all()

@@ -16,15 +16,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from quorumlog.broker.core.groups import events
-from quorumlog.broker.core.groups.classic import ClassicProtocol
-from quorumlog.broker.core.groups.group import Group
-from quorumlog.broker.core.groups.joining import Joining
-from quorumlog.broker.core.groups.offsets import CommittedState
-from quorumlog.broker.core.groups.outbox import Outbox, WriteDone
-from quorumlog.broker.core.groups.rebalance import Rebalance
-from quorumlog.broker.core.groups.records import LogRecord, OffsetRecord
-from quorumlog.broker.core.groups.requests import (
+from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.joining import Joining
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.outbox import Outbox, WriteDone
+from quorumlog.broker.groups.core.rebalance import Rebalance
+from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommitResult,
     CommittedOffset,
@@ -38,10 +38,10 @@ from quorumlog.broker.core.groups.requests import (
     Sync,
     SyncResult,
 )
-from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.broker.groups.coordination import T0, Coordination, beat, commit, join, leave
+from tests.support.groups.coordination import T0, Coordination, beat, commit, join, leave
 
 
 @dataclass

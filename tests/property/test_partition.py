@@ -10,16 +10,16 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from quorumlog.broker.core import effects, events
-from quorumlog.broker.core.effects import Effect
-from quorumlog.broker.core.events import Event
-from quorumlog.broker.core.isr import Progress
-from quorumlog.broker.core.partition import Partition
-from quorumlog.broker.core.roles import Follower, Leader, Role, Unassigned
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.effects import Effect
+from quorumlog.broker.partitions.core.events import Event
+from quorumlog.broker.partitions.core.isr import Progress
+from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.roles import Follower, Leader, Role, Unassigned
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset
-from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, Controller, Replica, image
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Controller, Replica, image
 
 
 class OneReplica(RuleBasedStateMachine):

@@ -12,15 +12,15 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
-from quorumlog.broker.core import effects, events
-from quorumlog.broker.core.partition import Partition
-from quorumlog.broker.core.producer_state import (
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.producer_state import (
     BATCHES_KEPT,
     ProducerStates,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
-from tests.unit.broker.replicas import (
+from tests.support.broker.replicas import (
     BROKERS,
     SEQUENCED,
     Controller,

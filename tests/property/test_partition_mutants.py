@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.core import effects, events
-from quorumlog.broker.core.effects import AnswerFetch, Effect
-from quorumlog.broker.core.isr import Progress
-from quorumlog.broker.core.partition import Partition
-from quorumlog.broker.core.partition_state import Marks
-from quorumlog.broker.core.producer_state import Check, ProducedBatch, ProducerStates
-from quorumlog.broker.core.roles import Leader
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
+from quorumlog.broker.partitions.core.isr import Progress
+from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition_state import Marks
+from quorumlog.broker.partitions.core.producer_state import Check, ProducedBatch, ProducerStates
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
 from tests.property.test_partition_cluster import Cluster, Loss

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumlog.broker.core.producer_state import (
+from quorumlog.broker.partitions.core.producer_state import (
     BATCHES_KEPT,
     SEQUENCE_MAX,
     ProducerStates,

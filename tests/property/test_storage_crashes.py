@@ -20,7 +20,7 @@ from quorumlog.storage.io.segment import Segment
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import HEADER_BYTES, decode_batches
-from tests.unit.storage.batches import DIRECTORY, batch, open_log, read_all
+from tests.support.storage.batches import DIRECTORY, batch, open_log, read_all
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
 PARTITION = TopicPartition("topic", 0)

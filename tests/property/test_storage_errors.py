@@ -14,7 +14,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.records import decode_batches
-from tests.unit.storage.batches import batch, open_log, read_all
+from tests.support.storage.batches import batch, open_log, read_all
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
 STEPS = 25

@@ -18,7 +18,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.records import read_header
-from tests.unit.storage.batches import DIRECTORY, batch, read_all
+from tests.support.storage.batches import DIRECTORY, batch, read_all
 
 SETTINGS = LogSettings(segment_bytes=500, index_interval_bytes=100)
 

@@ -18,7 +18,7 @@ from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import decode_batches
 from tests.property.test_storage_crashes import PowerLoss, at, lose_power
-from tests.unit.storage.batches import DIRECTORY, batch, read_all
+from tests.support.storage.batches import DIRECTORY, batch, read_all
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
 PARTITION = TopicPartition("topic", 0)

@@ -15,7 +15,7 @@ from quorumlog.wire.codec.compression import Compression, compress
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
-from tests.unit.storage.batches import DIRECTORY, batch, fill, open_log, read_all, timed_batch
+from tests.support.storage.batches import DIRECTORY, batch, fill, open_log, read_all, timed_batch
 
 SETTINGS = LogSettings(segment_bytes=1500, index_interval_bytes=0)
 Found = tuple[int, int] | None

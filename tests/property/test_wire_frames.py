@@ -18,7 +18,7 @@ from quorumlog.wire.codec.schemas import (
     request_class,
     response_class,
 )
-from tests.unit.wire.oracle import random_message
+from tests.support.wire.records_oracle import random_message
 from tests.unit.wire.test_frames import Recorder
 
 

@@ -19,7 +19,7 @@ from quorumlog.wire.codec.inspection import (
 )
 from quorumlog.wire.codec.records import HEADER_BYTES, Record, decode_batch, read_header
 from tests.property.test_wire_records import batches, witnesses
-from tests.unit.wire.handmade import batch, mended, record
+from tests.support.wire.handmade_bytes import batch, mended, record
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, database=None)
 DECOMPRESSED_BYTES_MAX = 1 << 20

@@ -36,8 +36,8 @@ from quorumlog.wire.codec.schemas import (
     request_class,
     response_class,
 )
-from tests.unit.wire.dumb_encoder import dumb_encode
-from tests.unit.wire.oracle import random_message
+from tests.support.wire.dumb_encoder import dumb_encode
+from tests.support.wire.records_oracle import random_message
 
 
 def messages(api_key: int, samples: int) -> Iterator[tuple[int, Message]]:

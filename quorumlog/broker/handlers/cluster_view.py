@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from quorumlog.broker.handlers.authorized_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC
-from quorumlog.broker.handlers.names import INTERNAL_TOPICS
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.handlers.names import shortened
+from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.handlers.unanswered import unanswered
-from quorumlog.broker.io.context import BrokerContext
-from quorumlog.broker.io.image_watch import SEEN_HERE_MS
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
     ConfigResult,

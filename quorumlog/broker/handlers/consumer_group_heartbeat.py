@@ -7,8 +7,7 @@ docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
 
 from typing import Final
 
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

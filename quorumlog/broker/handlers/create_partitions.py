@@ -2,11 +2,9 @@
 
 from typing import Final
 
-from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.handlers.names import shortened
 from quorumlog.broker.handlers.unanswered import unanswered
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.topic_names import OFFSETS_TOPIC, shortened
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewPartitions,

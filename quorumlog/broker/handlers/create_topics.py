@@ -3,12 +3,11 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from quorumlog.broker.core.settings import BrokerSettings
-from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.handlers.describe_configs import topic_configs
-from quorumlog.broker.handlers.names import is_topic_name, shortened
 from quorumlog.broker.handlers.unanswered import unanswered
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.topic_names import is_topic_name, shortened
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewTopic,

@@ -2,9 +2,8 @@
 
 import asyncio
 
-from quorumlog.broker.core.groups.requests import DeleteGroup
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import DeleteGroup
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,

@@ -3,10 +3,9 @@
 import asyncio
 from functools import partial
 
-from quorumlog.broker.core.deletions import DeletionResult
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.handlers.names import INTERNAL_TOPICS
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.partitions.core.deletions import DeletionResult
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
 from quorumlog.wire.codec.messages.delete_records import (

@@ -5,11 +5,10 @@ from dataclasses import fields
 from enum import IntEnum
 from typing import Final
 
-from quorumlog.broker.core.settings import BrokerSettings
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.handlers.names import is_topic_name
 from quorumlog.broker.handlers.topic_configs import TOPIC_CONFIGS, ConfigType, broker_default
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.topic_names import is_topic_name
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,

@@ -2,9 +2,8 @@
 
 from itertools import groupby
 
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
-from quorumlog.broker.io.descriptions import ReplicaSize
+from quorumlog.broker.partitions.io.descriptions import ReplicaSize
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

@@ -1,8 +1,7 @@
 """DescribeProducers (API key 61): the producers that partitions remember (KIP-664)."""
 
-from quorumlog.broker.core.producer_state import ActiveProducer
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.partitions.core.producer_state import ActiveProducer
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.describe_producers import (
     DescribeProducersRequest,

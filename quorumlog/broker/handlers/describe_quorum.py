@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     QuorumDescription,

@@ -6,11 +6,10 @@ request hands back. The last-known ELR is empty: elections here never go by it.
 
 from heapq import nsmallest
 
-from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.handlers.authorized_operations import ALL_OF_TOPIC
 from quorumlog.broker.handlers.cluster_view import offline_replicas
-from quorumlog.broker.handlers.names import INTERNAL_TOPICS, is_topic_name
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.topic_names import INTERNAL_TOPICS, is_topic_name
 from quorumlog.metadata_quorum.image import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_topic_partitions import (

@@ -8,17 +8,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.core.data_path import FetchedPartition, FetchSpec, PartitionFetch
-from quorumlog.broker.core.fetch_sessions import (
+from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.fetching.core.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
     NO_SESSION,
     FetchSession,
 )
-from quorumlog.broker.handlers.api import ApiHandler, Reply
+from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.handlers.leaders import leader_hints
-from quorumlog.broker.io.context import BrokerContext
-from quorumlog.broker.io.deadline_timer import monotonic_ms
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     UNKNOWN_OFFSET,

@@ -5,10 +5,9 @@ Creates `__consumer_offsets` when it is first needed. Source: KIP-699 (many keys
 
 from typing import Final
 
-from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
-from quorumlog.broker.core.settings import BrokerSettings
-from quorumlog.broker.handlers.api import ApiHandler, Reply
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -1,8 +1,7 @@
 """Heartbeat (12)."""
 
-from quorumlog.broker.core.groups.requests import Heartbeat
-from quorumlog.broker.handlers.api import ApiHandler, Reply, when_done
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import Heartbeat
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from quorumlog.wire.codec.schemas import RequestHeader
 

@@ -1,8 +1,7 @@
 """IncrementalAlterConfigs (44): set, delete, append, subtract; the rest stays. Source: KIP-339."""
 
-from quorumlog.broker.handlers.api import ApiHandler
 from quorumlog.broker.handlers.config_alterations import Resource, alter_resources
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigOperation
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,

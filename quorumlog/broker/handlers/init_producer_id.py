@@ -1,7 +1,6 @@
 """InitProducerId (22): an id for an idempotent producer. Source: KIP-98, KIP-360."""
 
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.init_producer_id import (
     InitProducerIdRequest,

@@ -2,9 +2,8 @@
 
 from uuid import uuid4
 
-from quorumlog.broker.core.groups.requests import Join
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import Join
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,

@@ -1,8 +1,7 @@
 """LeaveGroup (13): one member, or several from v3 on (KIP-345)."""
 
-from quorumlog.broker.core.groups.requests import Leave, LeaveResult, LeavingMember
-from quorumlog.broker.handlers.api import ApiHandler, Reply, when_done
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import Leave, LeaveResult, LeavingMember
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done
 from quorumlog.wire.codec.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,

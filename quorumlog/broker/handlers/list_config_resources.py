@@ -6,8 +6,7 @@ In version 0 the API was ListClientMetricsResources: those are all that it lists
 from enum import IntEnum
 from typing import Final
 
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_config_resources import (
     ConfigResource,

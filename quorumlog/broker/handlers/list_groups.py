@@ -1,9 +1,8 @@
 """ListGroups (16): the groups that this broker coordinates. Source: KIP-518 (states), KIP-848."""
 
-from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.states import GroupState
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_groups import (
     ListedGroup,

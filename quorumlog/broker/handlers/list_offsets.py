@@ -4,16 +4,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.core.data_path import OffsetAnswer
-from quorumlog.broker.handlers.api import ApiHandler, Reply
-from quorumlog.broker.io.context import BrokerContext
-from quorumlog.broker.io.offset_lookup import (
+from quorumlog.broker.partitions.core.data_path import OffsetAnswer
+from quorumlog.broker.partitions.log.offset_lookup import (
     EARLIEST,
     EARLIEST_LOCAL,
     LATEST,
     LATEST_TIERED,
     OF_MAX_TIMESTAMP,
 )
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.list_offsets import (

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
-from quorumlog.broker.handlers.api import ApiHandler, Reply
 from quorumlog.broker.handlers.cluster_view import metadata_response, topic_of
 from quorumlog.broker.handlers.find_coordinator import offsets_topic
-from quorumlog.broker.handlers.names import TRANSACTIONS_TOPIC, is_topic_name
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_topic_name
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId

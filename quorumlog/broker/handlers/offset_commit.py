@@ -2,9 +2,8 @@
 
 import asyncio
 
-from quorumlog.broker.core.groups.requests import CommitOffsets, CommitResult, CommittedOffset
-from quorumlog.broker.handlers.api import ApiHandler, Reply, when_done
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, CommittedOffset
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.offset_commit import (

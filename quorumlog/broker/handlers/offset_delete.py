@@ -1,8 +1,7 @@
 """OffsetDelete (47): committed offsets of partitions that no member goes by. Source: KIP-496."""
 
-from quorumlog.broker.core.groups.requests import CommitResult, DeleteOffsets
-from quorumlog.broker.handlers.api import ApiHandler, Reply, when_done
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import CommitResult, DeleteOffsets
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.offset_delete import (

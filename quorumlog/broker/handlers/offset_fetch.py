@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import TypeVar
 
-from quorumlog.broker.core.groups.requests import CommittedOffset
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.offset_fetch import (

@@ -1,7 +1,6 @@
 """OffsetForLeaderEpoch (API key 23): where an epoch ends, so that a consumer sees a truncation."""
 
-from quorumlog.broker.handlers.api import ApiHandler, Reply
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.messages.offset_for_leader_epoch import (

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.core.admission import ZSTD_SINCE, is_zstd_too_early
-from quorumlog.broker.core.data_path import ProduceResult
-from quorumlog.broker.handlers.api import ApiHandler, Disconnect, Reply
 from quorumlog.broker.handlers.leaders import leader_hints
-from quorumlog.broker.handlers.names import INTERNAL_TOPICS
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.partitions.core.admission import ZSTD_SINCE, is_zstd_too_early
+from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, Reply
+from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.produce import (

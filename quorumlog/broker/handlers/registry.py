@@ -39,7 +39,7 @@ from quorumlog.broker.handlers import (
     produce,
     sync_group,
 )
-from quorumlog.broker.handlers.api import ApiHandler
+from quorumlog.broker.server.api import ApiHandler
 
 HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
     {

@@ -1,8 +1,7 @@
 """SyncGroup (14): a task, because the answer comes when the leader's assignment is committed."""
 
-from quorumlog.broker.core.groups.requests import Sync
-from quorumlog.broker.handlers.api import ApiHandler
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.groups.core.requests import Sync
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from quorumlog.wire.codec.schemas import RequestHeader

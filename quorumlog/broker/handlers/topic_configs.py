@@ -5,7 +5,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.settings import BrokerSettings
 
 
 class ConfigType(IntEnum):

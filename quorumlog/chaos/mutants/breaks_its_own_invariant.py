@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Iterable
 
-from quorumlog.broker.core.isr import Progress
-from quorumlog.broker.core.partition import Partition
-from quorumlog.broker.core.roles import Leader
+from quorumlog.broker.partitions.core.isr import Progress
+from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import cbor2
 
-from quorumlog.metadata_quorum.plain import MalformedValue, from_plain, to_plain
+from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
 
 TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from quorumlog.metadata_quorum.controller.facade import Controller
+from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat

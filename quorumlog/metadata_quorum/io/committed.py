@@ -4,7 +4,7 @@ from typing import Final
 
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
-from quorumlog.metadata_quorum.io.metadata_log import MetadataLog
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
 
 

@@ -9,8 +9,8 @@ from typing import Final, assert_never
 
 from quorumlog.metadata_quorum.core import effects
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.election_store import Election, ElectionStore
-from quorumlog.metadata_quorum.io.metadata_log import MetadataLog
+from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.wire.codec.identifiers import Offset
 
 Write = (

@@ -19,8 +19,6 @@ from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, Request
 from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask, NotController
 from quorumlog.metadata_quorum.io.disk_work import DiskWork
-from quorumlog.metadata_quorum.io.election_store import Election
-from quorumlog.metadata_quorum.io.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.io.parts import (
     BrokerProcessDied,
     Input,
@@ -29,6 +27,8 @@ from quorumlog.metadata_quorum.io.parts import (
     Stopped,
 )
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.metadata_quorum.log.election_store import Election
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 

@@ -26,9 +26,7 @@ from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumCo
 from quorumlog.metadata_quorum.io.description import describe_quorum
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.election_store import FILE_NAME, ElectionStore
 from quorumlog.metadata_quorum.io.founding import check_voters, found
-from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.io.parts import BrokerProcessDied, Parts, Stopped
 from quorumlog.metadata_quorum.io.presence import (
     PresenceClient,
@@ -44,6 +42,8 @@ from quorumlog.metadata_quorum.io.rpc import (
     RpcServer,
 )
 from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
+from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId

@@ -10,8 +10,8 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.io.active_controller import Ask
 from quorumlog.metadata_quorum.io.committed import CommittedImage
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.election_store import ElectionStore
-from quorumlog.metadata_quorum.io.metadata_log import MetadataLog
+from quorumlog.metadata_quorum.log.election_store import ElectionStore
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId
 
 

@@ -18,6 +18,7 @@ import aiohttp
 import cbor2
 from aiohttp import web
 
+from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
 from quorumlog.metadata_quorum.controller import requests
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -27,7 +28,6 @@ from quorumlog.metadata_quorum.controller_client import (
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.core import messages
-from quorumlog.metadata_quorum.plain import MalformedValue, from_plain, to_plain
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 

@@ -8,11 +8,11 @@ from typing import assert_never
 
 import pytest
 
-from quorumlog.broker.core.groups import events
-from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.effects import AdvanceLogStart, AppendRecords, Effect, Reply
-from quorumlog.broker.core.groups.records import GroupRecord, LogRecord
-from quorumlog.broker.core.groups.requests import (
+from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Effect, Reply
+from quorumlog.broker.groups.core.records import GroupRecord, LogRecord
+from quorumlog.broker.groups.core.requests import (
     CommitResult,
     JoinResult,
     LeaveResult,
@@ -21,7 +21,7 @@ from quorumlog.broker.core.groups.requests import (
     SyncResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.broker.groups.coordination import SETTINGS, beat, commit, join, leave, sync
+from tests.support.groups.coordination import SETTINGS, beat, commit, join, leave, sync
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.golden"))
 

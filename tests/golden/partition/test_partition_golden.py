@@ -12,12 +12,12 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from quorumlog.broker.core import events
-from quorumlog.broker.core.effects import Effect
-from quorumlog.broker.core.roles import Leader
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.effects import Effect
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
-from tests.unit.broker.replicas import Replica, broker, image
+from tests.support.broker.replicas import Replica, broker, image
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.golden"))
 EVENTS: Final[dict[str, Any]] = {event.__name__: event for event in get_args(events.Event)}

@@ -1,20 +1,20 @@
 import pytest
 
-from quorumlog.broker.core import admission
-from quorumlog.broker.core.admission import (
+from quorumlog.broker.partitions.core import admission
+from quorumlog.broker.partitions.core.admission import (
     Admission,
     TopicLimits,
     admit,
     is_zstd_too_early,
     topic_limits,
 )
-from quorumlog.broker.core.data_path import RecordError
-from quorumlog.broker.core.settings import BrokerSettings
+from quorumlog.broker.partitions.core.data_path import RecordError
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batch, encode_batch, read_header
-from tests.unit.wire import handmade
+from tests.support.wire import handmade_bytes as handmade
 
 NOW_MS = 1_000_000
 AT = TopicPartition("orders", 0)

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from quorumlog.broker.io.replica_manager import ReplicaManager
-from tests.unit.broker.one_broker import run
+from quorumlog.broker.replicas import Replicas
+from tests.support.broker.one_broker import run
 
 
 def test_a_process_that_never_registered_leaves_the_mark_as_it_was(tmp_path: Path) -> None:
     seen: list[int | None] = []
 
-    async def registers(replicas: ReplicaManager) -> None:
+    async def registers(replicas: Replicas) -> None:
         seen.append(replicas.clean_shutdown_epoch)
         replicas.registered(5)
 
-    async def does_not(replicas: ReplicaManager) -> None:
+    async def does_not(replicas: Replicas) -> None:
         seen.append(replicas.clean_shutdown_epoch)
 
     for story in (registers, does_not, does_not):

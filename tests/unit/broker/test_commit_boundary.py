@@ -3,14 +3,19 @@
 import asyncio
 from pathlib import Path
 
-from quorumlog.broker.core import events
-from quorumlog.broker.core.data_path import DEBUG_REPLICA, NO_REPLICA, OffsetAnswer, ProduceResult
-from quorumlog.broker.io.offset_lookup import LATEST
-from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.data_path import (
+    DEBUG_REPLICA,
+    NO_REPLICA,
+    OffsetAnswer,
+    ProduceResult,
+)
+from quorumlog.broker.partitions.log.offset_lookup import LATEST
+from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from quorumlog.wire.codec.records import read_header
-from tests.unit.broker.one_broker import (
+from tests.support.broker.one_broker import (
     AT,
     append,
     fetch_of,
@@ -19,13 +24,13 @@ from tests.unit.broker.one_broker import (
     run,
     sequenced,
 )
-from tests.unit.broker.replicas import image
+from tests.support.broker.replicas import image
 
 
 def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -> None:
     """Its newest batches are in memory: they must not outlive the leadership they were made in."""
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         driver = replicas.driver(AT)
         assert driver is not None
         append(replicas)  # offset 0 in epoch 0, which no follower has fetched
@@ -62,7 +67,7 @@ def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -
 
 
 def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
 
         def latest(replica_id: BrokerId) -> OffsetAnswer:
@@ -78,7 +83,7 @@ def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: Path) 
 def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_committed(
     tmp_path: Path,
 ) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         waiting: list[asyncio.Future[ProduceResult]] = []
 
         def produce(sequence: int) -> list[bool]:

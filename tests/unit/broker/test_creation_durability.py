@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.broker.io.log_manager import LogManager
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.chaos.simulation.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
@@ -37,13 +37,13 @@ class DirectoryDisk(SimDisk):
         self._name_changes[target] = self._name_changes.pop(source)
 
 
-def started(disk: SimDisk) -> LogManager:
-    logs = LogManager(disk, DIRECTORY, LogSettings())
+def started(disk: SimDisk) -> LogDirectory:
+    logs = LogDirectory(disk, DIRECTORY, LogSettings())
     logs.start()
     return logs
 
 
-def open_all(logs: LogManager) -> dict[TopicPartition, Log]:
+def open_all(logs: LogDirectory) -> dict[TopicPartition, Log]:
     return {at: logs.open(at, TOPIC_ID, {})[0] for at in MANY}
 
 

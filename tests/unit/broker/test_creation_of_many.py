@@ -8,30 +8,28 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.io.log_manager import LogManager
-from quorumlog.broker.io.replica_manager import ReplicaManager
-from quorumlog.broker.io.replica_set import OPENED_AT_ONCE
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.replica_set import OPENED_AT_ONCE
+from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
-from tests.unit.broker.one_broker import AT, run
-from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.broker.one_broker import AT, run
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 COUNT = 5 * OPENED_AT_ONCE + 1
 MANY = tuple(TopicPartition("many", index) for index in range(COUNT))
 MANY_ID, NEXT_ID = TopicId(b"m" * 16), TopicId(b"n" * 16)
 
 
-def publish_many(
-    replicas: ReplicaManager, *, leader_id: int = 1, topic_id: TopicId = MANY_ID
-) -> None:
+def publish_many(replicas: Replicas, *, leader_id: int = 1, topic_id: TopicId = MANY_ID) -> None:
     partitions = tuple(image(leader_id, 0, 0, (1, 2), replicas=(1, 2)) for _ in MANY)
     topic = TopicImage(name="many", topic_id=topic_id, partitions=partitions)
     delta = ClusterDelta(brokers=frozenset(ALL_ALIVE), partitions=frozenset(MANY))
     replicas.publish(delta, ClusterImage(brokers=ALL_ALIVE, topics={"many": topic}))
 
 
-def publish_nothing(replicas: ReplicaManager) -> None:
+def publish_nothing(replicas: Replicas) -> None:
     delta = ClusterDelta(deleted_topics={"many": MANY_ID})
     replicas.publish(delta, ClusterImage(brokers=ALL_ALIVE))
 
@@ -45,7 +43,7 @@ async def steps_until(holds: Callable[[], bool], progress: Callable[[], int]) ->
     return seen
 
 
-async def until_open(replicas: ReplicaManager) -> list[int]:
+async def until_open(replicas: Replicas) -> list[int]:
     return await steps_until(
         lambda: not replicas._replicas.is_opening, lambda: len(replicas._drivers)
     )
@@ -60,7 +58,7 @@ def directories(directory: Path) -> list[str]:
 
 
 def test_many_logs_are_created_and_found_again_a_few_at_a_time(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish_many(replicas)
         assert largest_step(await until_open(replicas)) <= OPENED_AT_ONCE
         drivers = [replicas.driver(at) for at in MANY]
@@ -76,7 +74,7 @@ def test_the_logs_count_as_open_when_all_are_that_our_registration_gives_us(
 ) -> None:
     """Until then the broker asks to stay fenced: it would refuse what it is asked as the leader."""
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish_nothing(replicas)  # the image of a former process, and nothing to open
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch + 1)
         publish_nothing(replicas)
@@ -94,7 +92,7 @@ def test_the_logs_count_as_open_when_all_are_that_our_registration_gives_us(
 
 
 def test_a_broker_with_few_logs_or_none_has_them_open_at_once(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
         publish_nothing(replicas)
         assert replicas.logs_open.is_set()
@@ -103,7 +101,7 @@ def test_a_broker_with_few_logs_or_none_has_them_open_at_once(tmp_path: Path) ->
 
 
 def test_many_logs_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish_many(replicas)
         await until_open(replicas)
         publish_nothing(replicas)
@@ -118,7 +116,7 @@ def test_many_logs_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish_many(replicas, leader_id=1)
         publish_many(replicas, leader_id=2)
         await until_open(replicas)
@@ -130,11 +128,11 @@ def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_there", [False, True])
 def test_what_is_deleted_before_its_turn_leaves_nothing(tmp_path: Path, is_there: bool) -> None:
-    async def create(replicas: ReplicaManager) -> None:
+    async def create(replicas: Replicas) -> None:
         publish_many(replicas)
         await until_open(replicas)
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish_many(replicas)
         publish_nothing(replicas)
         await steps_until(
@@ -153,18 +151,18 @@ def test_nobody_opens_a_log_whose_directory_is_being_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second_id: TopicId
 ) -> None:
     """Without its partition.metadata it would be set aside under the hands of who makes it."""
-    made, may_go_on, make = threading.Event(), threading.Event(), LogManager._make
+    made, may_go_on, make = threading.Event(), threading.Event(), LogDirectory._make
 
-    def late_make(logs: LogManager, path: str, topic_id: TopicId) -> None:
+    def late_make(logs: LogDirectory, path: str, topic_id: TopicId) -> None:
         if path.endswith(str(MANY[-1])):
             logs._disk.mkdir(path)
             made.set()
             may_go_on.wait(10)
         make(logs, path, topic_id)
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(LogManager, "_make", late_make)
+            patch.setattr(LogDirectory, "_make", late_make)
             publish_many(replicas)
             while not made.is_set():
                 await asyncio.sleep(0)
@@ -185,11 +183,11 @@ def test_nobody_opens_a_log_whose_directory_is_being_made(
 
 
 def test_nothing_is_a_stray_before_all_is_open(tmp_path: Path) -> None:
-    async def create(replicas: ReplicaManager) -> None:
+    async def create(replicas: Replicas) -> None:
         publish_many(replicas)
         await until_open(replicas)
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         publish_many(replicas)
         await until_open(replicas)
@@ -205,11 +203,11 @@ def test_nothing_is_a_stray_before_all_is_open(tmp_path: Path) -> None:
 def test_a_disk_that_makes_no_directory_ends_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         def refuse(*args: object) -> None:
             raise OSError("no room")
 
-        monkeypatch.setattr(LogManager, "_make", refuse)
+        monkeypatch.setattr(LogDirectory, "_make", refuse)
         publish_many(replicas)
         with pytest.raises(StorageError, match=r"cannot make .*many-0: no room"):
             await asyncio.shield(replicas.failure)

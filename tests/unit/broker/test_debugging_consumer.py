@@ -3,16 +3,16 @@
 import asyncio
 from pathlib import Path
 
-from quorumlog.broker.core.data_path import DEBUG_REPLICA, NO_REPLICA, FetchedPartition
-from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, NO_REPLICA, FetchedPartition
+from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
-from tests.unit.broker.one_broker import AT, append, fetch_of, follow, from_leader, run, size
+from tests.support.broker.one_broker import AT, append, fetch_of, follow, from_leader, run, size
 
 LATEST, EARLIEST = -1, -2
 
 
-def answer_of(replicas: ReplicaManager, replica_id: int, leader_epoch: int = -1) -> ErrorCode:
+def answer_of(replicas: Replicas, replica_id: int, leader_epoch: int = -1) -> ErrorCode:
     spec = fetch_of(0, replica_id=replica_id, leader_epoch=leader_epoch, max_wait_ms=0)
     answers = replicas.fetch(spec)
     assert isinstance(answers, list)
@@ -20,7 +20,7 @@ def answer_of(replicas: ReplicaManager, replica_id: int, leader_epoch: int = -1)
 
 
 def test_it_reads_above_the_high_watermark_of_a_leader(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)  # broker 2 is in the ISR and does not fetch
         assert size(replicas.fetch(fetch_of(0, replica_id=NO_REPLICA, max_wait_ms=0))) == 0
         assert size(replicas.fetch(fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
@@ -31,7 +31,7 @@ def test_it_reads_above_the_high_watermark_of_a_leader(tmp_path: Path) -> None:
 
 
 def test_it_is_not_counted_as_a_follower(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
         replicas.fetch(fetch_of(1, replica_id=DEBUG_REPLICA, max_wait_ms=0))
         partition = replicas.partition(AT)
@@ -42,7 +42,7 @@ def test_it_is_not_counted_as_a_follower(tmp_path: Path) -> None:
 
 
 def test_it_reads_a_follower(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take = follow(replicas)
         take(from_leader(0))
         for replica_id in (NO_REPLICA, BrokerId(3)):
@@ -58,7 +58,7 @@ def test_it_reads_a_follower(tmp_path: Path) -> None:
 
 
 def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         follow(replicas)  # in leader epoch 1
         assert answer_of(replicas, DEBUG_REPLICA, 0) is ErrorCode.FENCED_LEADER_EPOCH
         assert answer_of(replicas, DEBUG_REPLICA, 1) is ErrorCode.NONE
@@ -70,7 +70,7 @@ def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
 
 
 def test_what_a_follower_commits_ends_its_wait(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take = follow(replicas)
         waiting = replicas.fetch(fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=60_000))
         assert isinstance(waiting, asyncio.Future)

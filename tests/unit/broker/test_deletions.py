@@ -4,18 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.core import events
-from quorumlog.broker.core.deletions import (
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.deletions import (
     DeletionQueue,
     DeletionResult,
     WaitingDeletion,
     policy_refusal,
 )
-from quorumlog.broker.core.purgatory import Deadlines
+from quorumlog.broker.partitions.core.purgatory import Deadlines
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, Replica, image
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, image
 
 ONE, TWO, THREE = BROKERS
 

@@ -9,9 +9,9 @@ from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tests.unit.broker.groups.asking import asking, create, run
-from tests.unit.broker.groups.single_broker import TestController
-from tests.unit.broker.one_broker import BATCH
+from tests.support.broker.one_broker import BATCH
+from tests.support.groups.asking import asking, create, run
+from tests.support.groups.single_broker import TestController
 
 AT = TopicPartition("orders", 0)
 

@@ -4,9 +4,8 @@ from itertools import count
 
 import pytest
 
-from quorumlog.broker.core import fetch_sessions
-from quorumlog.broker.core.data_path import FetchedPartition, PartitionFetch
-from quorumlog.broker.core.fetch_sessions import (
+from quorumlog.broker.fetching.core import fetch_sessions
+from quorumlog.broker.fetching.core.fetch_sessions import (
     EPOCH_MAX,
     EVICTABLE_AFTER_MS,
     SWEEP_INTERVAL_MS,
@@ -14,7 +13,8 @@ from quorumlog.broker.core.fetch_sessions import (
     FetchSessions,
     next_epoch,
 )
-from quorumlog.broker.core.session_client import Changes, SessionClient
+from quorumlog.broker.following.core.session_client import Changes, SessionClient
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.core.fetch_sessions import FINAL_EPOCH
-from quorumlog.broker.core.session_client import SessionClient
+from quorumlog.broker.fetching.core.fetch_sessions import FINAL_EPOCH
+from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
@@ -17,9 +17,9 @@ from quorumlog.wire.codec.messages.fetch import (
     FetchRequest,
 )
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, create, run
-from tests.unit.broker.groups.single_broker import SETTINGS, SingleBroker, single_broker
-from tests.unit.broker.session_consumer import TOPIC, Consumer, append, created, parked
+from tests.support.broker.session_consumer import TOPIC, Consumer, append, created, parked
+from tests.support.groups.asking import asking, create, run
+from tests.support.groups.single_broker import SETTINGS, SingleBroker, single_broker
 
 PARTITIONS = 12
 

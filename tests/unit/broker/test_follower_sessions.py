@@ -6,21 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.core import events
-from quorumlog.broker.core.data_path import FetchedPartition, FetchSpec
-from quorumlog.broker.core.effects import AnswerFetch
-from quorumlog.broker.core.fetch_sessions import SWEEP_INTERVAL_MS, FetchSession
-from quorumlog.broker.io.deadline_timer import monotonic_ms
-from quorumlog.broker.io.partition_driver import PartitionDriver
-from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.fetching.core.fetch_sessions import SWEEP_INTERVAL_MS, FetchSession
+from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.data_path import FetchedPartition
+from quorumlog.broker.partitions.core.effects import AnswerFetch
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.identifiers import Offset
-from tests.unit.broker.one_broker import AT, BATCH, append, fetch_of, run, size
+from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, run, size
 
 
 class FollowerTwo:
     """Broker 2, in a session with the leader."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: Replicas) -> None:
         self.replicas = replicas
         first = fetch_of(0, replica_id=2, leader_epoch=0).partitions
         session = replicas.fetch_sessions.open(
@@ -47,7 +48,7 @@ class FollowerTwo:
 
 
 def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         follower, partition = FollowerTwo(replicas), replicas.partition(AT)
         assert partition is not None
         assert [one.high_watermark for one in await follower.fetch()] == [0]
@@ -66,7 +67,7 @@ def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(tmp_path
 
 
 def test_a_follower_that_waits_gets_the_batch_that_is_appended(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         follower = FollowerTwo(replicas)
         await follower.fetch()
         for offset in range(3):
@@ -83,7 +84,7 @@ def test_a_follower_that_waits_gets_the_batch_that_is_appended(tmp_path: Path) -
 def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: Path) -> None:
     """Whether it may join the ISR depends on the controller's answers, too."""
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         follower = FollowerTwo(replicas)
         await follower.fetch()
         seen: list[Offset] = []
@@ -107,7 +108,7 @@ def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: Path) 
 
 
 def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         follower = FollowerTwo(replicas)
         await follower.fetch()
         first, second = (replicas.fetch(follower.spec(60_000)) for _ in range(2))
@@ -121,7 +122,7 @@ def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Path) -> 
 
 
 def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         follower = FollowerTwo(replicas)
         waiting = replicas.fetch(follower.spec(60_000))
         assert isinstance(waiting, asyncio.Future)

@@ -2,24 +2,24 @@
 
 from pathlib import Path
 
-from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
-from tests.unit.broker.one_broker import AT, append, follow, from_leader, publish, run
-from tests.unit.broker.replicas import image
+from tests.support.broker.one_broker import AT, append, follow, from_leader, publish, run
+from tests.support.broker.replicas import image
 
 ALONE = image(1, 0, 0, (1,), replicas=(1,))
 
 
-def segments(replicas: ReplicaManager) -> list[Offset]:
+def segments(replicas: Replicas) -> list[Offset]:
     driver = replicas.driver(AT)
     assert driver is not None
     return [*driver.log.segment_base_offsets]
 
 
 def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
         publish(replicas, ALONE, segment_bytes="14")
         append(replicas)
@@ -33,7 +33,7 @@ def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(tmp_pa
 
 
 def test_a_follower_rolls_its_own_segments_by_the_new_size(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take = follow(replicas)
         take(from_leader(0))
         publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)), segment_bytes="14")
@@ -44,7 +44,7 @@ def test_a_follower_rolls_its_own_segments_by_the_new_size(tmp_path: Path) -> No
 
 
 def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         driver = replicas.driver(AT)
         assert driver is not None
         changed = {"segment_ms": "7", "index_interval_bytes": "9", "cleanup_policy": "compact"}
@@ -57,7 +57,7 @@ def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
 
 
 def test_min_insync_replicas_is_in_force_on_the_leader_at_once(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         assert append(replicas, acks=-1).error_code is ErrorCode.NONE
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)), min_insync_replicas="2")
         assert append(replicas, acks=-1).error_code is ErrorCode.NOT_ENOUGH_REPLICAS
@@ -68,7 +68,7 @@ def test_min_insync_replicas_is_in_force_on_the_leader_at_once(tmp_path: Path) -
 
 
 def test_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish(replicas, ALONE, max_message_bytes="10")
         assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
         publish(replicas, ALONE)

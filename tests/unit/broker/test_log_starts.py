@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.core import events
-from quorumlog.broker.core.deletions import DeletionResult
-from quorumlog.broker.io.log_manager import LogManager
-from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.deletions import DeletionResult
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
-from tests.unit.broker.one_broker import AT, append, fetch_of, follow, from_leader, publish, run
-from tests.unit.broker.replicas import BROKERS, image
+from tests.support.broker.one_broker import AT, append, fetch_of, follow, from_leader, publish, run
+from tests.support.broker.replicas import BROKERS, image
 
 CHECKPOINT = "log-start-offset-checkpoint"
 SMALL = LogSettings(segment_bytes=200)
@@ -24,14 +24,14 @@ ID, OTHER_ID = TopicId(b"i" * 16), TopicId(b"j" * 16)
 
 
 def delete(
-    replicas: ReplicaManager, offset: int, timeout_ms: int = 10_000
+    replicas: Replicas, offset: int, timeout_ms: int = 10_000
 ) -> "asyncio.Future[DeletionResult]":
     future: asyncio.Future[DeletionResult] = asyncio.get_running_loop().create_future()
     replicas.deletions.delete(AT, offset, timeout_ms=timeout_ms, done=future.set_result)
     return future
 
 
-def start_of(replicas: ReplicaManager) -> int:
+def start_of(replicas: Replicas) -> int:
     partition = replicas.partition(AT)
     assert partition is not None
     return partition.log_start_offset
@@ -41,7 +41,7 @@ def segments(directory: Path) -> list[str]:
     return sorted(path.name for path in (directory / "orders-0").glob("*.log*"))
 
 
-def hear(replicas: ReplicaManager, log_start: int, fetch_offset: int) -> None:
+def hear(replicas: Replicas, log_start: int, fetch_offset: int) -> None:
     """The follower fetches."""
     driver = replicas.driver(AT)
     assert driver is not None
@@ -64,7 +64,7 @@ async def until_removed(directory: Path, names: list[str]) -> None:
 
 
 def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         for _ in range(7):  # two per segment
             append(replicas)
         assert len(segments(tmp_path)) == 4
@@ -83,11 +83,11 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
         assert replicas.list_offset(AT, -2).offset == 5
         assert (await delete(replicas, 3)) == (ErrorCode.NONE, 5)
 
-    async def after(replicas: ReplicaManager) -> None:
+    async def after(replicas: Replicas) -> None:
         assert start_of(replicas) == 5
         assert await delete(replicas, -1) == (ErrorCode.NONE, 7)
 
-    async def in_the_end(replicas: ReplicaManager) -> None:
+    async def in_the_end(replicas: Replicas) -> None:
         assert start_of(replicas) == 7
         assert append(replicas).base_offset == 7
 
@@ -96,11 +96,11 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
 
 
 def test_a_start_lasts_through_a_crash_as_soon_as_it_is_answered_for(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         for _ in range(3):
             append(replicas)
         await delete(replicas, 2)
-        logs = LogManager(RealDisk(), str(tmp_path), LogSettings())  # as the next process would
+        logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())  # as the next process would
         logs.start()
         log, _ = logs.open(AT, ID, {})
         assert log.log_start_offset == 2
@@ -110,7 +110,7 @@ def test_a_start_lasts_through_a_crash_as_soon_as_it_is_answered_for(tmp_path: P
 
 
 def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
         append(replicas)
@@ -129,7 +129,7 @@ def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> None:
 
 
 def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take = follow(replicas)
         take(from_leader(0) + from_leader(1))
         driver = replicas.driver(AT)
@@ -173,7 +173,7 @@ def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
 def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
     tmp_path: Path,
 ) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
         append(replicas)
@@ -196,7 +196,7 @@ def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
 def test_a_follower_fetches_at_once_when_its_start_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         follow(replicas)(from_leader(0))
         has_fetched = asyncio.Event()
         monkeypatch.setattr(replicas._log_starts, "_fetch_now", has_fetched.set)
@@ -211,7 +211,7 @@ def test_a_follower_fetches_at_once_when_its_start_is_kept(
 
 
 def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> None:
-    logs = LogManager(RealDisk(), str(tmp_path), LogSettings())
+    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
     logs.start()
     batch = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
     log, _ = logs.open(AT, ID, {})
@@ -223,7 +223,7 @@ def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> No
     log, _ = logs.open(AT, OTHER_ID, {})
     log.append_as_leader(batch, leader_epoch=0, now_ms=0)
     log.close(clean=False)
-    logs = LogManager(RealDisk(), str(tmp_path), LogSettings())
+    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
     logs.start()
     log, _ = logs.open(AT, OTHER_ID, {})
     assert (log.log_start_offset, log.log_end_offset) == (0, 4)
@@ -231,7 +231,7 @@ def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> No
 
 
 def test_starts_that_were_not_written_yet_are_written_at_a_clean_stop(tmp_path: Path) -> None:
-    logs = LogManager(RealDisk(), str(tmp_path), LogSettings())
+    logs = LogDirectory(RealDisk(), str(tmp_path), LogSettings())
     logs.start()
     log, _ = logs.open(AT, ID, {})
     log.append_as_leader(encode_batch([Record(0, 1, None, b"x")]), leader_epoch=0, now_ms=0)
@@ -243,15 +243,15 @@ def test_starts_that_were_not_written_yet_are_written_at_a_clean_stop(tmp_path: 
 def test_a_torn_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINT).write_text("0\n2\norders 0 5\n")
     with pytest.raises(CorruptCheckpoint, match=f"{CHECKPOINT} is not whole.*delete it"):
-        LogManager(RealDisk(), str(tmp_path), LogSettings()).start()
+        LogDirectory(RealDisk(), str(tmp_path), LogSettings()).start()
 
 
 def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(tmp_path: Path) -> None:
-    async def fill(replicas: ReplicaManager) -> None:
+    async def fill(replicas: Replicas) -> None:
         for _ in range(7):
             append(replicas)
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         await until_removed(tmp_path, [f"{offset:020d}.log" for offset in (4, 6)])
         assert start_of(replicas) == 5
 
@@ -261,7 +261,7 @@ def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(tmp_path:
 
 
 def test_other_partitions_are_not_here(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         told: list[DeletionResult] = []
         unknown = TopicPartition("none", 0)
         replicas.deletions.delete(unknown, 0, timeout_ms=1, done=told.append)

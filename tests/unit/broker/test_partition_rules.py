@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.core import effects, events
-from quorumlog.broker.core.effects import AnswerFetch, Effect
-from quorumlog.broker.core.isr import Progress, Verdict, is_eligible, verdict_on
-from quorumlog.broker.core.roles import Leader
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
+from quorumlog.broker.partitions.core.isr import Progress, Verdict, is_eligible, verdict_on
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.broker.replicas import ALL_ALIVE, BROKERS, LAG_TIME_MS, Replica, broker, image
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, LAG_TIME_MS, Replica, broker, image
 
 ONE, TWO, THREE = BROKERS
 

@@ -29,10 +29,10 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection
-from tests.unit.broker.groups.asking import asking, run, versions
-from tests.unit.broker.groups.asking import create as create_partitions
-from tests.unit.broker.groups.single_broker import SingleBroker
-from tests.unit.wire import handmade
+from tests.support.groups.asking import asking, run, versions
+from tests.support.groups.asking import create as create_partitions
+from tests.support.groups.single_broker import SingleBroker
+from tests.support.wire import handmade_bytes as handmade
 
 NOW_MS = 1_700_000_000_000
 PRODUCE = 0

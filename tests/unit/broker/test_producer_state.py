@@ -2,8 +2,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from quorumlog.broker.core import producer_state
-from quorumlog.broker.core.producer_state import SEQUENCE_MAX, Check, ProducerStates
+from quorumlog.broker.partitions.core import producer_state
+from quorumlog.broker.partitions.core.producer_state import SEQUENCE_MAX, Check, ProducerStates
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 

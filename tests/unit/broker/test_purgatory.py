@@ -1,4 +1,4 @@
-from quorumlog.broker.core.purgatory import (
+from quorumlog.broker.partitions.core.purgatory import (
     PURGE_AT_LEAST,
     Deadlines,
     FetchPurgatory,

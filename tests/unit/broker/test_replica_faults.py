@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.io import replica_manager
-from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker import replicas as replica_manager
+from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from tests.unit.broker.faulty_disk import FaultyDisk
-from tests.unit.broker.one_broker import (
+from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.one_broker import (
     AT,
     TOPIC_ID,
     append,
@@ -26,12 +26,12 @@ from tests.unit.broker.one_broker import (
     sequenced,
     size,
 )
-from tests.unit.broker.replicas import ALL_ALIVE, image
+from tests.support.broker.replicas import ALL_ALIVE, image
 
 OTHER = TopicPartition("orders", 1)
 
 
-async def failure_of(replicas: ReplicaManager) -> BaseException | None:
+async def failure_of(replicas: Replicas) -> BaseException | None:
     async with asyncio.timeout(10):
         await asyncio.wait([replicas.failure])
     return replicas.failure.exception()
@@ -40,7 +40,7 @@ async def failure_of(replicas: ReplicaManager) -> BaseException | None:
 def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas, acks=-1, records=sequenced(0))
         disk.errors = {"append": ENOSPC}
         refused = append(replicas, acks=-1, records=sequenced(1))
@@ -56,7 +56,7 @@ def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path
 def test_a_leader_whose_disk_breaks_in_an_append_ends(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas, acks=-1, records=sequenced(0))
         disk.errors = {"append": EIO}
         refused = append(replicas, acks=-1, records=sequenced(1))
@@ -68,7 +68,7 @@ def test_a_leader_whose_disk_breaks_in_an_append_ends(tmp_path: Path) -> None:
 
     run(tmp_path, story, disk=disk)
 
-    async def next_life(replicas: ReplicaManager) -> None:
+    async def next_life(replicas: Replicas) -> None:
         publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
         assert append(replicas, acks=-1, records=sequenced(0)).base_offset == 0  # a duplicate
         assert append(replicas, acks=-1, records=sequenced(1)).base_offset == 1
@@ -83,7 +83,7 @@ def test_a_disk_that_cannot_be_read_ends_the_broker_though_nobody_appends(
     monkeypatch.setattr(replica_manager, "TICK_MS_MAX", 1)
     disk = FaultyDisk()
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
         disk.errors = {"pread": EIO}
         answers = replicas.fetch(fetch_of(0))
@@ -97,7 +97,7 @@ def test_a_disk_that_cannot_be_read_ends_the_broker_though_nobody_appends(
 def test_a_flush_that_fails_ends_the_broker(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         for sequence in range(3):
             append(replicas, records=sequenced(sequence))
         disk.errors = {"fsync": EIO}
@@ -114,7 +114,7 @@ def test_a_leader_epoch_that_cannot_be_written_ends_the_broker_and_others_are_to
 ) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         def publish_both(leader_epoch: int) -> None:
             now = image(1, leader_epoch, leader_epoch, (1,), replicas=(1,))
             topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(now, now))
@@ -135,7 +135,7 @@ def test_a_leader_epoch_that_cannot_be_written_ends_the_broker_and_others_are_to
 def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take, torn = follow(replicas), from_leader(1)
         torn[-1] ^= 1
         assert take(from_leader(0)).backoff_ms == 0
@@ -156,7 +156,7 @@ def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(tmp_pat
 def test_a_follower_whose_disk_breaks_ends(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take = follow(replicas)
         disk.errors = {"append": EIO}
         with pytest.raises(StorageError):

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from quorumlog.broker.core import events
-from quorumlog.broker.io.replica_manager import ReplicaManager
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.records import read_header, restamp
-from tests.unit.broker.one_broker import AT, append, follow, from_leader, publish, run, sequenced
-from tests.unit.broker.replicas import image
+from tests.support.broker.one_broker import AT, append, follow, from_leader, publish, run, sequenced
+from tests.support.broker.replicas import image
 
 
 def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take = follow(replicas)
         newer = from_leader(2, sequence=2)
         restamp(newer, 0, base_offset=2, leader_epoch=2)
@@ -28,7 +28,7 @@ def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Path) ->
 
 
 def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take, driver = follow(replicas), replicas.driver(AT)
         assert driver is not None
         take(from_leader(0, sequence=0) + from_leader(1, sequence=1))
@@ -63,7 +63,7 @@ def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Pat
 def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Path) -> None:
     """A newer leader's batches may not be what the log of the epoch we fetch in holds."""
 
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         take, newer = follow(replicas), from_leader(1)
         restamp(newer, 0, base_offset=1, leader_epoch=2)
         take(from_leader(0) + newer)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.core.response_memory import ResponseMemory
-from quorumlog.broker.io import server as server_module
-from quorumlog.broker.io.replica_manager import ReplicaManager
-from quorumlog.broker.io.server import Server
+from quorumlog.broker.fetching.core.response_memory import ResponseMemory
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.server import server as server_module
+from quorumlog.broker.server.server import Server
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -20,10 +20,10 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import create
-from tests.unit.broker.groups.single_broker import SETTINGS, single_broker
-from tests.unit.broker.one_broker import AT, BATCH, append, fetch_of, run, size
-from tests.unit.broker.peer import Peer
+from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, run, size
+from tests.support.broker.peer import Peer
+from tests.support.groups.asking import create
+from tests.support.groups.single_broker import SETTINGS, single_broker
 
 BIG = encode_batch([Record(0, 1, None, bytes(100_000))])
 BIG_BATCHES = 40
@@ -62,7 +62,7 @@ def test_a_closed_account_holds_nothing() -> None:
     assert (memory.held, account.held) == (0, 0)
 
 
-def short(replicas: ReplicaManager) -> Callable[[], None]:
+def short(replicas: Replicas) -> Callable[[], None]:
     """Let a consumer that does not read hold all there is; return what ends it."""
     account = replicas.response_memory.open_account()
     account.take(replicas.response_memory.capacity)
@@ -70,7 +70,7 @@ def short(replicas: ReplicaManager) -> Callable[[], None]:
 
 
 def test_a_fetch_that_finds_no_room_waits_for_it_and_followers_do_not(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
         replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))  # committed
         end = short(replicas)
@@ -95,7 +95,7 @@ def test_a_fetch_that_finds_no_room_waits_for_it_and_followers_do_not(tmp_path: 
 
 
 def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
         end, account = short(replicas), replicas.response_memory.open_account()
         assert size(replicas.fetch(fetch_of(0, account=account, max_wait_ms=0))) == 0
@@ -112,7 +112,7 @@ def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
 def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_room(
     tmp_path: Path,
 ) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
         patient, other = (replicas.response_memory.open_account() for _ in range(2))
         gathers = replicas.fetch(
@@ -134,7 +134,7 @@ def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_room(
 
 
 def test_a_consumer_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) -> None:
-    async def story(replicas: ReplicaManager) -> None:
+    async def story(replicas: Replicas) -> None:
         append(replicas)
         account = replicas.response_memory.open_account()
         gathers = replicas.fetch(fetch_of(0, account=account, min_bytes=1000))

@@ -30,7 +30,7 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, create, run, versions
+from tests.support.groups.asking import asking, create, run, versions
 
 OTHER = BrokerId(2)
 TOPIC, BROKER_RESOURCE = 2, 4

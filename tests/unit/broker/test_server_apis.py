@@ -37,8 +37,8 @@ from quorumlog.wire.codec.messages.produce import (
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, create, run, versions
-from tests.unit.broker.groups.single_broker import BROKER, SETTINGS
+from tests.support.groups.asking import asking, create, run, versions
+from tests.support.groups.single_broker import BROKER, SETTINGS
 
 
 @pytest.mark.parametrize("api_key", sorted(HANDLERS))

@@ -5,8 +5,8 @@ from pathlib import Path
 from quorumlog.wire.codec.messages.describe_cluster import DescribeClusterRequest
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.unit.broker.groups.asking import asking, coordinator_is_ready, create, run, versions
-from tests.unit.broker.groups.offset_requests import commit
+from tests.support.groups.asking import asking, coordinator_is_ready, create, run, versions
+from tests.support.groups.offset_requests import commit
 
 NOT_ASKED = -(2**31)
 TOPIC, CLUSTER, GROUP = 3576, 8096, 3400  # as Apache Kafka answers without an authorizer

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from quorumlog.broker.handlers.api import Disconnect, Reply
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.io.context import BrokerContext
+from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -21,8 +20,7 @@ from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatR
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
 from quorumlog.wire.codec.messages.sync_group import SyncGroupResponse
 from quorumlog.wire.codec.schemas import RequestHeader, encode_request
-from tests.unit.broker.groups.single_broker import SETTINGS
-from tests.unit.broker.peer import (
+from tests.support.broker.peer import (
     API_VERSIONS,
     FETCH,
     HEARTBEAT,
@@ -33,6 +31,7 @@ from tests.unit.broker.peer import (
     run,
     serving,
 )
+from tests.support.groups.single_broker import SETTINGS
 
 
 def test_api_versions_says_exactly_what_is_registered(tmp_path: Path) -> None:
@@ -99,7 +98,7 @@ def test_what_cannot_be_read_ends_the_connection_with_one_line(
                 other.send(ApiVersionsRequest(), 2, 0)
                 assert (await other.answer(API_VERSIONS, 0))[0] == 2
 
-    with caplog.at_level(logging.WARNING, logger="quorumlog.broker.io.connection"):
+    with caplog.at_level(logging.WARNING, logger="quorumlog.broker.server.connection"):
         run(scenario())
     assert len(caplog.records) == 1
 

@@ -15,9 +15,9 @@ from quorumlog.wire.codec.messages.describe_topic_partitions import (
 )
 from quorumlog.wire.codec.messages.list_config_resources import ListConfigResourcesRequest
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, coordinator_is_ready, create, run
-from tests.unit.broker.groups.single_broker import BROKER, SETTINGS, single_broker
-from tests.unit.broker.replicas import broker as registered
+from tests.support.broker.replicas import broker as registered
+from tests.support.groups.asking import asking, coordinator_is_ready, create, run
+from tests.support.groups.single_broker import BROKER, SETTINGS, single_broker
 
 Place = tuple[str, int]
 ALL = [(name, index) for name, count in (("a", 2), ("b", 1), ("c", 3)) for index in range(count)]

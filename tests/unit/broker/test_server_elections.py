@@ -36,8 +36,8 @@ from quorumlog.wire.codec.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, create, run, versions
-from tests.unit.broker.groups.single_broker import BROKER, SingleBroker
+from tests.support.groups.asking import asking, create, run, versions
+from tests.support.groups.single_broker import BROKER, SingleBroker
 
 OTHER = BrokerId(2)
 TOPIC, BROKER_RESOURCE = 2, 4

@@ -9,7 +9,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
-from tests.unit.broker.groups.asking import asking, run
+from tests.support.groups.asking import asking, run
 
 ASK = ApiVersionsRequest(client_software_name="test-client.2", client_software_version="1.0-rc1")
 

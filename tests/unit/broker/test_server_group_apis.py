@@ -21,7 +21,7 @@ from quorumlog.wire.codec.messages.offset_fetch import (
 )
 from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, coordinator_is_ready, create, run, versions
+from tests.support.groups.asking import asking, coordinator_is_ready, create, run, versions
 
 
 async def check_offsets(connection: KafkaConnection) -> None:

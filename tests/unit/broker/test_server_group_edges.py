@@ -13,9 +13,9 @@ from quorumlog.wire.codec.messages.offset_delete import (
     OffsetDeleteRequestTopic,
 )
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, coordinator_is_ready, create, run, versions
-from tests.unit.broker.groups.offset_requests import commit, committed
-from tests.unit.broker.groups.single_broker import BROKER
+from tests.support.groups.asking import asking, coordinator_is_ready, create, run, versions
+from tests.support.groups.offset_requests import commit, committed
+from tests.support.groups.single_broker import BROKER
 
 
 def joining(group_id: str) -> JoinGroupRequest:

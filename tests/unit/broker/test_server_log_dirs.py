@@ -24,7 +24,7 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, create, run, versions
+from tests.support.groups.asking import asking, create, run, versions
 
 
 async def produce(
@@ -141,7 +141,7 @@ def test_the_producers_of_a_partition_are_described(tmp_path: Path) -> None:
 def test_many_producers_are_described_with_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.broker.io.descriptions.PRODUCERS_AT_ONCE", 2)
+    monkeypatch.setattr("quorumlog.broker.partitions.io.descriptions.PRODUCERS_AT_ONCE", 2)
 
     async def scenario() -> None:
         async with asking(tmp_path) as (_, connection):

@@ -16,10 +16,10 @@ from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.wire.codec.message import Message, Struct
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import coordinator_is_ready, create, run, versions
-from tests.unit.broker.groups.single_broker import SETTINGS, single_broker
-from tests.unit.broker.peer import connected
-from tests.unit.wire.oracle import random_message
+from tests.support.broker.peer import connected
+from tests.support.groups.asking import coordinator_is_ready, create, run, versions
+from tests.support.groups.single_broker import SETTINGS, single_broker
+from tests.support.wire.records_oracle import random_message
 
 SAMPLES = 25
 LONGEST = "x" * 32_767  # what fits into a string of the old form

@@ -25,7 +25,7 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.unit.broker.groups.asking import asking, coordinator_is_ready, create, run, versions
+from tests.support.groups.asking import asking, coordinator_is_ready, create, run, versions
 
 BATCH = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
 

@@ -17,7 +17,7 @@ from quorumlog.wire.codec.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
-from tests.unit.broker.groups.asking import asking, create, run, versions
+from tests.support.groups.asking import asking, create, run, versions
 
 
 def list_offsets(*asked: tuple[int, int], topic: str = "t") -> ListOffsetsTopic:

@@ -1,8 +1,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quorumlog.broker.core import tail
-from quorumlog.broker.core.tail import Tail
+from quorumlog.broker.partitions.core import tail
+from quorumlog.broker.partitions.core.tail import Tail
 
 
 def test_it_is_bounded_and_forgets_what_all_have() -> None:

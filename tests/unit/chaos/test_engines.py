@@ -14,7 +14,7 @@ from quorumlog.chaos.engines import (
     memory_needed,
 )
 from quorumlog.chaos.history import HistoryError
-from tests.chaos.hand_made import History
+from tests.support.chaos.hand_made_histories import History
 
 MESSAGES = 2 * 3 + 3  # of three sends, invoked and acknowledged, and one final poll
 

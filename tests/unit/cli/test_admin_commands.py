@@ -18,8 +18,8 @@ from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import describe_groups as describe_groups_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_
 from quorumlog.wire.codec.messages import list_groups as list_groups_
-from tests.unit.client.fake_admin import AdminCluster, only_cluster
-from tests.unit.client.fake_cluster import T
+from tests.support.client.fake_admin import AdminCluster, only_cluster
+from tests.support.client.fake_cluster import T
 from tests.unit.client.test_client_sync import in_a_thread
 
 

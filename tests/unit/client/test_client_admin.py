@@ -7,7 +7,7 @@ import pytest
 from quorumlog.client import Admin, KafkaError, NewTopic
 from quorumlog.client.admin.asker import check_all
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.client.fake_cluster import fake_cluster
+from tests.support.client.fake_cluster import fake_cluster
 
 EXISTS = (int(ErrorCode.TOPIC_ALREADY_EXISTS), "there")
 DONE = (0, "")

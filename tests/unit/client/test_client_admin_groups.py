@@ -10,8 +10,8 @@ from quorumlog.client import (
 )
 from quorumlog.wire.codec.messages import delete_groups as delete_groups_
 from quorumlog.wire.codec.messages import offset_delete as offset_delete_
-from tests.unit.client.fake_admin import AdminCluster, U, play
-from tests.unit.client.fake_cluster import T
+from tests.support.client.fake_admin import AdminCluster, U, play
+from tests.support.client.fake_cluster import T
 
 
 def test_a_groups_offsets_are_set_in_its_name() -> None:

@@ -12,8 +12,8 @@ from quorumlog.client import (
 )
 from quorumlog.wire.codec.messages import delete_records as delete_records_
 from quorumlog.wire.codec.messages import describe_producers as producers_
-from tests.unit.client.fake_admin import MOVED, AdminCluster, U, play
-from tests.unit.client.fake_cluster import T
+from tests.support.client.fake_admin import MOVED, AdminCluster, U, play
+from tests.support.client.fake_cluster import T
 
 
 def deleted(*results: tuple[int, int, ErrorCode]) -> delete_records_.DeleteRecordsResponse:

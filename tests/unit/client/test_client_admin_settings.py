@@ -15,8 +15,8 @@ from quorumlog.wire.codec.messages import describe_log_dirs as log_dirs_
 from quorumlog.wire.codec.messages import describe_quorum as quorum_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_
 from quorumlog.wire.codec.messages import list_config_resources as resources_
-from tests.unit.client.fake_admin import MOVED, AdminCluster, play
-from tests.unit.client.fake_cluster import T
+from tests.support.client.fake_admin import MOVED, AdminCluster, play
+from tests.support.client.fake_cluster import T
 
 
 def altered(code: ErrorCode = ErrorCode.NONE) -> alter_.IncrementalAlterConfigsResponse:

@@ -15,8 +15,8 @@ from quorumlog.wire.codec.messages import create_partitions as create_partitions
 from quorumlog.wire.codec.messages import create_topics as create_topics_
 from quorumlog.wire.codec.messages import describe_topic_partitions as describe_
 from quorumlog.wire.codec.messages import elect_leaders as elect_
-from tests.unit.client.fake_admin import AdminCluster, U, play
-from tests.unit.client.fake_cluster import T
+from tests.support.client.fake_admin import AdminCluster, U, play
+from tests.support.client.fake_cluster import T
 
 
 def created(code: ErrorCode = ErrorCode.NONE) -> create_topics_.CreateTopicsResponse:

@@ -7,7 +7,7 @@ import pytest
 from quorumlog.client import Delivery, KafkaError, Producer
 from quorumlog.client.io import stalls
 from quorumlog.wire.codec.identifiers import TopicPartition
-from tests.unit.client.adversary import Adversary, adversary
+from tests.support.client.adversary import Adversary, adversary
 
 SENDS = 120
 

@@ -20,8 +20,8 @@ from quorumlog.client.checks import (
     checked_timestamps,
 )
 from quorumlog.client.io import coordinator
-from tests.unit.client.fake_cluster import T
-from tests.unit.client.fake_group import COMMIT, GroupCluster, group_cluster
+from tests.support.client.fake_cluster import T
+from tests.support.client.fake_group import COMMIT, GroupCluster, group_cluster
 
 WRONG: list[tuple[Callable[[Any], object], Any, type[Exception], str]] = [
     (checked_names, "ab", TypeError, r"a list of names is wanted: \['ab'\]"),

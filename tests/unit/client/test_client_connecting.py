@@ -12,7 +12,7 @@ from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
 from quorumlog.wire.io.connection import ConnectionLost
-from tests.unit.client.fake_cluster import fake_cluster
+from tests.support.client.fake_cluster import fake_cluster
 
 TLS_ALERT = bytes.fromhex("15030300020246")
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -13,7 +13,7 @@ import pytest
 
 from quorumlog.client import Consumer, Delivery, KafkaError, Producer
 from quorumlog.client.settings import ProducerOptions
-from tests.unit.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T, fake_cluster
+from tests.support.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T, fake_cluster
 
 QUICK: ProducerOptions = {"linger_ms": 0, "request_timeout_ms": 2_000}
 SLOW: ProducerOptions = {"linger_ms": 60_000, "client_id": "careless"}
@@ -155,7 +155,7 @@ def test_another_event_loop_is_refused_by_name() -> None:
 FORGETFUL = """
 import asyncio, logging
 from quorumlog.client import Producer
-from tests.unit.client.fake_cluster import fake_cluster
+from tests.support.client.fake_cluster import fake_cluster
 async def main():
     async with fake_cluster() as cluster:
         producer = Producer(cluster.bootstrap, linger_ms=60_000)

@@ -8,8 +8,8 @@ import pytest
 from quorumlog.client import Consumer, KafkaError, RebalanceListener, TopicPartition
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.client.fake_cluster import T
-from tests.unit.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
+from tests.support.client.fake_cluster import T
+from tests.support.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
 
 OPTIONS: ConsumerOptions = {
     "group_id": "g",

@@ -9,7 +9,7 @@ from quorumlog.client import Consumer, KafkaError, Producer, RecordMetadata, Top
 from quorumlog.client.io import stalls
 from quorumlog.client.settings import ProducerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.client.fake_cluster import (
+from tests.support.client.fake_cluster import (
     FETCH,
     HANG_UP,
     METADATA,

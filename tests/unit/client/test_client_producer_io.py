@@ -15,7 +15,7 @@ from quorumlog.wire.codec.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from tests.unit.client.fake_cluster import (
+from tests.support.client.fake_cluster import (
     METADATA,
     PRODUCE,
     SILENCE,

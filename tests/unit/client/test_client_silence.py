@@ -12,8 +12,8 @@ from quorumlog.client.core.leaders import Leader
 from quorumlog.client.io import cluster as cluster_module
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.client.fake_cluster import METADATA, FakeCluster, T, fake_cluster
-from tests.unit.client.fake_group import FIND, group_cluster
+from tests.support.client.fake_cluster import METADATA, FakeCluster, T, fake_cluster
+from tests.support.client.fake_group import FIND, group_cluster
 
 LOGGER = "quorumlog.client.io.lookout"
 EARLY: ConsumerOptions = {"auto_offset_reset": "earliest", "client_id": "me"}

@@ -12,8 +12,8 @@ import pytest
 from quorumlog.client import Admin, RebalanceListener, TopicPartition
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
-from tests.unit.client.fake_cluster import FakeCluster, fake_cluster
-from tests.unit.client.fake_group import GroupCluster, group_cluster
+from tests.support.client.fake_cluster import FakeCluster, fake_cluster
+from tests.support.client.fake_group import GroupCluster, group_cluster
 
 OPTIONS: ConsumerOptions = {
     "group_id": "g",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
-from tests.unit.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T, fake_cluster
+from tests.support.client.fake_cluster import PRODUCE, SILENCE, FakeCluster, T, fake_cluster
 from tests.unit.client.test_client_sync import in_a_thread
 
 LEFT_OPEN = """

@@ -33,7 +33,7 @@ directory = {directory!r}
 cluster = LocalCluster(
     directory or None,
     nodes=2,
-    node_module="tests.unit.cluster.fake_node",
+    node_module="tests.support.cluster.fake_node",
     detached={detached},
 )
 cluster.start()

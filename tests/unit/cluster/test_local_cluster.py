@@ -39,7 +39,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[LocalCluster] = []
 
     def make(directory: Path | None = tmp_path / "c", **options: Any) -> LocalCluster:
-        cluster = LocalCluster(directory, node_module="tests.unit.cluster.fake_node", **options)
+        cluster = LocalCluster(directory, node_module="tests.support.cluster.fake_node", **options)
         made.append(cluster)
         return cluster
 

@@ -9,7 +9,7 @@ from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, NewTopi
 from quorumlog.metadata_quorum.io import active_controller
 from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask, NotController
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.metadata_quorum.controllers import Bench, image_of
+from tests.support.metadata_quorum.controllers import Bench, image_of
 
 IDS = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0)
 

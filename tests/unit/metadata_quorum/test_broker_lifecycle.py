@@ -4,7 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.broker.io.lifecycle import BrokerLifecycle, LifecycleSettings, RegistrationFailed
+from quorumlog.broker.controller_requests.lifecycle import (
+    BrokerLifecycle,
+    LifecycleSettings,
+    RegistrationFailed,
+)
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,

@@ -16,7 +16,7 @@ from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.metadata_quorum.image.records import BrokerRegistrationChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
-from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, topic
 
 FLAGS = (False, True)
 

@@ -18,7 +18,7 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, PartitionIndex
-from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, topic
 
 MIN_ISR = "min.insync.replicas"
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT

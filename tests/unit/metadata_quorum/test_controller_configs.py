@@ -2,11 +2,11 @@
 
 import pytest
 
-from quorumlog.broker.io.log_manager import topic_log_settings
+from quorumlog.broker.partitions.log.log_directory import topic_log_settings
 from quorumlog.metadata_quorum.controller.configs import TOPIC_CONFIGS, config_error, kept_value
 from quorumlog.metadata_quorum.controller_client import ConfigChange, NewTopic
 from quorumlog.storage.core.settings import LogSettings
-from tests.unit.metadata_quorum.controllers import Bench
+from tests.support.metadata_quorum.controllers import Bench
 
 TAKEN = [
     ("segment.bytes", "1048576", "1048576"),

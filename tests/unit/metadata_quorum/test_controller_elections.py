@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, topic
 
 
 @pytest.fixture

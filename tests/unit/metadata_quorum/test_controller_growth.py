@@ -5,7 +5,7 @@ import pytest
 from quorumlog.metadata_quorum.controller.requests import CreatePartitions, TopicResults
 from quorumlog.metadata_quorum.controller_client import NewPartitions, TopicResult
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, topic
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from quorumlog.metadata_quorum.controller.requests import (
 from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId
-from tests.unit.metadata_quorum.controllers import Bench, ids
+from tests.support.metadata_quorum.controllers import Bench, ids
 
 LIMIT = 10_000
 

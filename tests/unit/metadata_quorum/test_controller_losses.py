@@ -8,7 +8,7 @@ from quorumlog.metadata_quorum.controller.losses import Loss, loss_since, remark
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
-from tests.unit.metadata_quorum.controllers import Bench, topic
+from tests.support.metadata_quorum.controllers import Bench, topic
 
 BEFORE = BrokerImage(
     broker_id=BrokerId(3),

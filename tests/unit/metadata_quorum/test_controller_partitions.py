@@ -7,7 +7,7 @@ from quorumlog.metadata_quorum.controller.requests import AlterPartitions, IsrRe
 from quorumlog.metadata_quorum.controller_client import IsrProposal
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
-from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, topic
 
 
 @pytest.fixture

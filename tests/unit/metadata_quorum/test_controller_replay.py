@@ -12,7 +12,7 @@ from quorumlog.metadata_quorum.image.records import (
     Topic,
 )
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, PartitionIndex, TopicId
-from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, topic
 
 FIRST, SECOND = PartitionIndex(0), PartitionIndex(1)
 

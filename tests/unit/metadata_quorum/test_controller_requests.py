@@ -3,6 +3,7 @@
 import cbor2
 import pytest
 
+from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
 from quorumlog.metadata_quorum.controller.requests import (
     AlterTopicConfigs,
     ConfigResults,
@@ -24,10 +25,9 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.io.rpc import CONTROLLER_RPCS
-from quorumlog.metadata_quorum.plain import MalformedValue, from_plain, to_plain
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId
-from tests.unit.metadata_quorum.controllers import ids
+from tests.support.metadata_quorum.controllers import ids
 
 REPLICA = QuorumReplica(replica_id=BrokerId(1), log_end_offset=Offset(7), last_fetch_ms=5)
 CHANGES = (

@@ -13,7 +13,7 @@ from quorumlog.metadata_quorum.controller.requests import (
 from quorumlog.metadata_quorum.controller_client import NewPartitions, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
-from tests.unit.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, topic
 
 UNKNOWN = TopicId(b"?" * 16)
 

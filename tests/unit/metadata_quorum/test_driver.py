@@ -12,11 +12,11 @@ from quorumlog.metadata_quorum.core.messages import FetchRequest
 from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.driver import INBOX_EVENTS_MAX, Driver
-from quorumlog.metadata_quorum.io.election_store import Election
 from quorumlog.metadata_quorum.io.parts import Stopped
+from quorumlog.metadata_quorum.log.election_store import Election
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.metadata_quorum.quorums import fetch_request, fetch_response
+from tests.support.metadata_quorum.quorums import fetch_request, fetch_response
 
 SAVE = effects.PersistElection(leader_epoch=Epoch(1), leader_id=BrokerId(-1), voted_id=BrokerId(1))
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from quorumlog.metadata_quorum.controller import facade
+from quorumlog.metadata_quorum.controller import controller as facade
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     ControllerRequest,
@@ -29,7 +29,7 @@ from quorumlog.metadata_quorum.io.remembered import (
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
-from tests.unit.metadata_quorum.drivers import Network, run, until
+from tests.support.metadata_quorum.drivers import Network, run, until
 
 DOES_NOT_FIT = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=-5)
 HAS_NO_BYTES = ProducerIds(

@@ -10,12 +10,12 @@ import pytest
 from quorumlog.chaos.simulation.sim_disk import SimDisk
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
 from quorumlog.metadata_quorum.io import driver as driver_module
-from quorumlog.metadata_quorum.io.log_end import FILE_NAME, LogEnd, LogEndCheckpoint
-from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.log.log_end import FILE_NAME, LogEnd, LogEndCheckpoint
+from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.metadata_quorum.drivers import Network, run, until
+from tests.support.metadata_quorum.drivers import Network, run, until
 
 SEGMENT = "00000000000000000000.log"
 RECORDS: Final[Sequence[MetadataRecord]] = (

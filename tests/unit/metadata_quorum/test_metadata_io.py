@@ -6,9 +6,9 @@ import pytest
 
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange
 from quorumlog.metadata_quorum.image.records import NoOp, ProducerIds
-from quorumlog.metadata_quorum.io.election_store import Election, ElectionStore
-from quorumlog.metadata_quorum.io.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.io.presence import has_died, no_process_listens
+from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.storage.errors import CorruptCheckpoint
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.errors import CorruptBatch

@@ -3,9 +3,9 @@ from typing import Any
 import cbor2
 import pytest
 
+from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.records import MalformedRecord, decode_record, encode_record
-from quorumlog.metadata_quorum.plain import MalformedValue, from_plain, to_plain
 from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
 
 TOPIC_ID = TopicId(bytes(range(16)))

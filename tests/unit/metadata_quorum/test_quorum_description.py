@@ -11,7 +11,7 @@ from quorumlog.metadata_quorum.core.roles import Progress
 from quorumlog.metadata_quorum.io.active_controller import NotController
 from quorumlog.metadata_quorum.io.description import describe_quorum
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
-from tests.unit.metadata_quorum.quorums import started
+from tests.support.metadata_quorum.quorums import started
 from tests.unit.metadata_quorum.test_quorum_leadership import fetched, leader
 
 ADDRESSES = {BrokerId(1): "a:1", BrokerId(2): "b:2", BrokerId(3): "c:3"}

@@ -26,13 +26,13 @@ from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.metadata_quorum.image.records import NoOp
 from quorumlog.metadata_quorum.io.committed import CommittedImage
 from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.election_store import Election, ElectionStore
-from quorumlog.metadata_quorum.io.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.io.parts import Parts, Stopped
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
+from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.metadata_quorum.drivers import NoThreads
-from tests.unit.metadata_quorum.quorums import fetch_response, vote_request, vote_response
+from tests.support.metadata_quorum.drivers import NoThreads
+from tests.support.metadata_quorum.quorums import fetch_response, vote_request, vote_response
 from tests.unit.metadata_quorum.test_metadata_io import leader_change
 
 WRITES = ("append", "truncate", "fsync", "fsync_dir", "rename", "unlink")

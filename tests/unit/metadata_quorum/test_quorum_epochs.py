@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.core.messages import (
 from quorumlog.metadata_quorum.core.roles import Candidate, Resigned, Unattached
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
-from tests.unit.metadata_quorum.quorums import (
+from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
     fetch_request,

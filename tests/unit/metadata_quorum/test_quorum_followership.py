@@ -15,7 +15,7 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Follower, Prospective, Unattached
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.metadata_quorum.quorums import (
+from tests.support.metadata_quorum.quorums import (
     asked,
     fetch_response,
     sent,

@@ -9,8 +9,8 @@ from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest, Fet
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Follower, Unattached
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.unit.metadata_quorum.drivers import Network, run, until
-from tests.unit.metadata_quorum.quorums import (
+from tests.support.metadata_quorum.drivers import Network, run, until
+from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
     fetch_response,

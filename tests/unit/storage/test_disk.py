@@ -9,7 +9,7 @@ import pytest
 from quorumlog.chaos.simulation.sim_disk import SimDisk, SimFile
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import CHUNKS_PER_WRITE, Disk, RealDisk, read_file
-from tests.unit.storage.batches import TINY, fill, open_log, read_all, stamped
+from tests.support.storage.batches import TINY, fill, open_log, read_all, stamped
 
 VALUES = [f"value-{index}" for index in range(20)]
 

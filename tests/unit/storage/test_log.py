@@ -13,7 +13,7 @@ from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedO
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
-from tests.unit.storage.batches import (
+from tests.support.storage.batches import (
     DIRECTORY,
     TINY,
     batch,

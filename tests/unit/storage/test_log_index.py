@@ -13,7 +13,7 @@ from quorumlog.storage.core.log_index import (
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.epoch_checkpoint import decode_epochs, encode_epochs
-from tests.unit.storage.batches import batch
+from tests.support.storage.batches import batch
 
 
 def offset_index() -> OffsetIndex:

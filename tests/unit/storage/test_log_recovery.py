@@ -11,7 +11,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import read_file, write_file_durably
 from quorumlog.storage.io.log import Log
-from tests.unit.storage.batches import DIRECTORY, TINY, batch, fill, open_log, read_all, stamped
+from tests.support.storage.batches import DIRECTORY, TINY, batch, fill, open_log, read_all, stamped
 
 VALUES = [f"value-{index}" for index in range(20)]
 

@@ -5,7 +5,7 @@ import pytest
 from quorumlog.chaos.simulation.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import UnexpectedOffset
-from tests.unit.storage.batches import DIRECTORY, batch, fill, open_log, read_all
+from tests.support.storage.batches import DIRECTORY, batch, fill, open_log, read_all
 
 VALUES = [f"value-{index}" for index in range(20)]
 

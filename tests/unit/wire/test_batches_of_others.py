@@ -30,7 +30,9 @@ from quorumlog.wire.codec.records import (
     validate_batch,
 )
 
-REAL: Final = json.loads(Path(__file__).with_name("real_batches.json").read_text())["batches"]
+REAL: Final = json.loads((Path(__file__).parents[2] / "data/real_batches.json").read_text())[
+    "batches"
+]
 TIMES: Final = (1_700_000_000_000, 1_699_999_999_000, 1_700_000_000_001, 1_700_000_500_000)
 PLAIN: Final = b"quorum " * 12_000  # more than a block of any codec
 RECORDS: Final = [

@@ -21,7 +21,7 @@ from quorumlog.wire.codec.records import (
     read_header,
     validate_batch,
 )
-from tests.unit.wire.handmade import batch, record, sized, varint
+from tests.support.wire.handmade_bytes import batch, record, sized, varint
 
 NOW_MS = 1_700_000_000_000
 

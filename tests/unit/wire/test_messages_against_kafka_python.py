@@ -12,7 +12,7 @@ import pytest
 from quorumlog.wire.codec.message import Message
 from quorumlog.wire.codec.messages import APIS
 from quorumlog.wire.codec.schemas import encode_message, request_class, response_class
-from tests.unit.wire.oracle import random_message
+from tests.support.wire.records_oracle import random_message
 
 KNOWN_DEVIATIONS = {
     "ApiVersionsResponse",  # by design: an answer with an error is read in version 0

@@ -10,7 +10,7 @@ from quorumlog.wire.codec.schemas import (
     request_class,
     response_class,
 )
-from tests.unit.wire.oracle import kio_bytes, random_message
+from tests.support.wire.records_oracle import kio_bytes, random_message
 
 SAMPLES = 4
 

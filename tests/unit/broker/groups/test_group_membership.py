@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-from quorumlog.broker.core.groups.requests import (
+from quorumlog.broker.groups.core.requests import (
     DeleteOffsets,
     JoinResult,
     LeaveResult,
     Request,
     SyncResult,
 )
-from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.broker.groups.coordination import (
+from tests.support.groups.coordination import (
     SETTINGS,
     T0,
     Coordination,

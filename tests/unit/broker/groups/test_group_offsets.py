@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from quorumlog.broker.core.groups import events
-from quorumlog.broker.core.groups.requests import CommitResult, CommittedOffset, DeleteGroup
-from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.requests import CommitResult, CommittedOffset, DeleteGroup
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.broker.groups.coordination import (
+from tests.support.groups.coordination import (
     SETTINGS,
     T0,
     T1,

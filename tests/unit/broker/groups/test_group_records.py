@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from quorumlog.broker.core.groups.group import Group
-from quorumlog.broker.core.groups.partitioning import java_string_hash, partition_for_group
-from quorumlog.broker.core.groups.records import (
+from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.partitioning import java_string_hash, partition_for_group
+from quorumlog.broker.groups.core.records import (
     GroupRecord,
     LogRecord,
     MalformedRecord,
@@ -17,8 +17,8 @@ from quorumlog.broker.core.groups.records import (
     decode,
     encode,
 )
-from quorumlog.broker.core.groups.requests import CommittedOffset
-from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.identifiers import TopicPartition
 

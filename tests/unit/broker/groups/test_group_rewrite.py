@@ -6,15 +6,15 @@ from functools import partial
 
 import pytest
 
-from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.offsets import CommittedState
-from quorumlog.broker.core.groups.records import GroupRecord, OffsetRecord, StoredGroup
-from quorumlog.broker.core.groups.requests import CommittedOffset
-from quorumlog.broker.core.groups.rewrite import RewriteLimits
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup
+from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.broker.groups.core.rewrite import RewriteLimits
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
-from tests.unit.broker.groups.coordination import T0, T1
-from tests.unit.broker.groups.memory_log import WHERE, MemoryLog, World, run
+from tests.support.groups.coordination import T0, T1
+from tests.support.groups.memory_log import WHERE, MemoryLog, World, run
 
 LIMITS = RewriteLimits(records_min=30)
 
@@ -22,7 +22,7 @@ LIMITS = RewriteLimits(records_min=30)
 @pytest.fixture(autouse=True)
 def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = partial(GroupCoordinator, rewrite_limits=LIMITS)
-    monkeypatch.setattr("quorumlog.broker.io.group_shard.GroupCoordinator", coordinator)
+    monkeypatch.setattr("quorumlog.broker.groups.io.group_shard.GroupCoordinator", coordinator)
 
 
 def test_a_successor_reads_little_more_than_what_is_live() -> None:

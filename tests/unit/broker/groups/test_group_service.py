@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from quorumlog.broker.core.data_path import LocalRead, ReadEnd
-from quorumlog.broker.core.groups.coordinator import GroupCoordinator
-from quorumlog.broker.core.groups.events import Event
-from quorumlog.broker.core.groups.partitioning import OFFSETS_TOPIC
-from quorumlog.broker.core.groups.requests import CommitOffsets, CommittedOffset
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.events import Event
+from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
+from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
+from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import (
     ClusterDelta,
@@ -19,8 +19,8 @@ from quorumlog.metadata_quorum.image import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
-from tests.unit.broker.groups.coordination import T0, beat, commit, join
-from tests.unit.broker.groups.memory_log import WHERE, MemoryLog, World, code, run
+from tests.support.groups.coordination import T0, beat, commit, join
+from tests.support.groups.memory_log import WHERE, MemoryLog, World, code, run
 
 
 def test_only_the_leader_of_the_partition_answers_and_only_once_it_has_loaded() -> None:

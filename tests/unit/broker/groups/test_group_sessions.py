@@ -2,10 +2,10 @@
 
 import pytest
 
-from quorumlog.broker.core.groups.requests import JoinResult, Request, SyncResult
-from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.groups.core.requests import JoinResult, Request, SyncResult
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.broker.groups.coordination import Coordination, beat, commit, join, sync
+from tests.support.groups.coordination import Coordination, beat, commit, join, sync
 
 
 def members(group: Coordination) -> list[str]:

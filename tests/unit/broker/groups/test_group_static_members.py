@@ -1,9 +1,9 @@
 """Members with an instance id (KIP-345) come back without a rebalance, and fence who they were."""
 
-from quorumlog.broker.core.groups.requests import JoinResult, LeaveResult, SyncResult
-from quorumlog.broker.core.groups.states import GroupState
+from quorumlog.broker.groups.core.requests import JoinResult, LeaveResult, SyncResult
+from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.unit.broker.groups.coordination import Coordination, beat, join, leave, sync
+from tests.support.groups.coordination import Coordination, beat, join, leave, sync
 
 
 def rejoin(group: Coordination, instance: str, new_id: str, **changes: object) -> int:

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from quorumlog.broker.core.groups.requests import CommitResult, DeleteOffsets
+from quorumlog.broker.groups.core.requests import CommitResult, DeleteOffsets
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
     ConsumerProtocolSubscription,
 )
 from quorumlog.wire.codec.schemas import encode_message
-from tests.unit.broker.groups.coordination import T0, Coordination, commit, join, leave, sync
+from tests.support.groups.coordination import T0, Coordination, commit, join, leave, sync
 
 DELETE = DeleteOffsets(group_id="g", partitions=(T0,))
 

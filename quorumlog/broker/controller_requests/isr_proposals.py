@@ -1,0 +1,114 @@
+"""AlterPartition requests: batched, one request in flight, every answer fed back to its partition.
+
+Source: KIP-497. A request whose outcome is unknown is answered as REQUEST_TIMED_OUT; the core then
+asks again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.metadata_quorum.controller_client import (
+    ControllerClient,
+    ControllerUnavailable,
+    IsrProposal,
+    IsrResult,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
+
+RETRY_BACKOFF_S: Final = 0.05  # after an answer that granted nothing: its cause may need a moment
+
+logger = logging.getLogger(__name__)
+
+_Asked = tuple[PartitionDriver, effects.ProposeIsr]
+
+
+class IsrProposals:
+    """Runs one task. `broker_epoch()` is -1 until we are registered; nothing is sent before."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        controller: ControllerClient,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._broker_id: Final = broker_id
+        self._controller: Final = controller
+        self._broker_epoch: Final = broker_epoch
+        self._waiting: dict[tuple[TopicId, int], _Asked] = {}
+        self._wake: Final = asyncio.Event()
+
+    def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
+        """Send it with the next request; a newer one for the same partition replaces it."""
+        self._waiting[driver.topic_id, driver.topic_partition.partition] = driver, proposal
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send what is added until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            if self._broker_epoch() < 0:
+                continue  # `registered` wakes us
+            waiting, self._waiting = self._waiting, {}
+            if waiting and not await self._send(waiting):
+                await asyncio.sleep(RETRY_BACKOFF_S)
+
+    def wake(self) -> None:
+        """Look again whether there is something to send."""
+        self._wake.set()
+
+    async def _send(self, asked: dict[tuple[TopicId, int], _Asked]) -> bool:
+        """Ask; feed every answer back. Return whether all was granted."""
+        broker_epoch = self._broker_epoch()
+        proposals = [
+            self._proposal(driver, proposal, broker_epoch) for driver, proposal in asked.values()
+        ]
+        try:
+            error_code, results = await self._controller.alter_partitions(broker_epoch, proposals)
+        except ControllerUnavailable as error:
+            logger.info("AlterPartition of %d partitions: %s", len(proposals), error)
+            error_code, results = ErrorCode.REQUEST_TIMED_OUT, []
+        by_key = {(result.topic_id, int(result.partition)): result for result in results}
+        now_ms, granted = monotonic_ms(), True
+        for key, (driver, proposal) in asked.items():
+            answer = self._answer(proposal, error_code, by_key.get(key))
+            granted = granted and answer.error_code is ErrorCode.NONE
+            driver.feed(now_ms, answer)
+        return granted
+
+    def _proposal(
+        self, driver: PartitionDriver, proposal: effects.ProposeIsr, broker_epoch: int
+    ) -> IsrProposal:
+        return IsrProposal(
+            topic_id=driver.topic_id,
+            partition=PartitionIndex(driver.topic_partition.partition),
+            leader_epoch=proposal.leader_epoch,
+            partition_epoch=proposal.partition_epoch,
+            new_isr=tuple(
+                (member, broker_epoch if member == self._broker_id else epoch)
+                for member, epoch in proposal.new_isr
+            ),
+        )
+
+    def _answer(
+        self, proposal: effects.ProposeIsr, error_code: ErrorCode, result: IsrResult | None
+    ) -> events.IsrAnswered:
+        asked_epoch = proposal.partition_epoch
+        if error_code is not ErrorCode.NONE or result is None:
+            # The whole request was refused, or this partition was forgotten: ask again.
+            return events.IsrAnswered(
+                asked_epoch=asked_epoch, error_code=ErrorCode.REQUEST_TIMED_OUT
+            )
+        return events.IsrAnswered(
+            asked_epoch=asked_epoch,
+            error_code=ErrorCode(result.error_code),
+            leader_epoch=result.leader_epoch,
+            partition_epoch=result.partition_epoch,
+            isr=result.isr,
+        )

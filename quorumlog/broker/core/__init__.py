@@ -1,1 +1,0 @@
-"""Pure: every rule of replication, idempotence and groups that decides something."""

@@ -1,0 +1,47 @@
+"""One fetch request as the broker takes it, whatever its version on the wire."""
+
+from dataclasses import dataclass
+
+from quorumlog.broker.fetching.core.fetch_sessions import FetchSession
+from quorumlog.broker.fetching.core.response_memory import ResponseAccount
+from quorumlog.broker.partitions.core.data_path import (
+    DEBUG_REPLICA,
+    NO_REPLICA,
+    PartitionFetch,
+    ReadEnd,
+)
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+@dataclass(slots=True, kw_only=True)
+class FetchSpec:
+    """A whole fetch request, without its wire version.
+
+    `replica_id` is NO_REPLICA for a consumer, DEBUG_REPLICA for a debugging consumer. Durations in
+    ms, sizes in bytes.
+    """
+
+    replica_id: BrokerId = NO_REPLICA
+    replica_epoch: int = -1  # the follower's broker epoch; -1: do not check
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: list[PartitionFetch]
+    account: ResponseAccount | None = None  # of a consumer's connection: what it reads is counted
+    session: FetchSession | None = None  # then `partitions` are those of it to look at
+
+    @property
+    def is_from_follower(self) -> bool:
+        """Whether a replica asks: what it holds is counted."""
+        return self.replica_id >= 0
+
+    @property
+    def is_leader_only(self) -> bool:
+        """Whether only the leader may answer: for all but the debugging consumer."""
+        return self.replica_id > DEBUG_REPLICA
+
+    @property
+    def read_end(self) -> ReadEnd:
+        """Where its reads stop: consumers see what is committed."""
+        is_consumer = self.replica_id == NO_REPLICA
+        return ReadEnd.HIGH_WATERMARK if is_consumer else ReadEnd.LOG_END

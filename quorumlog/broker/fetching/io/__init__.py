@@ -1,0 +1,1 @@
+"""Fetches that wait, and their answers."""

@@ -1,0 +1,1 @@
+"""Replication from leaders: the fetchers of this broker."""

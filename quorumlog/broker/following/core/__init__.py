@@ -1,0 +1,1 @@
+"""Pure: the follower's side of a fetch session."""

@@ -1,0 +1,86 @@
+"""Fetch sessions, the follower's half: what the leader knows of our questions already.
+
+A session begins with a full fetch, and goes on with fetches that name what has changed. If the
+leader does not know the session, or an answer was lost, another begins. Source: KIP-227.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Generic, NamedTuple, TypeVar
+
+from quorumlog.broker.fetching.core.fetch_sessions import (
+    FULL_EPOCH,
+    NO_SESSION,
+    SWEEP_INTERVAL_MS,
+    next_epoch,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+KeyT = TypeVar("KeyT")
+QuestionT = TypeVar("QuestionT")
+
+
+class Changes(NamedTuple, Generic[KeyT]):
+    """What the next fetch names, and what it gives up."""
+
+    named: list[KeyT]
+    forgotten: list[KeyT]
+
+
+class SessionClient(Generic[KeyT, QuestionT]):
+    """One session with one leader; one fetch at a time.
+
+    `asked` is what the leader answers to: a question for each partition of the session, compared
+    by equality. `session_id` and `epoch` go into the next request. `closes`: the id of a session
+    that this one takes the place of.
+    """
+
+    def __init__(self, closes: int = NO_SESSION) -> None:
+        self.session_id = closes
+        self.epoch = FULL_EPOCH
+        self.asked: dict[KeyT, QuestionT] = {}
+        self._touched: dict[KeyT, None] = {}
+        self._swept_ms = 0
+
+    def touch(self, key: KeyT) -> None:
+        """Note that the question for a partition may be another one by now."""
+        self._touched[key] = None
+
+    def changes(
+        self, now_ms: int, keys: Iterable[KeyT], question: Callable[[KeyT], QuestionT | None]
+    ) -> Changes[KeyT]:
+        """Return what the next fetch must say: it has to be sent, and answered.
+
+        `keys`: all that may be asked for. `question` returns None for what is not to be asked now.
+        Only what was touched is looked at, and everything now and then.
+        """
+        if self.epoch == FULL_EPOCH:
+            self.asked.clear()
+        if self.epoch == FULL_EPOCH or now_ms - self._swept_ms >= SWEEP_INTERVAL_MS:
+            self._swept_ms = now_ms
+            looked_at = dict.fromkeys([*keys, *self.asked])
+        else:
+            looked_at = self._touched
+        self._touched = {}
+        changes: Changes[KeyT] = Changes([], [])
+        for key in looked_at:
+            wanted = question(key)
+            if wanted is None:
+                self._touched[key] = None  # it may be wanted again
+                if self.asked.pop(key, None) is not None:
+                    changes.forgotten.append(key)
+            elif self.asked.get(key) != wanted:
+                self.asked[key] = wanted
+                changes.named.append(key)
+        return changes
+
+    def answered(self, error_code: int, session_id: int) -> bool:
+        """Take in the head of an answer; False: it is of no use, begin anew."""
+        if error_code != ErrorCode.NONE:
+            self.epoch = FULL_EPOCH
+            return False
+        if self.epoch == FULL_EPOCH or session_id == NO_SESSION:
+            self.session_id = session_id
+            self.epoch = FULL_EPOCH
+        if session_id != NO_SESSION:
+            self.epoch = next_epoch(self.epoch)
+        return True

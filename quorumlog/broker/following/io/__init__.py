@@ -1,0 +1,1 @@
+"""The connections to leaders, and what their answers change here."""

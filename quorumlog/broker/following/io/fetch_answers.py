@@ -1,0 +1,144 @@
+"""What a follower does with its leader's answer for one partition."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOffset
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.messages.fetch import PartitionData
+
+FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
+
+logger = logging.getLogger(__name__)
+
+
+class Position(NamedTuple):
+    """What is asked of a partition: from the end of our log on, in the leader's epoch."""
+
+    leader_epoch: Epoch
+    fetch_offset: Offset
+    last_fetched_epoch: Epoch
+    log_start_offset: Offset
+
+
+@dataclass(slots=True, eq=False)
+class Followed:
+    """A partition that is followed in one leader epoch."""
+
+    driver: PartitionDriver
+    leader_epoch: Epoch
+    backoff_ms: int = 0
+    not_before_ms: int = 0
+
+    def position(self) -> Position:
+        """Return what to ask now."""
+        driver = self.driver
+        return Position(
+            self.leader_epoch,
+            driver.partition.log_end_offset,
+            driver.log.epochs.latest_epoch,
+            driver.partition.kept_log_start_offset,
+        )
+
+    def back_off(self, now_ms: int, backoff_max_ms: int) -> None:
+        """Leave it out for a while, twice as long each time."""
+        doubled = self.backoff_ms * 2 or FIRST_BACKOFF_MS
+        self.backoff_ms = min(doubled, backoff_max_ms)
+        self.not_before_ms = now_ms + self.backoff_ms
+
+
+def take_answer(
+    followed: Followed,
+    asked: Position,
+    answer: PartitionData,
+    *,
+    now_ms: int,
+    wall_clock_ms: Callable[[], int],
+    backoff_max_ms: int,
+) -> None:
+    """Append, truncate or start over, if the answer still concerns us.
+
+    Raises StorageError if the log is of no more use.
+    """
+    driver, fetch_offset = followed.driver, asked.fetch_offset
+    last_fetched_epoch = asked.last_fetched_epoch
+    if not driver.partition.accepts_answer(followed.leader_epoch, fetch_offset, last_fetched_epoch):
+        return
+    if answer.error_code == ErrorCode.NONE and _take_records(
+        followed, asked, answer, now_ms, wall_clock_ms
+    ):
+        followed.backoff_ms = 0
+        return
+    if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        driver.feed(
+            now_ms,
+            events.FetchOutOfRange(
+                leader_epoch=followed.leader_epoch,
+                fetch_offset=fetch_offset,
+                last_fetched_epoch=last_fetched_epoch,
+                log_start_offset=Offset(answer.log_start_offset),
+            ),
+        )
+        if driver.partition.log_end_offset != fetch_offset:
+            return
+    if followed.backoff_ms == 0:  # said once, not at each try
+        logger.info(
+            "%s: the leader of epoch %d answered %d to a fetch from %d",
+            driver.topic_partition,
+            followed.leader_epoch,
+            answer.error_code,
+            fetch_offset,
+        )
+    followed.back_off(now_ms, backoff_max_ms)
+
+
+def _take_records(
+    followed: Followed,
+    asked: Position,
+    answer: PartitionData,
+    now_ms: int,
+    wall_clock_ms: Callable[[], int],
+) -> bool:
+    """Truncate or append; False: what came is of no use, ask again later."""
+    driver, leader_epoch = followed.driver, followed.leader_epoch
+    diverging = answer.diverging_epoch
+    if diverging is not None and diverging.epoch >= 0:
+        driver.feed(
+            now_ms,
+            events.LeaderDiverged(
+                leader_epoch=leader_epoch,
+                fetch_offset=asked.fetch_offset,
+                last_fetched_epoch=asked.last_fetched_epoch,
+                epoch=Epoch(diverging.epoch),
+                end_offset=Offset(diverging.end_offset),
+            ),
+        )
+        return True
+    try:
+        driver.append_as_follower(
+            _one_buffer(answer),
+            leader_epoch=leader_epoch,
+            high_watermark=Offset(answer.high_watermark),
+            log_start_offset=Offset(answer.log_start_offset),
+            now_ms=now_ms,
+            wall_ms=wall_clock_ms(),
+        )
+    except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
+        if driver.log.failure is not None:
+            raise
+        logger.warning("%s: not appended: %s", driver.topic_partition, error)
+        return False
+    return True
+
+
+def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:
+    records = answer.records
+    if isinstance(records, bytes | bytearray | memoryview):
+        return records
+    return b"".join(records or ())

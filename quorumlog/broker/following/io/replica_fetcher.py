@@ -1,0 +1,297 @@
+"""Following: one fetcher per leader asks it for all partitions that we follow there.
+
+A fetch is a long poll in a fetch session, and names what has changed since the last one. When the
+set of partitions changes while one is parked at the leader, a new fetch begins another session at
+once, on another connection; the leader ends the old one, and its answer is used as far as it still
+fits. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.following.core.session_client import SessionClient
+from quorumlog.broker.following.io.fetch_answers import (
+    FIRST_BACKOFF_MS,
+    Followed,
+    Position,
+    take_answer,
+)
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
+from quorumlog.wire.io.connection import (
+    ConnectionLost,
+    KafkaConnection,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
+
+LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
+CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated less and less often: rather begin anew
+_Key = tuple[bytes, int]  # a topic's id and a partition's index
+_Session = SessionClient[_Key, Position]
+
+
+class _SessionLost(Exception):
+    """The leader does not know our session: another begins, on another connection."""
+
+
+_FETCH_ERRORS: Final = (
+    *(ConnectionLost, RequestTimedOut, UnsupportedVersion, OSError),
+    _SessionLost,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicaFetcher:
+    """Follows one leader at one address. `broker_epoch()`: nothing is fetched while it is -1."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        address: tuple[str, int],
+        settings: BrokerSettings,
+        *,
+        broker_epoch: Callable[[], int],
+        now_ms: Callable[[], int],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self.address: Final = address
+        self._broker_id: Final = broker_id
+        self._settings: Final = settings
+        self._broker_epoch: Final = broker_epoch
+        self._wall_clock_ms: Final = now_ms
+        self._followed: dict[_Key, Followed] = {}
+        self._session: _Session = SessionClient()  # of the loop that counts
+        self._idle: list[KafkaConnection] = []
+        self._loops: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._given_up: set[asyncio.Task[None]] = set()  # loops that close their connections
+        self._serial = 0  # of the loop that counts
+        self._is_at_leader = False  # a fetch of that loop is with the leader
+        self._is_stopped = False
+        self._changed: Final = asyncio.Event()
+        self._failed: Final = failed
+
+    def set_followed(self, followed: Iterable[Followed]) -> None:
+        """Replace what is followed; a parked fetch does not delay what is new."""
+        self._followed = {
+            (one.driver.topic_id, one.driver.topic_partition.partition): one for one in followed
+        }
+        for key in (*self._followed, *self._session.asked):
+            self._session.touch(key)
+        self.wake()
+
+    def wake(self) -> None:
+        """Fetch at once, unless it was stopped.
+
+        A new fetch does not wait for one that is parked at the leader. If LOOPS_MAX are parked,
+        the oldest gives way: its connection is closed, and what it would have brought is asked
+        for by the new one.
+        """
+        if self._is_stopped:
+            return
+        self._changed.set()
+        if self._is_at_leader or not self._loops:
+            self._serial += 1
+            self._is_at_leader = False
+            if len(self._loops) >= LOOPS_MAX:
+                oldest = next(iter(self._loops))
+                del self._loops[oldest]
+                self._given_up.add(oldest)
+                oldest.cancel()
+            loop = asyncio.create_task(self._run(self._serial))
+            self._loops[loop] = None
+            loop.add_done_callback(self._loop_ended)
+
+    async def stop(self) -> None:
+        """End every fetch, for good, and close the connections."""
+        self._is_stopped = True
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, *self._given_up, return_exceptions=True)
+        for connection in self._idle:
+            await connection.close()
+        self._idle.clear()
+
+    async def _run(self, serial: int) -> None:
+        connection: KafkaConnection | None = None
+        failures = 0
+        session = self._begin_session(self._session)
+        try:
+            while serial == self._serial:
+                if not self._is_due():
+                    await self._wait_for_work()
+                    continue
+                try:
+                    if connection is None:
+                        connection = await self._connect()
+                    # Built now: what there is to ask may have changed meanwhile.
+                    request = self._request(session)
+                    if request is None:
+                        session = self._begin_session(session)
+                        continue
+                    self._is_at_leader = serial == self._serial
+                    response = await connection.send(request)
+                    if not session.answered(response.error_code, response.session_id):
+                        raise _SessionLost(ErrorCode(response.error_code).name)
+                except _FETCH_ERRORS as error:
+                    await self._discard(connection)
+                    connection = None
+                    if serial == self._serial:
+                        self._is_at_leader = False
+                        session = self._begin_session(session)
+                        failures += 1
+                        await self._after_failure(failures, error)
+                    continue
+                if serial == self._serial:
+                    self._is_at_leader = False
+                failures = 0
+                self._take(session, response)
+            if connection is not None and not connection.closed.done():
+                self._idle.append(connection)
+                connection = None
+        finally:
+            await self._discard(connection)
+
+    def _begin_session(self, former: _Session) -> _Session:
+        self._session = SessionClient(closes=former.session_id)
+        return self._session
+
+    async def _connect(self) -> KafkaConnection:
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.closed.done():
+                return connection
+            await connection.close()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            return await KafkaConnection.open(
+                *self.address,
+                client_id=f"broker-{self._broker_id}-fetcher",
+                request_timeout_ms=self._settings.replica_socket_timeout_ms,
+            )
+
+    async def _discard(self, connection: KafkaConnection | None) -> None:
+        if connection is not None:
+            await connection.close()
+
+    async def _after_failure(self, failures: int, error: Exception) -> None:
+        """Try again: at once after the first failure, then less and less often."""
+        logger.info("fetching from %s:%d: %s", *self.address, error)
+        if failures > 1:
+            doubled = FIRST_BACKOFF_MS * 2 ** min(failures, 10)
+            await self._wait(min(doubled, self._settings.replica_fetch_backoff_ms))
+
+    def _is_due(self) -> bool:
+        """Whether there is anything to ask for."""
+        now_ms = monotonic_ms()
+        return self._broker_epoch() >= 0 and any(
+            followed.not_before_ms <= now_ms for followed in self._followed.values()
+        )
+
+    async def _wait_for_work(self) -> None:
+        """Wait for a change, or for the end of the first back-off."""
+        now_ms = monotonic_ms()
+        if not self._followed or self._broker_epoch() < 0:
+            await self._changed.wait()
+            self._changed.clear()
+            return
+        await self._wait(min(one.not_before_ms for one in self._followed.values()) - now_ms)
+
+    async def _wait(self, duration_ms: int) -> None:
+        try:
+            async with asyncio.timeout(max(duration_ms, 1) / 1000):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    def _request(self, session: _Session) -> FetchRequest | None:
+        """Ask for all that is not backing off; None: there is nothing, and the session is void."""
+        self._changed.clear()
+        now_ms, followed_by_key = monotonic_ms(), self._followed
+
+        def question(key: _Key) -> Position | None:
+            followed = followed_by_key.get(key)
+            if followed is None or followed.not_before_ms > now_ms:
+                return None
+            return followed.position()
+
+        changes = session.changes(now_ms, followed_by_key, question)
+        if not session.asked:
+            return None
+        topics: dict[bytes, FetchTopic] = {}
+        for key in changes.named:
+            topic_id, index = key
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = FetchTopic(topic_id=topic_id, partitions=[])
+            topic.partitions.append(self._fetch_of(index, session.asked[key]))
+        forgotten: dict[bytes, ForgottenTopic] = {}
+        for topic_id, index in changes.forgotten:
+            gone = forgotten.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[]))
+            gone.partitions.append(index)
+        return FetchRequest(
+            replica_id=self._broker_id,
+            replica_state=ReplicaState(
+                replica_id=self._broker_id, replica_epoch=self._broker_epoch()
+            ),
+            max_wait_ms=self._settings.replica_fetch_wait_max_ms,
+            min_bytes=self._settings.replica_fetch_min_bytes,
+            max_bytes=self._settings.replica_fetch_response_max_bytes,
+            session_id=session.session_id,
+            session_epoch=session.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+        )
+
+    def _fetch_of(self, index: int, asked: Position) -> FetchPartition:
+        return FetchPartition(
+            partition=index,
+            current_leader_epoch=asked.leader_epoch,
+            fetch_offset=asked.fetch_offset,
+            last_fetched_epoch=asked.last_fetched_epoch,
+            log_start_offset=asked.log_start_offset,
+            partition_max_bytes=self._settings.replica_fetch_max_bytes,
+        )
+
+    def _take(self, session: _Session, response: FetchResponse) -> None:
+        now_ms = monotonic_ms()
+        for topic in response.responses:
+            for answer in topic.partitions:
+                key = topic.topic_id, answer.partition_index
+                session.touch(key)
+                asked, followed = session.asked.get(key), self._followed.get(key)
+                if asked is None or followed is None:
+                    continue
+                if asked.leader_epoch != followed.leader_epoch:
+                    continue  # it is followed in a newer epoch by now
+                take_answer(
+                    followed,
+                    asked,
+                    answer,
+                    now_ms=now_ms,
+                    wall_clock_ms=self._wall_clock_ms,
+                    backoff_max_ms=self._settings.replica_fetch_backoff_ms,
+                )
+                if answer.records:
+                    # Asked for last in a full fetch: an answer that is full leaves out the last.
+                    self._followed[key] = self._followed.pop(key)
+
+    def _loop_ended(self, loop: asyncio.Task[None]) -> None:
+        self._loops.pop(loop, None)
+        self._given_up.discard(loop)
+        error = None if loop.cancelled() else loop.exception()
+        if error is not None:
+            self._failed(error)

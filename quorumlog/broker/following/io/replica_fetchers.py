@@ -1,0 +1,97 @@
+"""Which partition is followed where: keeps the fetches to each leader at its current address."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.broker.following.io.fetch_answers import Followed
+from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+
+
+class ReplicaFetchers:
+    """Changes are collected by `follow` and `unfollow`, and take effect in `publish`."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        settings: BrokerSettings,
+        *,
+        broker_epoch: Callable[[], int],
+        now_ms: Callable[[], int],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._broker_id: Final = broker_id
+        self._settings: Final = settings
+        self._broker_epoch: Final = broker_epoch
+        self._now_ms: Final = now_ms
+        self._failed: Final = failed
+        self._followed: dict[BrokerId, dict[PartitionDriver, Followed]] = {}
+        self._leaders: dict[PartitionDriver, BrokerId] = {}
+        self._changed: set[BrokerId] = set()
+        self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
+        self._stopping: set[asyncio.Task[None]] = set()
+
+    def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
+        """Follow this leader in this epoch, and nobody else."""
+        self.unfollow(driver)
+        self._leaders[driver] = leader_id
+        self._followed.setdefault(leader_id, {})[driver] = Followed(driver, leader_epoch)
+        self._changed.add(leader_id)
+
+    def unfollow(self, driver: PartitionDriver) -> None:
+        """Follow nobody."""
+        leader_id = self._leaders.pop(driver, None)
+        if leader_id is not None:
+            del self._followed[leader_id][driver]
+            self._changed.add(leader_id)
+
+    def wake(self) -> None:
+        """Fetch at once: a reason not to may be gone."""
+        for fetcher in self._fetchers.values():
+            fetcher.wake()
+
+    def publish(self, image: ClusterImage) -> None:
+        """Start, redirect and stop fetchers as the followed partitions and the image want it."""
+        for leader_id in sorted(self._followed):
+            broker = image.brokers.get(leader_id)
+            fetcher = self._fetchers.get(leader_id)
+            followed = self._followed[leader_id]
+            address = None if broker is None or not followed else (broker.host, broker.port)
+            if fetcher is not None and fetcher.address != address:
+                del self._fetchers[leader_id]
+                self._stop(fetcher)
+                fetcher = None
+            if address is None:
+                continue
+            if fetcher is None:
+                fetcher = self._fetchers[leader_id] = self._start(address)
+            elif leader_id not in self._changed:
+                continue
+            fetcher.set_followed(followed.values())
+        self._changed.clear()
+
+    async def stop(self) -> None:
+        """Stop all."""
+        for fetcher in self._fetchers.values():
+            self._stop(fetcher)
+        self._fetchers.clear()
+        await asyncio.gather(*self._stopping)
+
+    def _start(self, address: tuple[str, int]) -> ReplicaFetcher:
+        return ReplicaFetcher(
+            self._broker_id,
+            address,
+            self._settings,
+            broker_epoch=self._broker_epoch,
+            now_ms=self._now_ms,
+            failed=self._failed,
+        )
+
+    def _stop(self, fetcher: ReplicaFetcher) -> None:
+        task = asyncio.create_task(fetcher.stop())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)

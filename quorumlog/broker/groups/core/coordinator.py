@@ -1,0 +1,379 @@
+"""The groups of one partition of `__consumer_offsets`, while this broker leads it.
+
+Requests are decided on the live groups, written, and answered once the records are committed.
+What is durable changes only then (`CommittedState`), so that a write that fails needs no undoing,
+and nobody reads an offset that could be lost (KAFKA-17507's kind of bug has no place to live).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Final, assert_never
+
+from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.classic import ClassicProtocol
+from quorumlog.broker.groups.core.effects import Effect
+from quorumlog.broker.groups.core.events import Event
+from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.offset_deletion import decide_deletion
+from quorumlog.broker.groups.core.offsets import CommittedState
+from quorumlog.broker.groups.core.outbox import Outbox, WriteDone
+from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommitResult,
+    CommittedOffset,
+    DeleteGroup,
+    DeleteOffsets,
+    Heartbeat,
+    Join,
+    Leave,
+    LeaveResult,
+    Request,
+    Sync,
+)
+from quorumlog.broker.groups.core.rewrite import DEFAULT_LIMITS, Rewrite, RewriteLimits
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset, TopicPartition
+
+NAME_BYTES_MAX: Final = 32_767  # of any string in a record
+
+
+class GroupCoordinator:
+    """Load: `replay` each committed record, then `loaded`; `step` from then on.
+
+    Invariants (with those of `Group`, after every step):
+      6. A Stable group has the generation and the members of its last committed record.
+      7. Every group is looked at when time alone may change it.
+    """
+
+    def __init__(
+        self, settings: BrokerSettings, rewrite_limits: RewriteLimits = DEFAULT_LIMITS
+    ) -> None:
+        self._settings: Final = settings
+        self._outbox: Final = Outbox()
+        self._classic: Final = ClassicProtocol(settings, self._outbox)
+        self.committed: Final = CommittedState()
+        self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
+        self.groups: Final[dict[str, Group]] = {}
+        self._deadlines: list[tuple[int, str]] = []  # a heap; older entries may be out of date
+        self._queued: dict[str, int] = {}  # group id -> its earliest entry in the heap
+        self._next_cleanup_ms = 0
+
+    def replay(self, record: LogRecord) -> None:
+        """Take over a committed record of an earlier coordinator, or of ourselves."""
+        # DEVIATION: Kafka takes over what its log holds, committed or not.
+        # docs/decisions/0005-groups-change-when-their-record-is-committed.md
+        self.committed.apply(record)
+
+    def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
+        """Start to serve: every member has a whole session to find us.
+
+        What was replayed was in the log at [log_start_offset, log_end_offset).
+        """
+        self.rewrite.note_loaded(log_start_offset, log_end_offset)
+        for group_id, stored in self.committed.groups.items():
+            group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
+            self._classic.maybe_shrink(group, now_ms)
+            self._settle(group_id)
+        self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """When to tick next, if nothing else happens."""
+        if not self._deadlines:
+            return self._next_cleanup_ms
+        return min(self._next_cleanup_ms, self._deadlines[0][0])
+
+    def step(self, now_ms: int, event: Event) -> list[Effect]:
+        """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug."""
+        match event:
+            case events.RequestReceived(request_id=request_id, request=request):
+                self._handle_request(now_ms, request_id, request)
+            case events.WriteCommitted(write_id=write_id, next_offset=next_offset):
+                self._handle_written(now_ms, write_id, ErrorCode.NONE, next_offset)
+            case events.WriteFailed(write_id=write_id, error_code=error_code):
+                self._handle_written(now_ms, write_id, error_code, UNKNOWN_OFFSET)
+            case events.TopicsDeleted(topics=topics):
+                self._handle_topics_deleted(topics)
+            case events.Ticked():
+                self._handle_tick(now_ms)
+            case _:
+                assert_never(event)
+        return self._outbox.drain()
+
+    def fetch_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None
+    ) -> Mapping[TopicPartition, CommittedOffset | None]:
+        """Return the committed offset of each partition, or (None) all that there are."""
+        offsets = self.committed.offsets.get(group_id, {})
+        if partitions is None:
+            return dict(sorted(offsets.items()))
+        return {where: offsets.get(where) for where in partitions}
+
+    def known_groups(self) -> list[str]:
+        """Return the groups with members, a past or offsets."""
+        return sorted({*self.groups, *self.committed.offsets})
+
+    def _handle_request(self, now_ms: int, request_id: int, request: Request) -> None:
+        # Offsets of the empty group are kept for clients that are older than groups, as in Kafka.
+        is_nameless = not request.group_id
+        may_be_nameless = isinstance(request, CommitOffsets | DeleteGroup)
+        is_too_long = len(request.group_id.encode()) > NAME_BYTES_MAX
+        if is_too_long or (is_nameless and not may_be_nameless):
+            self._outbox.reply(request_id, request.refuse(ErrorCode.INVALID_GROUP_ID))
+            return None
+        group = self.groups.get(request.group_id)
+        match request:
+            case Join():
+                self._handle_join(now_ms, request_id, request)
+            case CommitOffsets():
+                return self._handle_commit(group, now_ms, request_id, request)
+            case DeleteOffsets():
+                return self._handle_delete_offsets(group, request_id, request)
+            case DeleteGroup():
+                self._handle_delete(group, now_ms, request_id, request)
+            case Leave():
+                self._handle_leave(group, now_ms, request_id, request)
+            case Sync() | Heartbeat() if group is None:
+                self._outbox.reply(request_id, request.refuse(ErrorCode.UNKNOWN_MEMBER_ID))
+            case Sync():
+                self._classic.handle_sync(group, now_ms, request_id, request)
+            case Heartbeat():
+                return self._classic.handle_heartbeat(group, now_ms, request_id, request)
+            case _:
+                assert_never(request)
+        return self._settle(request.group_id)
+
+    def _handle_join(self, now_ms: int, request_id: int, join: Join) -> None:
+        error_code = self._join_refusal(join)
+        if error_code is not ErrorCode.NONE:
+            self._outbox.reply(request_id, join.refuse(error_code))
+            return
+        group = self.groups.get(join.group_id) or Group(join.group_id)
+        self._classic.handle_join(group, now_ms, request_id, join)
+        if group.members or group.pending:
+            self.groups[join.group_id] = group
+
+    def _join_refusal(self, join: Join) -> ErrorCode:
+        shortest_ms = self._settings.group_min_session_timeout_ms
+        longest_ms = self._settings.group_max_session_timeout_ms
+        if not shortest_ms <= join.session_timeout_ms <= longest_ms:
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        names = [
+            join.new_member_id,
+            join.group_instance_id or "",
+            join.protocol_type,
+            *dict(join.protocols),
+        ]
+        if any(len(name.encode()) > NAME_BYTES_MAX for name in names):
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE if join.protocols else ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+    def _handle_leave(
+        self, group: Group | None, now_ms: int, request_id: int, leave: Leave
+    ) -> None:
+        if group is None:
+            unknown = (ErrorCode.UNKNOWN_MEMBER_ID,) * len(leave.members)
+            result = LeaveResult(error_code=ErrorCode.NONE, members=unknown)
+            self._outbox.reply(request_id, result)
+        else:
+            self._classic.handle_leave(group, now_ms, request_id, leave)
+
+    # Offsets.
+
+    def _handle_commit(
+        self, group: Group | None, now_ms: int, request_id: int, request: CommitOffsets
+    ) -> None:
+        error_code = self._commit_refusal(group, now_ms, request)
+        if error_code is not ErrorCode.NONE:
+            self._outbox.reply(request_id, request.refuse(error_code))
+            return
+        longest = min(self._settings.offset_metadata_max_bytes, NAME_BYTES_MAX)
+        outcomes = dict.fromkeys(request.offsets, ErrorCode.NONE)
+        records: list[LogRecord] = []
+        for where, offset in request.offsets.items():
+            if len(offset.metadata.encode()) > longest:
+                outcomes[where] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                continue
+            committed = replace(offset, commit_timestamp_ms=now_ms)
+            records.append(
+                OffsetRecord(group_id=request.group_id, topic_partition=where, committed=committed)
+            )
+        if not records:
+            result = CommitResult(error_code=ErrorCode.NONE, partitions=outcomes)
+            self._outbox.reply(request_id, result)
+            return
+        self._outbox.append(tuple(records), self._answer_commit(request_id, outcomes))
+
+    def _commit_refusal(
+        self, group: Group | None, now_ms: int, request: CommitOffsets
+    ) -> ErrorCode:
+        if group is None:
+            if request.generation_id < 0:
+                return ErrorCode.NONE
+            has_offsets = request.group_id in self.committed.offsets
+            return ErrorCode.UNKNOWN_MEMBER_ID if has_offsets else ErrorCode.ILLEGAL_GENERATION
+        if request.generation_id < 0 and group.state is GroupState.EMPTY:
+            return ErrorCode.NONE
+        return self._classic.commit_refusal(group, now_ms, request)
+
+    def _answer_commit(
+        self, request_id: int, outcomes: dict[TopicPartition, ErrorCode]
+    ) -> WriteDone:
+        def done(_now_ms: int, error_code: ErrorCode) -> None:
+            partitions = {where: code or error_code for where, code in outcomes.items()}
+            result = CommitResult(error_code=ErrorCode.NONE, partitions=partitions)
+            self._outbox.reply(request_id, result)
+
+        return done
+
+    # Removal.
+
+    def _handle_delete_offsets(
+        self, group: Group | None, request_id: int, request: DeleteOffsets
+    ) -> None:
+        """Take back offsets; the group stays."""
+        offsets = self.committed.offsets.get(request.group_id, {})
+        result, records = decide_deletion(group, offsets, request)
+
+        def done(_now_ms: int, error_code: ErrorCode) -> None:
+            is_written = error_code is ErrorCode.NONE
+            self._outbox.reply(request_id, result if is_written else request.refuse(error_code))
+
+        if records:
+            self._outbox.append(records, done)
+        else:
+            self._outbox.reply(request_id, result)
+
+    def _handle_delete(
+        self, group: Group | None, now_ms: int, request_id: int, request: DeleteGroup
+    ) -> None:
+        group_id = request.group_id
+        if group_id not in self.committed.offsets and group is None:
+            self._outbox.reply(request_id, ErrorCode.GROUP_ID_NOT_FOUND)
+        elif group is not None and group.state is not GroupState.EMPTY:
+            self._outbox.reply(request_id, ErrorCode.NON_EMPTY_GROUP)
+        else:
+            partitions = self.committed.offsets.get(group_id, {})
+            self._forget(group_id, now_ms, partitions, request_id)
+
+    def _forget(
+        self,
+        group_id: str,
+        now_ms: int,
+        partitions: Iterable[TopicPartition],
+        request_id: int | None,
+    ) -> None:
+        """Take back the group's records; `request_id`: of the administrator's request."""
+
+        def done(now_ms: int, error_code: ErrorCode) -> None:
+            if error_code is ErrorCode.NONE:
+                self._drop_if_unused(group_id, now_ms, even_if_awaited=request_id is not None)
+            if request_id is not None:
+                self._outbox.reply(request_id, error_code)
+
+        records = self.committed.tombstones(group_id, partitions)
+        if not records and self._outbox.is_writing(group_id):
+            records = [GroupRecord(group_id=group_id, stored=None)]  # of what is being written
+        if records:
+            self._outbox.append(tuple(records), done)
+        else:  # no record ever told of it: there is nothing to take back
+            done(now_ms, ErrorCode.NONE)
+
+    def _drop_if_unused(self, group_id: str, now_ms: int, *, even_if_awaited: bool = False) -> None:
+        """Forget a group without members, offsets or records.
+
+        It is kept for a client that was given a member id and has not come back with it, unless
+        `even_if_awaited`.
+        """
+        group = self.groups.get(group_id)
+        is_unused = group_id not in self.committed.groups and group_id not in self.committed.offsets
+        if (
+            group is not None
+            and group.state is GroupState.EMPTY
+            and (even_if_awaited or not group.pending)
+            and is_unused
+            and not self._outbox.is_writing(group_id)  # else it would leave a record behind
+        ):
+            group.transition(GroupState.DEAD, now_ms)
+            del self.groups[group_id]
+
+    def _handle_topics_deleted(self, topics: Iterable[str]) -> None:
+        deleted = frozenset(topics)
+        records = [
+            OffsetRecord(group_id=group_id, topic_partition=where, committed=None)
+            for group_id, offsets in self.committed.offsets.items()
+            for where in sorted(offsets)
+            if where.topic in deleted
+        ]
+        if records:
+            self._outbox.append(tuple(records), lambda _now_ms, _error_code: None)
+
+    def _clean_up(self, now_ms: int) -> None:
+        """Forget the offsets of groups that are empty for too long, then such groups."""
+        before_ms = now_ms - self._settings.offsets_retention_minutes * 60_000
+        for group_id in self.known_groups():
+            group = self.groups.get(group_id)
+            if group is not None and (group.state is not GroupState.EMPTY or group.pending):
+                continue  # whoever still reads needs its offsets (KAFKA-13636)
+            if self._outbox.is_writing(group_id):
+                continue
+            expired = self.committed.expired(group_id, before_ms)
+            is_last = len(expired) == len(self.committed.offsets.get(group_id, {}))
+            if expired or (is_last and group_id in self.committed.groups):
+                self._forget(group_id, now_ms, expired, None)
+            else:
+                self._drop_if_unused(group_id, now_ms)
+
+    # Writes and time.
+
+    def _handle_written(
+        self, now_ms: int, write_id: int, error_code: ErrorCode, next_offset: Offset
+    ) -> None:
+        write = self._outbox.finish(write_id)
+        if error_code is ErrorCode.NONE:
+            for record in write.records:
+                self.committed.apply(record)
+            self.rewrite.note_applied(write.records, next_offset)
+        write.done(now_ms, error_code)
+        for group_id in sorted({record.group_id for record in write.records}):
+            self._settle(group_id)
+        self.rewrite.go_on()
+
+    def _handle_tick(self, now_ms: int) -> None:
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            deadline_ms, group_id = heappop(self._deadlines)
+            if self._queued.get(group_id) == deadline_ms:
+                del self._queued[group_id]
+                self._handle_deadlines(now_ms, group_id)
+        if now_ms >= self._next_cleanup_ms:
+            self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
+            self._clean_up(now_ms)
+        self.rewrite.go_on()
+
+    def _handle_deadlines(self, now_ms: int, group_id: str) -> None:
+        if group_id in self.groups:
+            self._classic.handle_deadlines(self.groups[group_id], now_ms)
+            self._drop_if_unused(group_id, now_ms)
+            self._settle(group_id)
+
+    def _settle(self, group_id: str) -> None:
+        """Check a group that has changed, and note when to look at it again."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return
+        group.check_invariants()
+        if group.state is GroupState.STABLE:
+            stored = self.committed.groups.get(group_id)
+            is_stored = stored is not None and stored.generation_id == group.generation_id
+            members = [member.member_id for member in stored.members] if stored else []
+            require(is_stored and members == [*group.members], "6: Stable means committed")
+        deadline_ms = group.next_deadline_ms()
+        queued_ms = self._queued.get(group_id)
+        if deadline_ms is not None and (queued_ms is None or deadline_ms < queued_ms):
+            self._queued[group_id] = deadline_ms
+            heappush(self._deadlines, (deadline_ms, group_id))

@@ -1,0 +1,265 @@
+"""One group of the classic protocol: its members, its generation, and what they agree on.
+
+It holds and counts; `classic.py` decides. Source: KIP-62, KIP-345, KIP-394.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.broker.groups.core.records import StoredGroup, StoredMember
+from quorumlog.broker.groups.core.requests import Join, JoinedMember
+from quorumlog.broker.groups.core.states import TRANSITIONS, GroupState
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A member; `awaiting_join` and `awaiting_sync` are ids of requests not yet answered.
+
+    A member that waits is alive whatever its deadline says, unless it is new: a new one may wait
+    for a join until `session_deadline_ms`, for its client may be gone.
+    """
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    session_deadline_ms: int
+    is_new: bool = False
+    assignment: bytes = b""
+    awaiting_join: int | None = None
+    awaiting_sync: int | None = None
+
+    def metadata(self, protocol_name: str | None) -> bytes:
+        """Return what the member said under that protocol."""
+        return next((data for name, data in self.protocols if name == protocol_name), b"")
+
+    def take_over(self, join: Join, request_id: int) -> None:
+        """Adopt what the member says of itself now; it waits for the end of the rebalance."""
+        self.protocols = join.protocols
+        self.session_timeout_ms = join.session_timeout_ms
+        self.rebalance_timeout_ms = join.rebalance_timeout_ms
+        self.client_id, self.client_host = join.client_id, join.client_host
+        self.awaiting_join = request_id
+
+    def touch(self, now_ms: int) -> None:
+        """Start a new session."""
+        self.session_deadline_ms = now_ms + self.session_timeout_ms
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether its session is over."""
+        return self._may_expire() and now_ms >= self.session_deadline_ms
+
+    def next_deadline_ms(self) -> list[int]:
+        """Return when the member may expire, if it may."""
+        return [self.session_deadline_ms] if self._may_expire() else []
+
+    def _may_expire(self) -> bool:
+        return self.is_new or (self.awaiting_join is None and self.awaiting_sync is None)
+
+
+class Group:
+    """The members, and what they agree on.
+
+    Invariants (`check_invariants`, after every step that touches more than a session):
+    1. The generation never decreases.
+    2. Empty if and only if there are no members, but for those that prepare a rebalance.
+    3. A Completing or Stable group has a leader, who is a member, and a protocol.
+    4. Requests wait where they may: joins in PreparingRebalance, syncs in CompletingRebalance.
+    5. The static members are those members that have an instance id: one each.
+    """
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id: Final = group_id
+        self.state = GroupState.EMPTY
+        self.state_since_ms = -1
+        self.generation_id = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static: dict[str, str] = {}  # instance id -> member id
+        self.pending: dict[str, int] = {}  # member id handed out (KIP-394) -> when it lapses
+        self.pending_sync: set[str] = set()  # members of this generation that have not synced
+        self.rebalance_deadline_ms: int | None = None
+        self.sync_deadline_ms: int | None = None
+        # While the initial delay runs: how much longer it may get, and whether it should.
+        self.initial_delay_left_ms: int | None = None
+        self.joined_during_delay = False
+        self.storing_generation: int | None = None  # a record of it is being written
+        self._checked_generation = 0
+
+    @classmethod
+    def from_stored(cls, group_id: str, stored: StoredGroup, now_ms: int) -> "Group":
+        """Return the group as it was committed; everybody gets a fresh session."""
+        group = cls(group_id)
+        group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
+        group.state_since_ms = stored.state_since_ms
+        group.generation_id = stored.generation_id
+        group.protocol_type = stored.protocol_type or None
+        group.protocol_name, group.leader = stored.protocol_name, stored.leader
+        for member in stored.members:
+            group.add(
+                Member(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    rebalance_timeout_ms=member.rebalance_timeout_ms,
+                    session_timeout_ms=member.session_timeout_ms,
+                    protocols=((stored.protocol_name or "", member.subscription),),
+                    session_deadline_ms=now_ms + member.session_timeout_ms,
+                    assignment=member.assignment,
+                )
+            )
+        return group
+
+    def to_stored(self, assignments: Mapping[str, bytes], now_ms: int) -> StoredGroup:
+        """Return the record of this generation with these assignments (by member id)."""
+        members = tuple(
+            StoredMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                rebalance_timeout_ms=member.rebalance_timeout_ms,
+                session_timeout_ms=member.session_timeout_ms,
+                subscription=member.metadata(self.protocol_name),
+                assignment=assignments.get(member.member_id, b""),
+            )
+            for member in self.members.values()
+        )
+        return StoredGroup(
+            protocol_type=self.protocol_type or "",
+            generation_id=self.generation_id,
+            protocol_name=self.protocol_name,
+            leader=self.leader,
+            state_since_ms=now_ms,
+            members=members,
+        )
+
+    def transition(self, to: GroupState, now_ms: int) -> None:
+        """Change the state: its only writer."""
+        require(to in TRANSITIONS[self.state], f"legal change: {self.state.name} -> {to.name}")
+        self.state, self.state_since_ms = to, now_ms
+
+    def add(self, member: Member) -> None:
+        """Let a member in; the first one leads."""
+        self.members[member.member_id] = member
+        if member.group_instance_id is not None:
+            self.static[member.group_instance_id] = member.member_id
+        self.leader = self.leader or member.member_id
+
+    def remove(self, member_id: str) -> Member:
+        """Let a member go; if it led, the eldest of the others leads."""
+        member = self.members.pop(member_id)
+        if member.group_instance_id is not None:
+            del self.static[member.group_instance_id]
+        self.pending_sync.discard(member_id)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def rename(self, old_id: str, new_id: str) -> Member:
+        """Give a static member its new member id; its place, role and assignment stay."""
+        members = [(new_id if key == old_id else key, value) for key, value in self.members.items()]
+        self.members = dict(members)
+        member = self.members[new_id]
+        member.member_id = new_id
+        if member.group_instance_id is not None:
+            self.static[member.group_instance_id] = new_id
+        if self.leader == old_id:
+            self.leader = new_id
+        if old_id in self.pending_sync:
+            self.pending_sync.remove(old_id)
+            self.pending_sync.add(new_id)
+        return member
+
+    def refusal(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
+        """Say whether whoever claims to be this member is it (KIP-345 fencing)."""
+        if group_instance_id is not None:
+            owner = self.static.get(group_instance_id)
+            if owner is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if owner != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether a member with these protocols could agree with all others."""
+        if not self.members:
+            return True
+        return protocol_type == self.protocol_type and not self._candidates().isdisjoint(names)
+
+    def select_protocol(self) -> str:
+        """Elect a protocol that all know: each votes for what it wants most; ties go by name."""
+        candidates = self._candidates()
+        votes = Counter(
+            next(name for name, _ in member.protocols if name in candidates)
+            for member in self.members.values()
+        )
+        return min(votes, key=lambda name: (-votes[name], name))
+
+    def _candidates(self) -> set[str]:
+        known = [{name for name, _ in member.protocols} for member in self.members.values()]
+        return set.intersection(*known)
+
+    def has_all_joined(self) -> bool:
+        """Whether nobody is missing, not even those who only have a member id yet."""
+        waiting = (member.awaiting_join is not None for member in self.members.values())
+        return not self.pending and all(waiting)
+
+    def max_rebalance_timeout_ms(self) -> int:
+        """Return the patience of the most patient member."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def joined_members(self) -> tuple[JoinedMember, ...]:
+        """Return what the leader must know of everybody."""
+        return tuple(
+            JoinedMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata(self.protocol_name),
+            )
+            for member in self.members.values()
+        )
+
+    def next_deadline_ms(self) -> int | None:
+        """Return when time alone may change something, or None."""
+        deadlines = [*self.pending.values()]
+        for member in self.members.values():
+            deadlines += member.next_deadline_ms()
+        if self.pending_sync and self.sync_deadline_ms is not None:
+            deadlines.append(self.sync_deadline_ms)
+        if self.rebalance_deadline_ms is not None:
+            deadlines.append(self.rebalance_deadline_ms)
+        return min(deadlines, default=None)
+
+    def check_invariants(self) -> None:
+        """Raise InvariantViolation with the number of the rule that does not hold."""
+        state, members = self.state, self.members
+        rising = self.generation_id >= self._checked_generation
+        require(rising, "1: the generation never decreases")
+        self._checked_generation = self.generation_id
+        if state is not GroupState.PREPARING_REBALANCE:
+            is_empty = state in {GroupState.EMPTY, GroupState.DEAD}
+            require(bool(members) != is_empty, f"2: {state.name} with {len(members)} members")
+        if state in {GroupState.COMPLETING_REBALANCE, GroupState.STABLE}:
+            require(self.leader in members and self.protocol_name is not None, "3: who leads, how")
+        joining = any(member.awaiting_join is not None for member in members.values())
+        syncing = any(member.awaiting_sync is not None for member in members.values())
+        require(not joining or state is GroupState.PREPARING_REBALANCE, f"4: joins in {state.name}")
+        completing = state is GroupState.COMPLETING_REBALANCE
+        require(not syncing or completing, f"4: syncs in {state.name}")
+        named = {
+            member.group_instance_id: member_id
+            for member_id, member in members.items()
+            if member.group_instance_id is not None
+        }
+        require(named == self.static, "5: static members")

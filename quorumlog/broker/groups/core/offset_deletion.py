@@ -1,0 +1,80 @@
+"""Which committed offsets of a group an administrator may delete: those no member goes by.
+
+Source: KIP-496. A member reads its subscription by the consumer protocol of KIP-54; what a newer
+version appends to that is not looked at.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.requests import CommitResult, CommittedOffset, DeleteOffsets
+from quorumlog.broker.groups.core.states import GroupState
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages.consumer_protocol_subscription import (
+    ConsumerProtocolSubscription,
+)
+from quorumlog.wire.codec.schemas import decode_message
+
+CONSUMER: Final = "consumer"  # the protocol type whose subscriptions can be read
+VERSION_BYTES: Final = 2
+ANY_TOPIC: Final = None  # what is subscribed to is not known: any topic may be
+
+
+def decide_deletion(
+    group: Group | None,
+    offsets: Mapping[TopicPartition, CommittedOffset],
+    request: DeleteOffsets,
+) -> tuple[CommitResult, tuple[LogRecord, ...]]:
+    """Return the answer, and the tombstones that must be committed before it is given.
+
+    `offsets` are the committed ones of the group; `group` is None if nothing else is known of it.
+    A partition without an offset is NONE, as in Kafka: there is nothing to delete.
+    """
+    refusal = _refusal(group, has_offsets=bool(offsets))
+    if refusal is not ErrorCode.NONE:
+        return request.refuse(refusal), ()
+    subscribed = _subscribed_topics(group)
+    outcomes = dict.fromkeys(request.partitions, ErrorCode.NONE)
+    for where in request.partitions:
+        if subscribed is ANY_TOPIC or where.topic in subscribed:
+            outcomes[where] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    tombstones = tuple(
+        OffsetRecord(group_id=request.group_id, topic_partition=where, committed=None)
+        for where, outcome in outcomes.items()
+        if outcome is ErrorCode.NONE and where in offsets
+    )
+    return CommitResult(error_code=ErrorCode.NONE, partitions=outcomes), tombstones
+
+
+def _refusal(group: Group | None, *, has_offsets: bool) -> ErrorCode:
+    if group is None:
+        return ErrorCode.NONE if has_offsets else ErrorCode.GROUP_ID_NOT_FOUND
+    is_readable = group.state is GroupState.EMPTY or group.protocol_type == CONSUMER
+    return ErrorCode.NONE if is_readable else ErrorCode.NON_EMPTY_GROUP
+
+
+def _subscribed_topics(group: Group | None) -> frozenset[str] | None:
+    """Return the topics that members subscribe to, or ANY_TOPIC.
+
+    Not known are the subscriptions of a group that has no generation yet, and of one with a member
+    whose metadata is malformed.
+    """
+    if group is None or not group.members:
+        return frozenset()
+    if group.protocol_name is None:
+        return ANY_TOPIC
+    topics: set[str] = set()
+    for member in group.members.values():
+        metadata = member.metadata(group.protocol_name)
+        try:
+            if len(metadata) < VERSION_BYTES:
+                return ANY_TOPIC
+            body = memoryview(metadata)[VERSION_BYTES:]
+            topics.update(decode_message(ConsumerProtocolSubscription, 0, body).topics)
+        except MalformedFrame:
+            return ANY_TOPIC
+    return frozenset(topics)

@@ -1,0 +1,96 @@
+"""What is durable of the groups of one partition: exactly what replaying its records gives.
+
+Source: KIP-211 (offsets of a group expire only once the group has been empty for long enough).
+"""
+
+from collections.abc import Iterable, Iterator
+
+from quorumlog.broker.groups.core.records import (
+    GroupRecord,
+    Key,
+    LogRecord,
+    OffsetRecord,
+    StoredGroup,
+)
+from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+
+class CommittedState:
+    """Invariants: only `apply` writes, and only committed records are applied.
+
+    `size` is the number of groups and offsets.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, StoredGroup] = {}
+        self.offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self.size = 0
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CommittedState):
+            return NotImplemented
+        return (self.groups, self.offsets) == (other.groups, other.offsets)
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def apply(self, record: LogRecord) -> None:
+        """Take over one record. A tombstone for what is not there is nothing (compaction)."""
+        if isinstance(record, GroupRecord):
+            before = len(self.groups)
+            if record.stored is None:
+                self.groups.pop(record.group_id, None)
+            else:
+                self.groups[record.group_id] = record.stored
+            self.size += len(self.groups) - before
+        else:
+            self._apply_offset(record)
+
+    def _apply_offset(self, record: OffsetRecord) -> None:
+        offsets = self.offsets.setdefault(record.group_id, {})
+        before = len(offsets)
+        if record.committed is not None:
+            offsets[record.topic_partition] = record.committed
+        else:
+            offsets.pop(record.topic_partition, None)
+        self.size += len(offsets) - before
+        if not offsets:
+            del self.offsets[record.group_id]
+
+    def keys_of(self, group_id: str) -> Iterator[Key]:
+        """Yield what there are records of: the group's generation, then its offsets."""
+        if group_id in self.groups:
+            yield group_id, None
+        for where in self.offsets.get(group_id, ()):
+            yield group_id, where
+
+    def record_of(self, key: Key) -> LogRecord:
+        """Return the record that says what is known of `key`: a tombstone if that is nothing."""
+        group_id, where = key
+        if where is None:
+            return GroupRecord(group_id=group_id, stored=self.groups.get(group_id))
+        committed = self.offsets.get(group_id, {}).get(where)
+        return OffsetRecord(group_id=group_id, topic_partition=where, committed=committed)
+
+    def tombstones(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[LogRecord]:
+        """Return what removes these offsets, and the group as well once no offset is left."""
+        gone = sorted(partitions)
+        records: list[LogRecord] = [
+            OffsetRecord(group_id=group_id, topic_partition=where, committed=None) for where in gone
+        ]
+        if group_id in self.groups and len(gone) == len(self.offsets.get(group_id, {})):
+            records.append(GroupRecord(group_id=group_id, stored=None))
+        return records
+
+    def expired(self, group_id: str, before_ms: int) -> list[TopicPartition]:
+        """Return the partitions of a group without members, whose offsets are older than that.
+
+        An offset ages from its commit, or from when the group lost its last member.
+        """
+        stored = self.groups.get(group_id)
+        empty_since_ms = stored.state_since_ms if stored else -1
+        return [
+            where
+            for where, committed in self.offsets.get(group_id, {}).items()
+            if max(committed.commit_timestamp_ms, empty_since_ms) <= before_ms
+        ]

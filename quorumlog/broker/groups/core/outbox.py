@@ -1,0 +1,70 @@
+"""What one step orders, and the writes that are under way."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Effect, Reply
+from quorumlog.broker.groups.core.records import Key, LogRecord
+from quorumlog.broker.groups.core.requests import Result
+from quorumlog.invariants import require
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset
+
+WriteDone = Callable[[int, ErrorCode], None]
+"""Called once with (now_ms, error_code), after the records were applied if it is NONE."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingWrite:
+    """Records that are appended, or about to be, and what follows."""
+
+    write_id: int
+    records: tuple[LogRecord, ...]
+    done: WriteDone
+
+
+class Outbox:
+    """Invariant: writes end in the order in which they were made."""
+
+    def __init__(self) -> None:
+        self._effects: list[Effect] = []
+        self._writes: deque[PendingWrite] = deque()
+        self._last_write_id = 0
+
+    def reply(self, request_id: int, result: Result) -> None:
+        """Answer a request."""
+        self._effects.append(Reply(request_id=request_id, result=result))
+
+    def append(self, records: tuple[LogRecord, ...], done: WriteDone) -> None:
+        """Write; `done` is told how it ended."""
+        self._last_write_id += 1
+        write_id = self._last_write_id
+        self._writes.append(PendingWrite(write_id=write_id, records=records, done=done))
+        self._effects.append(AppendRecords(write_id=write_id, records=records))
+
+    def advance_log_start(self, offset: Offset) -> None:
+        """Let go of the records below `offset`."""
+        self._effects.append(AdvanceLogStart(offset=offset))
+
+    def finish(self, write_id: int) -> PendingWrite:
+        """Take the oldest write off: it must be this one."""
+        require(bool(self._writes), f"write {write_id} ended twice")
+        write = self._writes.popleft()
+        require(write.write_id == write_id, f"write {write_id} ended before {write.write_id}")
+        return write
+
+    def is_writing(self, group_id: str) -> bool:
+        """Whether a record of that group is under way."""
+        return any(
+            record.group_id == group_id for write in self._writes for record in write.records
+        )
+
+    def keys_under_way(self) -> frozenset[Key]:
+        """Return what the writes under way are about."""
+        return frozenset(record.subject for write in self._writes for record in write.records)
+
+    def drain(self) -> list[Effect]:
+        """Return the effects since the last call, in order."""
+        effects, self._effects = self._effects, []
+        return effects

@@ -1,0 +1,1 @@
+"""The coordinators of this broker: loading, committing, timers."""

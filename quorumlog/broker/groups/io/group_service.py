@@ -1,0 +1,123 @@
+"""Where groups live: routes requests to the partitions of `__consumer_offsets` led here.
+
+A LeadershipListener (which partitions) and an ImagePublisher (which topics are gone).
+Source: KIP-62; the coordinator of a group is the leader of its partition.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+from quorumlog.broker.groups.core import events
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.groups.core.partitioning import partition_for_group
+from quorumlog.broker.groups.core.requests import GroupRequest
+from quorumlog.broker.groups.io.group_shard import GroupLog, GroupShard
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.broker.topic_names import OFFSETS_TOPIC
+from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+
+R = TypeVar("R")
+
+
+class GroupService:
+    """Invariant: one shard per partition that we lead, of the newest leader epoch we heard of.
+
+    An older epoch than that of a shard changes nothing (KAFKA-18137). Nothing is remembered of a
+    partition that we do not lead: a topic that is made again starts at epoch 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        replicas: GroupLog,
+        settings: BrokerSettings,
+        now_ms: Callable[[], int],
+        on_fatal: Callable[[InvariantViolation], None],
+    ) -> None:
+        self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
+        self._wall_clock_ms = now_ms
+        self._started_ms: float | None = None
+        self._partitions = settings.offsets_topic_num_partitions
+        self._shards: Final[dict[TopicPartition, GroupShard]] = {}
+
+    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Load the groups of the partition; keep those we have if only the epoch rose."""
+        if topic_partition.topic != OFFSETS_TOPIC:
+            return
+        shard = self._shards.get(topic_partition)
+        if shard is None:
+            shard = self._open(topic_partition)
+        shard.leader_epoch = max(shard.leader_epoch, leader_epoch)
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """Forget the groups of the partition: members are told to look elsewhere."""
+        shard = self._shards.get(topic_partition)
+        if shard is not None and leader_epoch >= shard.leader_epoch:
+            del self._shards[topic_partition]
+            shard.close()
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        """Count the partitions of the offsets topic; forget the offsets of deleted topics."""
+        topic = image.topics.get(OFFSETS_TOPIC)
+        if topic is not None:
+            self._partitions = len(topic.partitions)
+        deleted = tuple(sorted(delta.deleted_topics))
+        if deleted:
+            for _, shard in sorted(self._shards.items()):
+                shard.tell(events.TopicsDeleted(topics=deleted))
+
+    def partition_of(self, group_id: str) -> TopicPartition:
+        """Return where the group lives."""
+        return TopicPartition(OFFSETS_TOPIC, partition_for_group(group_id, self._partitions))
+
+    def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
+        """Return the answer of the group's coordinator, or NOT_COORDINATOR if that is elsewhere."""
+        shard = self._shards.get(self.partition_of(request.group_id))
+        if shard is not None:
+            return shard.ask(request)
+        refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
+        return refusal
+
+    def coordinator(self, group_id: str) -> GroupCoordinator | ErrorCode:
+        """Return the coordinator of the group, for reading; or why we have none."""
+        shard = self._shards.get(self.partition_of(group_id))
+        return ErrorCode.NOT_COORDINATOR if shard is None else shard.coordinator
+
+    def coordinators(self) -> Iterator[GroupCoordinator | ErrorCode]:
+        """Yield the coordinator of each partition that we lead, or why it does not answer."""
+        for _, shard in sorted(self._shards.items()):
+            yield shard.coordinator
+
+    def stop(self) -> None:
+        """Forget all groups; answer all who wait."""
+        for shard in self._shards.values():
+            shard.close()
+        self._shards.clear()
+
+    def _open(self, topic_partition: TopicPartition) -> GroupShard:
+        shard = GroupShard(
+            topic_partition,
+            replicas=self._replicas,
+            settings=self._settings,
+            now_ms=self._steady_ms,
+            on_fatal=self._on_fatal,
+            on_lost=self._load_again,
+        )
+        self._shards[topic_partition] = shard
+        return shard
+
+    def _load_again(self, lost: GroupShard) -> None:
+        if self._shards.get(lost.topic_partition) is lost:
+            self._open(lost.topic_partition).leader_epoch = lost.leader_epoch
+
+    def _steady_ms(self) -> int:
+        """Return the time: of the wall clock, but never set back or forth while we run."""
+        elapsed_ms = asyncio.get_running_loop().time() * 1000
+        if self._started_ms is None:
+            self._started_ms = self._wall_clock_ms() - elapsed_ms
+        return int(self._started_ms + elapsed_ms)

@@ -1,1 +1,0 @@
-"""The socket server, replica fetchers and the owners of logs."""

@@ -1,0 +1,1 @@
+"""Pure: every rule of replication, admission and idempotence that decides something."""

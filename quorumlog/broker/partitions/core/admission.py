@@ -1,0 +1,224 @@
+"""Which record batches a client may append: judged by the header and by every record.
+
+A batch is refused whole. What brokers themselves write (internal topics) is judged by its header
+alone. Sources: KIP-98 (one batch of format 2 per partition and request), KIP-467 (errors of single
+records), KIP-937 (timestamps); Kafka's `ProduceRequest.validateRecords` and `LogValidator`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core.data_path import RecordError
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.wire.codec.compression import Compression
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import BatchTooLarge
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.inspection import (
+    RecordsSummary,
+    inspect_records,
+    iterate_facts,
+    unfold,
+    with_max_timestamp,
+)
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import (
+    COMPRESSION_MASK,
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    CorruptBatch,
+    read_header,
+    validate_checksum,
+)
+
+# DEVIATION: Kafka takes as many records as there are, and lists every one that is wrong.
+# docs/decisions/0024-every-record-is-looked-at.md
+ITEMS_MAX: Final = 250_000  # records and their headers in one batch: a quarter of a second
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024  # or max.message.bytes, if that is more
+RECORD_ERRORS_MAX: Final = 1000
+RECORD_ERRORS_SHOWN: Final = 3  # in the message for the whole batch
+
+NO_TIMESTAMP: Final = -1
+ZSTD_SINCE: Final = 7  # the version of Produce (KIP-110)
+_MAGIC_AT: Final = 16
+_COMPRESSION_AT: Final = 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicLimits:
+    """What a topic's settings, or the broker's, allow. Sizes in bytes, durations in ms."""
+
+    max_message_bytes: int
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    is_compacted: bool = False  # then every record needs a key
+    is_internal: bool = False  # then only brokers write to it, and their records are trusted
+
+
+def topic_limits(
+    settings: BrokerSettings,
+    configs: Mapping[str, str],
+    *,
+    cleanup_policy: str = "delete",
+    is_internal: bool = False,
+) -> TopicLimits:
+    """Return the broker's limits, and its `cleanup_policy`, with what the topic's configs say."""
+    before_max_ms = settings.log_message_timestamp_before_max_ms
+    after_max_ms = settings.log_message_timestamp_after_max_ms
+    return TopicLimits(
+        max_message_bytes=int(configs.get("max.message.bytes", settings.message_max_bytes)),
+        timestamp_before_max_ms=int(configs.get("message.timestamp.before.max.ms", before_max_ms)),
+        timestamp_after_max_ms=int(configs.get("message.timestamp.after.max.ms", after_max_ms)),
+        is_compacted="compact" in configs.get("cleanup.policy", cleanup_policy),
+        is_internal=is_internal,
+    )
+
+
+class Admission(NamedTuple):
+    """With NONE, `records` is the one batch to append and `header` its header.
+
+    That is what the client sent, or a copy in which the header says the largest timestamp.
+    """
+
+    error_code: ErrorCode
+    header: BatchHeader | None = None
+    records: Buffer = b""
+    reason: str | None = None
+    record_errors: Sequence[RecordError] = ()
+
+
+def is_zstd_too_early(records: Buffer, produce_version: int) -> bool:
+    """Whether a request of this version may not use the compression of its batch (KIP-110)."""
+    return (
+        produce_version < ZSTD_SINCE
+        and len(records) >= HEADER_BYTES
+        and records[_MAGIC_AT] == MAGIC
+        and records[_COMPRESSION_AT] & COMPRESSION_MASK == Compression.ZSTD
+    )
+
+
+def admit(records: Buffer, limits: TopicLimits, now_ms: int, at: TopicPartition) -> Admission:
+    """Judge what a client sent for the partition `at`. `now_ms` is the wall clock.
+
+    A wrong checksum is CORRUPT_MESSAGE: the client may send the batch again. Everything else is
+    final: the same bytes are refused each time.
+    """
+    framed = _judge_frame(records, limits)
+    if framed.header is None or limits.is_internal:
+        return framed
+    return _judge_records(records, framed.header, limits, now_ms, at)
+
+
+def _judge_frame(records: Buffer, limits: TopicLimits) -> Admission:
+    size = len(records)
+    if size > limits.max_message_bytes:
+        reason = f"a batch of {size} bytes; max.message.bytes is {limits.max_message_bytes}"
+        return Admission(ErrorCode.MESSAGE_TOO_LARGE, reason=reason)
+    if size < HEADER_BYTES:
+        return _invalid(f"{size} bytes are no record batch")
+    if records[_MAGIC_AT] < MAGIC:
+        return _invalid(f"message format {records[_MAGIC_AT]}: only batches of format 2 are taken")
+    try:
+        header = read_header(records)
+        if header.size_in_bytes != size:
+            # DEVIATION: Kafka leaves out what follows the first batch, unless it is a batch.
+            # docs/decisions/0024-every-record-is-looked-at.md
+            return _invalid(f"{size} bytes are not one batch of {header.size_in_bytes} bytes")
+        validate_checksum(records, 0, header)
+    except CorruptBatch as error:
+        return Admission(ErrorCode.CORRUPT_MESSAGE, reason=str(error))
+    return _judge_header(records, header)
+
+
+def _judge_header(records: Buffer, header: BatchHeader) -> Admission:
+    flaw = _flaw(header)
+    if flaw is not None:
+        return _invalid(flaw)
+    if header.is_transactional:
+        # DEVIATION: Kafka appends it. Here nobody could ever end the transaction.
+        # docs/decisions/0013-transactional-ids-are-refused.md
+        reason = "this broker has no transactions"
+        return Admission(ErrorCode.UNSUPPORTED_VERSION, reason=reason)
+    return Admission(ErrorCode.NONE, header, records)
+
+
+def _flaw(header: BatchHeader) -> str | None:
+    if header.is_control:
+        return "a client may not write control batches"
+    if header.base_offset != 0:
+        return f"the base offset of a new batch is 0, not {header.base_offset}"
+    if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
+        return f"{header.record_count} records, the last at {header.last_offset_delta}"
+    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
+        return "a producer id without epoch or sequence"
+    return None
+
+
+def _judge_records(
+    records: Buffer, header: BatchHeader, limits: TopicLimits, now_ms: int, at: TopicPartition
+) -> Admission:
+    bytes_max = max(DECOMPRESSED_BYTES_MAX, limits.max_message_bytes)
+    try:
+        data = unfold(records, header, decompressed_bytes_max=bytes_max)
+        summary = inspect_records(data, header, items_max=ITEMS_MAX)
+    except BatchTooLarge as error:  # clients split a batch that is refused so
+        return Admission(ErrorCode.MESSAGE_TOO_LARGE, reason=str(error))
+    except CorruptBatch as error:
+        return _invalid(str(error))
+    if _may_break(summary, limits, now_ms):
+        refusal = _refusal(data, header, limits, now_ms, at)
+        if refusal is not None:
+            return refusal
+    max_timestamp = max(summary.max_timestamp, NO_TIMESTAMP)
+    if header.max_timestamp != max_timestamp or header.has_log_append_time:
+        records, header = with_max_timestamp(records, header, max_timestamp)
+    return Admission(ErrorCode.NONE, header, records)
+
+
+def _may_break(summary: RecordsSummary, limits: TopicLimits, now_ms: int) -> bool:
+    """Whether one record may be against the limits; if not, none is."""
+    return (
+        (summary.has_null_key and limits.is_compacted)
+        or summary.max_timestamp > now_ms + limits.timestamp_after_max_ms
+        or summary.min_timestamp < now_ms - limits.timestamp_before_max_ms
+    )
+
+
+def _refusal(
+    data: Buffer, header: BatchHeader, limits: TopicLimits, now_ms: int, at: TopicPartition
+) -> Admission | None:
+    """Name the records that are against the limits. A record without a timestamp has no time."""
+    earliest = now_ms - limits.timestamp_before_max_ms
+    latest = now_ms + limits.timestamp_after_max_ms
+    errors: list[RecordError] = []
+    count, error_code = 0, ErrorCode.INVALID_RECORD
+    for index, (timestamp_ms, has_key) in enumerate(iterate_facts(data, header)):
+        if limits.is_compacted and not has_key:
+            message = f"Compacted topic cannot accept message without key in topic partition {at}"
+        elif timestamp_ms != NO_TIMESTAMP and not earliest <= timestamp_ms <= latest:
+            error_code = ErrorCode.INVALID_TIMESTAMP
+            message = (
+                f"Timestamp {timestamp_ms} of message with offset {index} is out of range. "
+                f"The timestamp should be within [{earliest}, {latest}]"
+            )
+        else:
+            continue
+        count += 1
+        if len(errors) < RECORD_ERRORS_MAX:
+            errors.append(RecordError(index, message))
+    if not errors:
+        return None
+    reason = "One or more records have been rejected due to "
+    if error_code is ErrorCode.INVALID_TIMESTAMP:
+        reason += "invalid timestamp"
+    else:
+        shown = ", ".join(map(str, errors[:RECORD_ERRORS_SHOWN]))
+        reason += f"{count} record errors in total, and only showing the first three errors at most"
+        reason += f": [{shown}]"
+    return Admission(error_code, reason=reason, record_errors=errors)
+
+
+def _invalid(reason: str) -> Admission:
+    return Admission(ErrorCode.INVALID_RECORD, reason=reason)

@@ -1,0 +1,113 @@
+"""The values that cross the border of the data path: what one asks of a partition, and is told."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import (
+    NO_EPOCH,
+    UNKNOWN_OFFSET,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
+
+ACKS_ALL: Final = -1
+NO_REPLICA: Final = BrokerId(-1)  # a consumer's replica id
+DEBUG_REPLICA: Final = BrokerId(-2)  # Kafka's debugging consumer: any replica, up to its log end
+
+
+class ReadEnd(Enum):
+    """Where a read stops: what is committed, or all that the log holds."""
+
+    HIGH_WATERMARK = "high_watermark"
+    LOG_END = "log_end"
+
+
+class RecordError(NamedTuple):
+    """Why one record, by its index in its batch, cannot be appended (KIP-467)."""
+
+    batch_index: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"RecordError(batchIndex={self.batch_index}, message='{self.message}')"
+
+
+class ProduceResult(NamedTuple):
+    """What became of one append; its offset is -1 unless `error_code` is NONE."""
+
+    error_code: ErrorCode
+    base_offset: int = -1
+    log_append_time_ms: int = -1  # -1: the producer's own timestamps were kept
+    log_start_offset: int = -1
+    error_message: str | None = None
+    record_errors: Sequence[RecordError] = ()  # the records that are the reason, if single ones are
+
+
+ProduceDone = Callable[[ProduceResult], None]
+"""Told the outcome once: within the call that appends, or later."""
+
+
+class DivergingEpoch(NamedTuple):
+    """The leader's largest epoch not above the follower's, and where it ends (KIP-595)."""
+
+    epoch: Epoch
+    end_offset: Offset
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionFetch:
+    """What one fetch asks of one partition."""
+
+    topic_partition: TopicPartition
+    topic_id: TopicId | None = None  # None: asked by name, whatever topic has it
+    fetch_offset: Offset
+    max_bytes: int
+    leader_epoch: Epoch = NO_EPOCH  # as the asker knows it; NO_EPOCH: do not check
+    last_fetched_epoch: Epoch = NO_EPOCH  # of the record below fetch_offset; NO_EPOCH: do not check
+    log_start_offset: Offset = UNKNOWN_OFFSET  # the follower's
+    error_code: ErrorCode = ErrorCode.NONE  # set by the handler: the topic id is not known
+
+
+class FetchedPartition(NamedTuple):
+    """The answer for one partition; `records` are chunks that hold whole batches in sequence."""
+
+    error_code: ErrorCode
+    high_watermark: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    records: Sequence[bytes | bytearray | memoryview] = ()
+    diverging: DivergingEpoch | None = None
+    leader_id: BrokerId = BrokerId(-1)  # where to go instead, with NOT_LEADER_OR_FOLLOWER
+    leader_epoch: Epoch = NO_EPOCH
+
+
+class LocalRead(NamedTuple):
+    """A read on this broker: `records` are whole batches in [asked offset, next_offset)."""
+
+    error_code: ErrorCode
+    records: bytes | memoryview = b""
+    next_offset: Offset = UNKNOWN_OFFSET
+
+
+class OffsetAnswer(NamedTuple):
+    """ListOffsets for one partition; -1 for what is not known."""
+
+    error_code: ErrorCode
+    offset: int = -1
+    timestamp_ms: int = -1
+    leader_epoch: Epoch = NO_EPOCH
+
+
+class LeadershipListener(Protocol):
+    """Who must know which partitions this broker leads (the coordinators)."""
+
+    def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """We lead since `leader_epoch`; called again when only the epoch rose. Must not block."""
+
+    def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+        """We lead no longer (another leader, none, or deleted) as of `leader_epoch`."""

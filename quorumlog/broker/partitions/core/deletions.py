@@ -1,0 +1,84 @@
+"""Deletions of records: which are refused, and which wait until all replicas have followed.
+
+DeleteRecords (KIP-107) moves the leader's log start at once. It is answered when the *low
+watermark*, the least log start of the leader and of its live followers, has reached the offset.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core.purgatory import Deadlines, Wait
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
+
+TO_HIGH_WATERMARK: Final = -1  # in a request: delete all that is committed
+
+
+def policy_refusal(configs: Mapping[str, str]) -> ErrorCode:
+    """Say whether a topic with these settings lets its records be deleted from the start.
+
+    Not if it is compacted only: the newest value of every key is to stay.
+    """
+    policies = {policy.strip() for policy in configs.get("cleanup.policy", "delete").split(",")}
+    return ErrorCode.NONE if "delete" in policies else ErrorCode.POLICY_VIOLATION
+
+
+class DeletionResult(NamedTuple):
+    """What became of one deletion; the low watermark is -1 if the request was refused."""
+
+    error_code: ErrorCode
+    low_watermark: Offset = UNKNOWN_OFFSET
+
+
+DeletionDone = Callable[[DeletionResult], None]
+"""Told the outcome once: within the call that asks, or later."""
+
+
+class WaitingDeletion(Wait):
+    """A deletion until the low watermark of its partition reaches `required_offset`.
+
+    `low_watermark` is that of the moment when it began to wait.
+    """
+
+    __slots__ = ("done", "low_watermark", "required_offset")
+
+    def __init__(
+        self, deadline_ms: int, required_offset: Offset, low_watermark: Offset, done: DeletionDone
+    ) -> None:
+        super().__init__(deadline_ms)
+        self.required_offset = required_offset
+        self.low_watermark = low_watermark
+        self.done = done
+
+
+class DeletionQueue:
+    """The deletions that wait on one partition: few, in no order."""
+
+    __slots__ = ("_deadlines", "_waiting")
+
+    def __init__(self, deadlines: Deadlines[WaitingDeletion]) -> None:
+        self._deadlines = deadlines
+        self._waiting: list[WaitingDeletion] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def add(self, wait: WaitingDeletion) -> bool:
+        """Let it wait; True if its deadline is now the earliest of all."""
+        self._waiting.append(wait)
+        return self._deadlines.add(wait)
+
+    def complete(self, low_watermark: Offset) -> list[WaitingDeletion]:
+        """End, and hand back, those whose records are gone everywhere; forget the timed out."""
+        reached = [wait for wait in self._waiting if wait.required_offset <= low_watermark]
+        self._waiting = [
+            wait
+            for wait in self._waiting
+            if wait.required_offset > low_watermark and not wait.is_over
+        ]
+        return [wait for wait in reached if self._deadlines.end(wait)]
+
+    def fail(self) -> list[WaitingDeletion]:
+        """End, and hand back, all."""
+        failed, self._waiting = self._waiting, []
+        return [wait for wait in failed if self._deadlines.end(wait)]

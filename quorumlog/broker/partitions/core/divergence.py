@@ -1,0 +1,63 @@
+"""Where two logs part: the leader's verdict on a fetch, and how far a follower truncates.
+
+Sources: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch), KAFKA-12996.
+"""
+
+from typing import Protocol
+
+from quorumlog.broker.partitions.core.data_path import DivergingEpoch
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
+
+
+class EpochHistory(Protocol):
+    """Which leader epochs a log holds and where each begins. The core only reads it."""
+
+    @property
+    def latest_epoch(self) -> Epoch:
+        """The last epoch, with or without records; NO_EPOCH for none."""
+
+    def end_offset_for(self, epoch: Epoch, log_end_offset: Offset) -> tuple[Epoch, Offset]:
+        """Find the largest epoch not above `epoch`, and its end (exclusive).
+
+        (NO_EPOCH, UNKNOWN_OFFSET) if `epoch` is above all that are known, or none is. An epoch
+        below the first one ends where the first one starts.
+        """
+
+
+def judge_fetch(
+    epochs: EpochHistory,
+    *,
+    fetch_offset: Offset,
+    last_fetched_epoch: Epoch,
+    log_start_offset: Offset,
+    log_end_offset: Offset,
+) -> tuple[ErrorCode, DivergingEpoch | None]:
+    """Say whether a log that ends at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
+
+    Below our start it is out of range even if it diverges: it cannot be repaired by truncation.
+    """
+    if fetch_offset < log_start_offset:
+        return ErrorCode.OFFSET_OUT_OF_RANGE, None
+    if last_fetched_epoch != NO_EPOCH:
+        epoch, end_offset = epochs.end_offset_for(last_fetched_epoch, log_end_offset)
+        if epoch == NO_EPOCH:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, None
+        if epoch < last_fetched_epoch or end_offset < fetch_offset:
+            return ErrorCode.NONE, DivergingEpoch(epoch, end_offset)
+    if fetch_offset > log_end_offset:
+        return ErrorCode.OFFSET_OUT_OF_RANGE, None
+    return ErrorCode.NONE, None
+
+
+def truncation_offset(
+    epochs: EpochHistory, *, epoch: Epoch, end_offset: Offset, log_end_offset: Offset
+) -> Offset:
+    """Say where a follower cuts its log, told that the leader's `epoch` ends at `end_offset`.
+
+    If we lack that epoch, we cut at the end of the one below it and ask again (KIP-279).
+    """
+    own_epoch, own_end = epochs.end_offset_for(epoch, log_end_offset)
+    if own_epoch == NO_EPOCH:
+        return min(end_offset, log_end_offset)
+    return min(end_offset, own_end, log_end_offset)

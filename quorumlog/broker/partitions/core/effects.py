@@ -1,0 +1,113 @@
+"""What a replica may order: imperatives, performed in the order given."""
+
+from dataclasses import dataclass
+
+from quorumlog.broker.partitions.core.data_path import DivergingEpoch
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssignEpoch:
+    """Make durable where `leader_epoch` starts, before any later effect is performed."""
+
+    leader_epoch: Epoch
+    start_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFetching:
+    """Replicate from this leader, in this epoch only, and from nobody else."""
+
+    leader_id: BrokerId
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopFetching:
+    """Replicate from nobody."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TruncateTo:
+    """Drop every record from `offset` on, then report LogTruncated."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOverAt:
+    """Drop the whole log and let it begin, empty, at `offset`; then report LogStartedOver."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdvanceLogStart:
+    """Let go of what lies below `offset`, then report LogStartRose."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompleteBelow:
+    """Acknowledge and show to consumers what lies below `high_watermark`."""
+
+    high_watermark: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailWaiting:
+    """Answer every waiting produce with this error, and look at every parked fetch again."""
+
+    error_code: ErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFetch:
+    """Answer a follower: with records if the error is NONE and nothing diverges."""
+
+    error_code: ErrorCode
+    diverging: DivergingEpoch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProposeIsr:
+    """Send AlterPartition (KIP-497); report IsrAnswered whatever becomes of it.
+
+    `new_isr` pairs each broker with its epoch as of its last fetch, -1 if unknown (KIP-903).
+    """
+
+    leader_epoch: Epoch
+    partition_epoch: Epoch
+    new_isr: tuple[tuple[BrokerId, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceLeadership:
+    """Tell the coordinators that we lead since this epoch."""
+
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnnounceResignation:
+    """Tell the coordinators that we lead no longer, as of this epoch."""
+
+    leader_epoch: Epoch
+
+
+Effect = (
+    AssignEpoch
+    | StartFetching
+    | StopFetching
+    | TruncateTo
+    | StartOverAt
+    | AdvanceLogStart
+    | CompleteBelow
+    | FailWaiting
+    | AnswerFetch
+    | ProposeIsr
+    | AnnounceLeadership
+    | AnnounceResignation
+)

@@ -1,0 +1,1 @@
+"""Tasks and timers around the replicas: produces, deletions, checkpoints."""

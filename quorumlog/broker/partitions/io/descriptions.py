@@ -1,0 +1,86 @@
+"""What an operator asks of the replicas here: bytes on the disk, and the producers. Reads only.
+
+Sources: KIP-113 and KIP-827 (log directories), KIP-664 (producers).
+"""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core.producer_state import ActiveProducer
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+PRODUCERS_AT_ONCE: Final = 1000  # described without a break: about a millisecond
+
+
+class ReplicaSize(NamedTuple):
+    """Bytes of one replica's segments, and how far its high watermark is ahead of its log."""
+
+    topic_partition: TopicPartition
+    size: int
+    offset_lag: int
+
+
+class LogDirectoryDescription(NamedTuple):
+    """One log directory, in bytes; -1 and no replicas if the disk refuses (KAFKA_STORAGE_ERROR)."""
+
+    path: str
+    error_code: ErrorCode
+    total_bytes: int = -1
+    usable_bytes: int = -1
+    replicas: Sequence[ReplicaSize] = ()
+
+
+class Descriptions:
+    """Of all that this broker holds."""
+
+    def __init__(self, replicas: ReplicaSet, logs: LogDirectory) -> None:
+        self._replicas: Final = replicas
+        self._logs: Final = logs
+
+    async def log_directory(
+        self, wanted: Collection[TopicPartition] | None
+    ) -> LogDirectoryDescription:
+        """Describe the log directory with those replicas of `wanted` (None: all) that are in it."""
+        path = str(Path(self._logs.directory).absolute())
+        drivers = self._replicas.drivers
+        asked = sorted(drivers) if wanted is None else sorted({*wanted} & drivers.keys())
+        logs = [drivers[at].log for at in asked]
+        try:
+            total, usable = await asyncio.to_thread(self._logs.space)
+            sizes = await asyncio.to_thread(_sizes, logs)
+        except (StorageError, OSError):
+            return LogDirectoryDescription(path, ErrorCode.KAFKA_STORAGE_ERROR)
+        # A replica that was removed meanwhile has no size any more.
+        held = [(at, size) for at, size in zip(asked, sizes, strict=True) if at in drivers]
+        replicas = [ReplicaSize(at, size, self._offset_lag(at)) for at, size in held]
+        return LogDirectoryDescription(path, ErrorCode.NONE, total, usable, replicas)
+
+    def _offset_lag(self, at: TopicPartition) -> int:
+        """Return what the log lacks of what is committed: it holds all of it here."""
+        partition = self._replicas.drivers[at].partition
+        return max(partition.high_watermark - partition.log_end_offset, 0)
+
+    async def producers(self, at: TopicPartition) -> tuple[ErrorCode, list[ActiveProducer]]:
+        """Return the producers that a replica knows, whether it leads or follows."""
+        driver = self._replicas.drivers.get(at)
+        if driver is None:
+            return self._replicas.error_for_missing(at), []
+        active = []
+        for count, producer_id in enumerate(driver.producers.ids()):
+            if count % PRODUCERS_AT_ONCE == PRODUCERS_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            producer = driver.producers.describe(producer_id)
+            if producer is not None:  # it may have expired meanwhile
+                active.append(producer)
+        return ErrorCode.NONE, active
+
+
+def _sizes(logs: Sequence[Log]) -> list[int]:
+    return [log.size for log in logs]

@@ -1,0 +1,84 @@
+"""DeleteRecords: moves log starts, and lets the answers wait for the low watermark (KIP-107)."""
+
+from contextlib import suppress
+from typing import Final
+
+from quorumlog.broker.deadline_timer import DeadlineTimer, monotonic_ms
+from quorumlog.broker.partitions.core.deletions import (
+    DeletionDone,
+    DeletionResult,
+    WaitingDeletion,
+    policy_refusal,
+)
+from quorumlog.broker.partitions.io.appends import WAITING_MAX
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+
+
+class RecordDeletions:
+    """Every deletion of records on this broker."""
+
+    def __init__(self, replicas: ReplicaSet) -> None:
+        self._replicas: Final = replicas
+        self._deadlines: Final = replicas.deletion_deadlines
+        self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
+
+    def delete(
+        self, at: TopicPartition, offset: int, *, timeout_ms: int, done: DeletionDone
+    ) -> None:
+        """Delete the records below `offset`, -1: all that are committed; call `done` when it is so.
+
+        REQUEST_TIMED_OUT says that they are gone from the leader, but not yet from all replicas.
+        """
+        driver = self._replicas.drivers.get(at)
+        if driver is None:
+            done(DeletionResult(self._replicas.error_for_missing(at)))
+            return
+        topic = self._replicas.image.topics.get(at.topic)
+        error_code, required = driver.partition.judge_deletion(
+            offset, policy_refusal({} if topic is None else topic.configs)
+        )
+        if error_code is not ErrorCode.NONE:
+            done(DeletionResult(error_code))
+            return
+        now_ms = monotonic_ms()
+        try:
+            driver.advance_log_start(now_ms, required)
+        except StorageError:
+            done(DeletionResult(ErrorCode.KAFKA_STORAGE_ERROR))
+            return
+        low_watermark = driver.partition.low_watermark()
+        if low_watermark >= required:
+            done(DeletionResult(ErrorCode.NONE, low_watermark))
+        elif timeout_ms <= 0 or len(self._deadlines) >= WAITING_MAX:
+            # DEVIATION: Kafka lets any number wait.
+            # docs/decisions/0020-what-a-client-may-leave-waiting.md
+            done(DeletionResult(ErrorCode.REQUEST_TIMED_OUT, low_watermark))
+        else:
+            wait = WaitingDeletion(now_ms + timeout_ms, required, low_watermark, done)
+            if driver.deletions.add(wait):
+                self._timer.arm(wait.deadline_ms)
+
+    def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
+        """Let go of what lies below `offset`, and wait for nothing: a coordinator needs it no more.
+
+        Does nothing if we lead no longer: the next leader's coordinator lets go when it is due.
+        """
+        driver = self._replicas.drivers.get(at)
+        if driver is None:
+            return
+        error_code, _ = driver.partition.judge_deletion(offset, ErrorCode.NONE)
+        if error_code is not ErrorCode.NONE:
+            return
+        with suppress(StorageError):  # the log is of no more use: the next tick ends the node
+            driver.advance_log_start(monotonic_ms(), offset)
+
+    def stop(self) -> None:
+        """Let no timer ring any more."""
+        self._timer.stop()
+
+    def _expire(self, now_ms: int) -> None:
+        for wait in self._deadlines.expire(now_ms):
+            wait.done(DeletionResult(ErrorCode.REQUEST_TIMED_OUT, wait.low_watermark))

@@ -1,0 +1,85 @@
+"""ListOffsets and OffsetForLeaderEpoch for one partition that we lead. Reads only.
+
+Kafka's debugging consumer (replica id -2) may ask a follower as well.
+
+Sources: KIP-79 (by time), KIP-207 (offsets not available yet), KIP-320, KIP-734 (of the maximum).
+"""
+
+from typing import Final
+
+from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, OffsetAnswer
+from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.roles import Leader
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+OF_MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+
+
+def look_up_offset(
+    driver: PartitionDriver, timestamp_ms: int, leader_epoch: Epoch, replica_id: BrokerId
+) -> OffsetAnswer:
+    """Find the offset for a timestamp, or one of the special offsets above."""
+    partition = driver.partition
+    refusal = partition.epoch_refusal(leader_epoch, leader_only=replica_id != DEBUG_REPLICA)
+    if refusal is not ErrorCode.NONE:
+        return OffsetAnswer(refusal)
+    is_consumer = replica_id not in {DEBUG_REPLICA, *partition_followers(partition)}
+    end = partition.high_watermark if is_consumer else partition.log_end_offset
+    if timestamp_ms in {EARLIEST, EARLIEST_LOCAL}:
+        start = partition.log_start_offset
+        return OffsetAnswer(ErrorCode.NONE, start, -1, driver.log.epochs.epoch_at(start))
+    if timestamp_ms == LATEST_TIERED:
+        return OffsetAnswer(ErrorCode.NONE)  # nothing is tiered
+    if is_consumer and _is_behind_its_epoch(partition):
+        return OffsetAnswer(ErrorCode.OFFSET_NOT_AVAILABLE)
+    if timestamp_ms == LATEST:
+        return OffsetAnswer(ErrorCode.NONE, end, -1, partition.leader_epoch)
+    return _by_time(driver, timestamp_ms, end)
+
+
+def _by_time(driver: PartitionDriver, timestamp_ms: int, end: Offset) -> OffsetAnswer:
+    try:
+        if timestamp_ms == OF_MAX_TIMESTAMP:
+            found = driver.log.offset_of_max_timestamp()
+        elif timestamp_ms >= 0:
+            found = driver.log.offset_for_timestamp(timestamp_ms)
+        else:
+            return OffsetAnswer(ErrorCode.UNSUPPORTED_VERSION)
+    except CorruptBatch:
+        return OffsetAnswer(ErrorCode.CORRUPT_MESSAGE)
+    except StorageError:
+        return OffsetAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
+    if found is None or found[0] >= end:
+        return OffsetAnswer(ErrorCode.NONE)
+    offset, found_ms = found
+    return OffsetAnswer(ErrorCode.NONE, offset, found_ms, driver.log.epochs.epoch_at(offset))
+
+
+def partition_followers(partition: Partition) -> tuple[BrokerId, ...]:
+    """Return the followers of a leader."""
+    return tuple(partition.role.followers) if isinstance(partition.role, Leader) else ()
+
+
+def _is_behind_its_epoch(partition: Partition) -> bool:
+    """Whether a new leader does not know yet how far its predecessor had committed (KIP-207)."""
+    role = partition.role
+    return isinstance(role, Leader) and partition.high_watermark < role.epoch_start
+
+
+def look_up_epoch_end(
+    driver: PartitionDriver, epoch: Epoch, current_leader_epoch: Epoch
+) -> tuple[ErrorCode, Epoch, Offset]:
+    """Find the largest epoch not above `epoch`, and where it ends (exclusive)."""
+    refusal = driver.partition.epoch_refusal(current_leader_epoch)
+    if refusal is not ErrorCode.NONE:
+        return refusal, NO_EPOCH, UNKNOWN_OFFSET
+    found = driver.log.epochs.end_offset_for(epoch, driver.partition.log_end_offset)
+    return ErrorCode.NONE, found.epoch, found.end_offset

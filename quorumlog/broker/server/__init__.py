@@ -1,0 +1,1 @@
+"""The Kafka listener: connections, and what a handler is given."""

@@ -1,0 +1,87 @@
+"""What a handler of one API is, and what it is given: the parts of the broker."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
+
+from quorumlog.broker.controller_requests.image_watch import ImageWatch
+from quorumlog.broker.controller_requests.producer_ids import ProducerIds
+from quorumlog.broker.fetching.core.response_memory import ResponseAccount
+from quorumlog.broker.groups.io.group_service import GroupService
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.controller_client import ControllerClient
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.message import Response
+from quorumlog.wire.codec.schemas import RequestHeader
+
+R = TypeVar("R")
+
+
+class Disconnect(Exception):
+    """Raised by a handler: close the connection, because no answer could say what is wrong."""
+
+
+Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response | None] | None
+"""A response now, later (Future), as a task (coroutine), or never (None, also a task's: acks=0)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiHandler:
+    """One API: `handle` is called inside the socket callback, so it must not block.
+
+    Buffers in a request are views that are valid until `handle` returns; those of a coroutine
+    handler are valid until it ends. `min_version..max_version` is what we answer.
+    """
+
+    api_key: int
+    min_version: int
+    max_version: int
+    handle: Callable[["BrokerContext", RequestHeader, Any], Reply]
+    advertised_min_version: int | None = None  # if ApiVersions must say another one (Produce)
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerContext:
+    """Assembled once per node; each connection has a copy with its own last two fields."""
+
+    broker_id: BrokerId
+    cluster_id: str
+    settings: BrokerSettings
+    metadata: ImageWatch
+    replicas: Replicas
+    groups: GroupService
+    producer_ids: ProducerIds
+    controller: ControllerClient
+    handlers: Mapping[int, ApiHandler]  # by API key: what is answered, and advertised
+    now_ms: Callable[[], int]  # wall clock, ms since 1970
+    client_host: str = ""  # the peer's address
+    account: ResponseAccount | None = None  # what the peer was answered and has not taken
+
+    @property
+    def image(self) -> ClusterImage:
+        """The newest committed metadata that this broker acts on."""
+        return self.metadata.image
+
+
+def when_done(
+    result: asyncio.Future[R], respond: Callable[[R], Response]
+) -> Response | asyncio.Future[Response]:
+    """Return the response to `result`: now, if it is there already, or later."""
+    if result.done():
+        return respond(result.result())
+    response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+    def done(_result: asyncio.Future[R]) -> None:
+        if response.done():  # the connection is gone
+            return
+        error = result.exception()
+        if error is None:
+            response.set_result(respond(result.result()))
+        else:
+            response.set_exception(error)
+
+    result.add_done_callback(done)
+    return response

@@ -1,0 +1,267 @@
+"""One client's connection: frames in, handlers called, responses out in the order of the requests.
+
+A handler that answers at once runs inside the socket callback. One that answers by a Future lets
+later requests pass (pipelining); its response waits for its turn. One that is a coroutine is a
+task, and later requests wait for it, as in Kafka; they wait for a Fetch, too, for many large
+responses at once would be more than memory holds. Everything is bounded: a client that does not
+read what it asked for, or asks too much at once, is not read from until it has caught up.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import replace
+from inspect import iscoroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from quorumlog.broker.server.api import Disconnect, Reply
+from quorumlog.broker.server.version_ranges import unsupported_version
+from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.message import Buffer, Response
+from quorumlog.wire.codec.schemas import (
+    API_VERSIONS_KEY,
+    RequestHeader,
+    UnsupportedVersion,
+    decode_request,
+    encode_response,
+)
+from quorumlog.wire.io.frames import FrameProtocol
+
+if TYPE_CHECKING:
+    from quorumlog.broker.server.server import Server
+
+FETCH_KEY: Final = 1
+FLUSH_BYTES: Final = 256 * 1024  # responses are gathered up to here, then written
+
+_log = logging.getLogger(__name__)
+
+Turn = tuple[RequestHeader, "asyncio.Future[Any]"]
+
+
+class Connection(FrameProtocol):
+    """What one client asks, and is answered.
+
+    Invariants:
+    1. Responses leave in the order of their requests.
+    2. While a coroutine handler runs, no frame is delivered: it may use views into its own.
+    3. At most `queued_max_requests` requests are under way, and at most one of them is a Fetch.
+    """
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__(frame_max_bytes=server.settings.socket_request_max_bytes)
+        self._server: Final = server
+        self._stats: Final = server.stats
+        self._loop: Final = asyncio.get_running_loop()
+        self._account: Final = server.context.replicas.response_memory.open_account()
+        self._context = replace(server.context, account=self._account)
+        self._handlers: Final = server.context.handlers
+        self._turns: Final[deque[Turn]] = deque()
+        # DEVIATION: Kafka counts the requests of all connections together.
+        # docs/decisions/0014-every-memory-has-a-limit.md
+        self._turns_max: Final = server.settings.queued_max_requests
+        self._task: asyncio.Task[Any] | None = None
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
+        self._is_delivering = self._is_flush_due = False
+        self._peer = "?"
+        self.last_active_s = self._loop.time()
+        self._unsent_bytes = 0  # when last looked at, while the client takes less than we send
+        self._unsent_since_s = 0.0
+
+    # FrameProtocol's hooks.
+
+    def connection_opened(self) -> None:
+        """Say who it is that asks."""
+        name = self.transport.get_extra_info("peername")
+        if isinstance(name, tuple):
+            self._peer = f"{name[0]}:{name[1]}"
+            self._context = replace(self._context, client_host=f"/{name[0]}")  # as Kafka writes it
+        self._server.opened(self)
+
+    def connection_closed(self, error: Exception | None) -> None:
+        """Forget everything that was under way: nobody waits for it."""
+        if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
+            _log.warning("%s: closed: %s", self._peer, error)
+        if self._task is not None:
+            self._task.cancel()
+        for _, answer in self._turns:
+            answer.cancel()
+        self._turns.clear()
+        self._gathered.clear()
+        self._account.close()
+        self._server.closed(self)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Deliver what is whole, then write the responses that it gave, together."""
+        self._stats.bytes_in += nbytes
+        self._is_delivering = True
+        super().buffer_updated(nbytes)
+        self._is_delivering = False
+        self._flush()
+
+    def frame_received(self, frame: memoryview) -> None:
+        """Handle one request."""
+        self.last_active_s = self._loop.time()
+        try:
+            header, request = decode_request(frame)
+        except UnsupportedVersion as unsupported:
+            self._refuse(unsupported.header)
+            return
+        except MalformedFrame as error:
+            self.close(error)
+            return
+        handler = self._handlers.get(header.api_key)
+        if handler is None or not handler.min_version <= header.api_version <= handler.max_version:
+            self._refuse(header)
+            return
+        self._stats.requests[header.api_key] = self._stats.requests.get(header.api_key, 0) + 1
+        try:
+            reply = handler.handle(self._context, header, request)
+        except InvariantViolation as violation:
+            self._server.on_fatal(violation)
+        except Disconnect as reason:
+            self.close(reason)
+        except Exception:  # noqa: BLE001  # the outermost frame of a handler
+            self._handler_failed(header)
+        else:
+            self._take(header, reply)
+
+    def close(self, error: Exception | None = None) -> None:
+        """Close once what was answered is sent."""
+        self._flush()
+        super().close(error)
+
+    def writing_paused(self) -> None:
+        """Read no more requests from a client that does not read its responses."""
+        self._regulate()
+
+    def writing_resumed(self) -> None:
+        """Go on."""
+        self._account.sent()
+        self._unsent_bytes = 0
+        self._regulate()
+
+    def silent_for_s(self) -> float:
+        """Return for how long the client has taken nothing of what is sent, as far as was seen.
+
+        Seen by this method: it must be called now and then. 0 if nothing waits to be taken.
+        """
+        if self.is_writable or self.is_closing:
+            return 0.0
+        now_s, unsent_bytes = self._loop.time(), self.transport.get_write_buffer_size()
+        if unsent_bytes != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since_s = unsent_bytes, now_s
+        return now_s - self._unsent_since_s
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of the memory for records this connection holds."""
+        return self._account.held
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._turns) or self._task is not None or not self.is_writable
+
+    # Responses.
+
+    def _take(self, header: RequestHeader, reply: Reply) -> None:
+        if reply is None:
+            return
+        if isinstance(reply, Response):
+            if self._turns:
+                self._wait_turn(header, self._done(reply))
+            else:
+                self._send(header, reply)
+        elif asyncio.isfuture(reply):
+            self._wait_turn(header, reply)
+        elif iscoroutine(reply):
+            self._task = self._loop.create_task(reply)
+            self._task.add_done_callback(self._task_done)
+            self._wait_turn(header, self._task)
+
+    def _done(self, response: Response) -> "asyncio.Future[Response]":
+        answer: asyncio.Future[Response] = self._loop.create_future()
+        answer.set_result(response)
+        return answer
+
+    def _wait_turn(self, header: RequestHeader, answer: "asyncio.Future[Any]") -> None:
+        self._turns.append((header, answer))
+        if not answer.done():
+            answer.add_done_callback(self._answered)
+        elif len(self._turns) == 1:
+            self._answered(answer)
+        self._regulate()
+
+    def _task_done(self, _task: "asyncio.Task[Any]") -> None:
+        self._task = None
+        self._regulate()
+
+    def _answered(self, _answer: "asyncio.Future[Any]") -> None:
+        """Send the responses whose turn it is."""
+        while self._turns and self._turns[0][1].done() and not self.is_closing:
+            header, answer = self._turns.popleft()
+            error = None if answer.cancelled() else answer.exception()
+            if isinstance(error, InvariantViolation):
+                self._server.on_fatal(error)
+            elif isinstance(error, Disconnect):
+                self.close(error)
+            elif answer.cancelled() or error is not None:
+                self._handler_failed(header, error)
+            elif answer.result() is not None:
+                self._send(header, answer.result())
+        self._regulate()
+
+    def _send(self, header: RequestHeader, response: Response) -> None:
+        try:
+            buffers = encode_response(header, response)
+        except Exception:  # noqa: BLE001  # whatever a handler returned: its bug ends here
+            self._handler_failed(header)
+            return
+        if header.api_key == FETCH_KEY:
+            self._account.hand_over()
+        self._gathered += buffers
+        self._gathered_bytes += sum(map(len, buffers))
+        if self._gathered_bytes >= FLUSH_BYTES:
+            self._flush()
+        elif not (self._is_delivering or self._is_flush_due):
+            self._is_flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._gathered and not self.is_closing:
+            buffers, self._gathered = self._gathered, []
+            self._stats.bytes_out += self._gathered_bytes
+            self._gathered_bytes = 0
+            self.write(buffers)
+            if self.is_writable:
+                self._account.sent()
+
+    def _regulate(self) -> None:
+        """Take in frames only while there is room for what they cause."""
+        has_room = len(self._turns) < self._turns_max and self._task is None
+        if self._turns and self._turns[-1][0].api_key == FETCH_KEY:
+            has_room = False
+        if has_room and self.is_writable:
+            self.resume_frames()
+        else:
+            self.pause_frames()
+
+    # What ends a connection.
+
+    def _refuse(self, header: RequestHeader) -> None:
+        """Tell a client which ApiVersions it may ask; whatever else it should have known."""
+        if header.api_key == API_VERSIONS_KEY:
+            as_v0 = header._replace(api_version=0)
+            self._take(as_v0, unsupported_version(self._context))
+            return
+        self.close(UnsupportedVersion(header))
+
+    def _handler_failed(self, header: RequestHeader, error: BaseException | None = None) -> None:
+        """Close: not every response can carry an error, and the client must not wait for one."""
+        what = "%s: closed: API key %d version %d failed"
+        values = (self._peer, header.api_key, header.api_version)
+        _log.error(what, *values, exc_info=error or True)
+        self.close()

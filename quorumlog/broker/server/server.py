@@ -1,0 +1,126 @@
+"""The Kafka listener: accepts connections, and counts what passes through them."""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.connection import Connection
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.invariants import InvariantViolation
+
+BACKLOG: Final = 1024
+IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
+STOP_POLL_S: Final = 0.01
+SILENCE_CHECK_S: Final = 1.0
+SILENT_S: Final = 5.0  # so long a client may take nothing while memory is scarce
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerStats:
+    """Totals since the start; `requests` by API key, sizes in bytes."""
+
+    requests: dict[int, int] = field(default_factory=dict)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections: int = 0  # accepted, ever
+    connections_refused: int = 0
+    connections_idle: int = 0  # closed because nothing came, or was taken, for too long
+    connections_silent: int = 0  # closed because others needed the memory of what was not taken
+
+
+class Server:
+    """Invariant: at most `max_connections` connections are open."""
+
+    def __init__(
+        self, context: BrokerContext, *, on_fatal: Callable[[InvariantViolation], None]
+    ) -> None:
+        self.context: Final = context
+        self.settings: Final[BrokerSettings] = context.settings
+        self.stats: Final = ServerStats()
+        self.on_fatal: Final = on_fatal
+        self._connections: Final[set[Connection]] = set()
+        self._listener: asyncio.Server | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._silence_timer: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port, which the system chooses if `port` is 0."""
+        return await self.serve(socket.create_server((host, port), backlog=BACKLOG))
+
+    async def serve(self, listener: socket.socket) -> int:
+        """Listen on a socket that is bound already; return its port."""
+        loop = asyncio.get_running_loop()
+        self._listener = await loop.create_server(
+            lambda: Connection(self), sock=listener, backlog=BACKLOG
+        )
+        self._check_idle()
+        self._check_silence()
+        chosen: int = self._listener.sockets[0].getsockname()[1]
+        return chosen
+
+    async def stop(self, *, grace_ms: int = 1000) -> None:
+        """Accept nobody, let requests that are under way end for a while, close everything."""
+        if self._listener is not None:
+            self._listener.close()
+        for timer in (self._idle_timer, self._silence_timer):
+            if timer is not None:
+                timer.cancel()
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + grace_ms / 1000
+        # Polled, because a stop is rare and the state of a request changes often.
+        while loop.time() < deadline_s and any(peer.is_busy for peer in self._connections):  # noqa: ASYNC110  # as said
+            await asyncio.sleep(STOP_POLL_S)
+        for end in (Connection.close, Connection.abort):  # abort: whose client does not read
+            for peer in [*self._connections]:
+                end(peer)
+            for _ in range(2):  # `connection_lost` comes with the next turns of the loop
+                await asyncio.sleep(0)
+        if self._listener is not None:
+            await self._listener.wait_closed()
+
+    @property
+    def connection_count(self) -> int:
+        """How many are open now."""
+        return len(self._connections)
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection, or close it if there are too many."""
+        self.stats.connections += 1
+        if len(self._connections) >= self.settings.max_connections:
+            self.stats.connections_refused += 1
+            _log.warning("connection refused: %d are open", len(self._connections))
+            connection.abort()
+            return
+        self._connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """Count it no longer."""
+        self._connections.discard(connection)
+
+    def _check_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        idle_s = self.settings.connections_max_idle_ms / 1000
+        for peer in [*self._connections]:
+            if loop.time() - peer.last_active_s > idle_s and not peer.is_busy:
+                self.stats.connections_idle += 1
+                peer.close()
+            elif peer.silent_for_s() > idle_s:
+                self.stats.connections_idle += 1
+                peer.abort()  # what it does not take would never be sent
+        self._idle_timer = loop.call_later(idle_s / IDLE_CHECKS, self._check_idle)
+
+    def _check_silence(self) -> None:
+        """While memory is scarce, close the connections that hold some and take nothing."""
+        if self.context.replicas.response_memory.is_scarce:
+            for peer in [*self._connections]:
+                if peer.held_bytes and peer.silent_for_s() > SILENT_S:
+                    self.stats.connections_silent += 1
+                    peer.abort()
+        loop = asyncio.get_running_loop()
+        self._silence_timer = loop.call_later(SILENCE_CHECK_S, self._check_silence)

@@ -1,0 +1,29 @@
+"""Which versions of which APIs this broker answers, as ApiVersions (18) says it."""
+
+from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
+
+
+def version_ranges(context: BrokerContext) -> list[ApiVersion]:
+    """Return the versions of every API that has a handler, by API key."""
+    return [
+        ApiVersion(
+            api_key=handler.api_key,
+            min_version=_advertised_min_version(handler),
+            max_version=handler.max_version,
+        )
+        for _, handler in sorted(context.handlers.items())
+    ]
+
+
+def _advertised_min_version(handler: ApiHandler) -> int:
+    advertised = handler.advertised_min_version
+    return handler.min_version if advertised is None else advertised
+
+
+def unsupported_version(context: BrokerContext) -> ApiVersionsResponse:
+    """Return what is said in version 0 to a client that asks in a version we do not know."""
+    return ApiVersionsResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=version_ranges(context)
+    )

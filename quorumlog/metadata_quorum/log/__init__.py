@@ -1,0 +1,1 @@
+"""What needs only a `Disk`: the metadata log and the election file."""

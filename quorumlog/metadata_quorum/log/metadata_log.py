@@ -1,0 +1,195 @@
+"""The metadata log: a `storage` log whose batches carry metadata records.
+
+It refuses fetched bytes that are not whole, valid, consecutive batches. Control batches (the
+LeaderChange at the start of an epoch) are the quorum's own: whoever replays skips them.
+"""
+
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from quorumlog.metadata_quorum.core.effects import AppendLeaderChange
+from quorumlog.metadata_quorum.core.events import FetchedRecords
+from quorumlog.metadata_quorum.image.records import (
+    MetadataRecord,
+    decode_record,
+    encode_record,
+)
+from quorumlog.metadata_quorum.log.log_end import LogEndCheckpoint
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import DamagedLog
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.records import (
+    Record,
+    decode_batch,
+    encode_batch,
+    iterate_headers,
+    validate_batch,
+)
+
+DIRECTORY: Final = "__cluster_metadata-0"
+READ_BYTES: Final = 1024 * 1024  # Kafka: controller.quorum.fetch.max.bytes
+RECORDS_PER_BATCH_MAX: Final = 10_000
+_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+_LEADER_CHANGE_TYPE: Final = 2
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+
+
+class MetadataLog:
+    """The log of one node. Synchronous; `flush` may run in another thread."""
+
+    def __init__(self, log: Log, checkpoint: LogEndCheckpoint) -> None:
+        """Use `open`."""
+        self._log = log
+        self._checkpoint = checkpoint
+
+    @classmethod
+    def open(cls, disk: Disk, log_dir: str) -> "MetadataLog":
+        """Open it, checking every batch: it is never taken to be clean.
+
+        A torn tail is cut. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks
+        what was committed, or what was there at a clean stop.
+        """
+        directory = f"{log_dir}/{DIRECTORY}"
+        disk.mkdir(directory)
+        # Time must not delete a record that no snapshot holds (KAFKA-14238): no retention here.
+        checkpoint = LogEndCheckpoint(disk, directory)
+        known = max(checkpoint.last.committed, checkpoint.last.closed)
+        try:
+            log = Log.open(disk, directory, LogSettings(), clean=False, known_end_offset=known)
+        except DamagedLog as error:
+            raise DamagedLog(
+                f"the metadata log is damaged: {error}. Restore the file; or, if other voters hold "
+                "the log, move this node's log directory away, and it fetches the log again; or, "
+                f"to give up those records and what they say for good, delete {checkpoint.path}"
+            ) from error
+        checkpoint.opened()
+        return cls(log, checkpoint)
+
+    @property
+    def end_offset(self) -> Offset:
+        """The offset that the next record gets."""
+        return self._log.log_end_offset
+
+    @property
+    def flushed_offset(self) -> Offset:
+        """Records below it survive power loss."""
+        return self._log.flushed_offset
+
+    def epoch_starts(self) -> tuple[tuple[Epoch, Offset], ...]:
+        """Return (epoch, first offset), oldest first."""
+        return tuple((entry.epoch, entry.start_offset) for entry in self._log.epochs.entries)
+
+    def has_news(self, fetched: FetchedRecords | None) -> bool:
+        """Tell whether records start an epoch that the log does not know."""
+        latest = self._log.epochs.latest_epoch
+        return fetched is not None and fetched.epoch_starts[-1][0] > latest
+
+    def append(self, records: Sequence[MetadataRecord], leader_epoch: Epoch) -> None:
+        """Append as the leader: all in one batch, or in batches of RECORDS_PER_BATCH_MAX."""
+        self.append_batches(self.encode(records), leader_epoch)
+
+    @staticmethod
+    def encode(records: Sequence[MetadataRecord]) -> list[list[bytes]]:
+        """Return the bytes of each record, batch by batch. Raises TypeError: our bug."""
+        return [
+            [encode_record(record) for record in records[start : start + RECORDS_PER_BATCH_MAX]]
+            for start in range(0, len(records), RECORDS_PER_BATCH_MAX)
+        ]
+
+    def append_batches(self, batches: Sequence[Sequence[bytes]], leader_epoch: Epoch) -> None:
+        """Append what `encode` has returned, as the leader."""
+        for values in batches:
+            self._append_batch([(None, value) for value in values], leader_epoch, is_control=False)
+
+    def append_leader_change(self, effect: AppendLeaderChange) -> None:
+        """Append Kafka's LeaderChange control record."""
+        key = _CONTROL_KEY.pack(0, _LEADER_CHANGE_TYPE)
+        value = _INT16.pack(0) + _INT32.pack(effect.leader_id)
+        value += _voter_array(effect.voters) + _voter_array(effect.granting_voters) + b"\0"
+        self._append_batch([(key, value)], effect.leader_epoch, is_control=True)
+
+    def append_fetched(self, records: bytes) -> None:
+        """Append what a leader sent, after `describe` has checked it."""
+        self._log.append_as_follower(records)
+
+    def truncate_to(self, end_offset: Offset) -> None:
+        """Drop the records at and above `end_offset`."""
+        self._log.truncate_to(end_offset)
+
+    def flush(self) -> Offset:
+        """Make all that is in the log now durable; return its end."""
+        return self._log.flush()
+
+    def checkpoint(self, high_watermark: Offset) -> None:
+        """Note on the disk how far the log is committed. Any thread. Raises StorageError."""
+        self._checkpoint.advance(min(high_watermark, self._log.flushed_offset))
+
+    def close(self) -> None:
+        """Give up the files. Raises StorageError."""
+        is_clean = self._log.failure is None
+        self._log.close(clean=is_clean)
+        self._checkpoint.close(self._log.log_end_offset if is_clean else None)
+
+    def read(self, offset: Offset, end_offset: Offset) -> bytes:
+        """Return whole batches of [offset, end_offset): at least one, READ_BYTES at most."""
+        return self._log.read(offset, max_bytes=READ_BYTES, end_offset=end_offset).records
+
+    def replay(self, offset: Offset, end_offset: Offset) -> Iterator[tuple[Offset, MetadataRecord]]:
+        """Read the records of [offset, end_offset), without control records.
+
+        Raises MalformedRecord, CorruptBatch, StorageError.
+        """
+        while offset < end_offset:
+            batches = self.read(offset, end_offset)
+            for position, header in iterate_headers(batches):
+                offset = Offset(header.next_offset)
+                if header.is_control:
+                    continue
+                for record in decode_batch(batches, position):
+                    yield Offset(record.offset), decode_record(record.value or b"")
+
+    def _append_batch(
+        self, pairs: list[tuple[bytes | None, bytes]], leader_epoch: Epoch, *, is_control: bool
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        records = [
+            Record(offset=index, timestamp_ms=now_ms, key=key, value=value)
+            for index, (key, value) in enumerate(pairs)
+        ]
+        batch = encode_batch(records, leader_epoch=leader_epoch, is_control=is_control)
+        self._log.append_as_leader(batch, leader_epoch=leader_epoch, now_ms=now_ms)
+
+
+def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:
+    """Check what a leader sent; return its whole batches and what they are.
+
+    None: there is no whole batch. Raises CorruptBatch.
+    """
+    starts: list[tuple[Epoch, Offset]] = []
+    base = end = size = 0
+    for position, header in iterate_headers(records):
+        validate_batch(records, position, header)
+        if position == 0:
+            base = header.base_offset
+        elif header.base_offset != end:
+            raise CorruptBatch(f"a batch at {header.base_offset}, where {end} was due")
+        if not starts or starts[-1][0] != header.leader_epoch:
+            starts.append((Epoch(header.leader_epoch), Offset(header.base_offset)))
+        end, size = header.next_offset, position + header.size_in_bytes
+    if not starts:
+        return b"", None
+    fetched = FetchedRecords(
+        base_offset=Offset(base), end_offset=Offset(end), epoch_starts=tuple(starts)
+    )
+    return records[:size], fetched
+
+
+def _voter_array(voters: Sequence[BrokerId]) -> bytes:
+    """Encode a compact array of structs that hold an id; fewer than 127 voters."""
+    return bytes([len(voters) + 1]) + b"".join(_INT32.pack(voter) + b"\0" for voter in voters)

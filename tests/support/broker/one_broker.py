@@ -1,0 +1,129 @@
+"""One broker's data path with a real log, without sockets: what its tests share."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
+from quorumlog.broker.following.io.fetch_answers import Followed, take_answer
+from quorumlog.broker.partitions.core.data_path import (
+    FetchedPartition,
+    PartitionFetch,
+    ProduceResult,
+)
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.disk import Disk, RealDisk
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.messages.fetch import PartitionData
+from quorumlog.wire.codec.records import Record, encode_batch, restamp
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+
+AT = TopicPartition("orders", 0)
+TOPIC_ID = TopicId(b"i" * 16)
+BATCH = encode_batch([Record(0, 1, None, b"value")])
+Story = Callable[[Replicas], Awaitable[None]]
+
+
+def run(
+    directory: Path,
+    story: Story,
+    isr: tuple[int, ...] = (1,),
+    disk: Disk | None = None,
+    log_settings: LogSettings | None = None,
+) -> None:
+    async def whole() -> None:
+        replicas = Replicas(
+            broker_id=BROKERS[0],
+            settings=BrokerSettings(),
+            log_settings=log_settings or LogSettings(),
+            disk=disk or RealDisk(),
+            log_directory=str(directory),
+            controller=cast(Any, None),
+        )
+        await replicas.start()
+        publish(replicas, image(1, 0, 0, isr, replicas=isr))
+        try:
+            await story(replicas)
+        finally:
+            await replicas.stop()
+
+    asyncio.run(whole())
+
+
+def publish(replicas: Replicas, partition: PartitionImage, **configs: str) -> None:
+    named = {name.replace("_", "."): text for name, text in configs.items()}
+    topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(partition,), configs=named)
+    cluster = ClusterImage(
+        brokers=ALL_ALIVE, topics={AT.topic: topic}, topic_names={TOPIC_ID: AT.topic}
+    )
+    delta = ClusterDelta(partitions=frozenset({AT}), topic_configs=frozenset({AT.topic}))
+    replicas.publish(delta, cluster)
+
+
+def append(replicas: Replicas, acks: int = 1, records: bytes = BATCH) -> ProduceResult:
+    future = replicas.append(AT, records, acks=acks, timeout_ms=1000)
+    assert future.done()
+    return future.result()
+
+
+def fetch_of(offset: int, replica_id: int = -1, leader_epoch: int = -1, **limits: Any) -> FetchSpec:
+    partition = PartitionFetch(
+        topic_partition=AT,
+        fetch_offset=Offset(offset),
+        max_bytes=limits.pop("partition_max_bytes", 1000),
+        leader_epoch=Epoch(leader_epoch),
+    )
+    spec = FetchSpec(
+        replica_id=BrokerId(replica_id),
+        max_wait_ms=1000,
+        min_bytes=1,
+        max_bytes=1000,
+        partitions=[partition],
+    )
+    return replace(spec, **limits)
+
+
+def size(answers: object) -> int:
+    assert isinstance(answers, list)
+    return sum(map(len, cast(list[FetchedPartition], answers)[0].records))
+
+
+def sequenced(sequence: int) -> bytes:
+    return encode_batch(
+        [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=sequence
+    )
+
+
+def from_leader(offset: int, sequence: int | None = None) -> bytearray:
+    """Return a batch as the leader of epoch 1 sends it."""
+    plain = encode_batch([Record(0, 1, None, b"v")])
+    records = bytearray(plain if sequence is None else sequenced(sequence))
+    restamp(records, 0, base_offset=offset, leader_epoch=1)
+    return records
+
+
+def follow(replicas: Replicas) -> Callable[[bytes | bytearray], Followed]:
+    """Become a follower; return what takes a leader's answer with these records."""
+    publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
+    driver = replicas.driver(AT)
+    assert driver is not None
+    followed = Followed(driver, Epoch(1))
+
+    def take(records: bytes | bytearray) -> Followed:
+        answer = PartitionData(partition_index=0, high_watermark=9, records=records)
+        take_answer(
+            followed,
+            followed.position(),
+            answer,
+            now_ms=0,
+            wall_clock_ms=lambda: 0,
+            backoff_max_ms=1000,
+        )
+        return followed
+
+    return take

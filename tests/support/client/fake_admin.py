@@ -1,0 +1,76 @@
+"""Fake brokers that offer the administrative requests that a test gives them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from quorumlog.client import Admin, ErrorCode, TopicPartition
+from quorumlog.wire.codec.message import Request, Response
+from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tests.support.client.fake_cluster import SPOKEN
+from tests.support.client.fake_group import VERSIONS, GroupCluster
+
+Answer = Callable[[Any], Response]
+U = TopicPartition("t", 1)
+MOVED = ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class AdminCluster(GroupCluster):
+    """`offers` by API key: the newest version, and what answers it. `seen`: (broker, request)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offers: dict[int, tuple[int, Answer]] = {}
+        self.seen: list[tuple[int, Any]] = []
+
+    def offer(
+        self, request: type[Request[Any]], *answers: Response, version: int | None = None
+    ) -> None:
+        """Answer with each in turn; the last one stays."""
+        left = list(answers)
+
+        def answer(_request: object) -> Response:
+            return left.pop(0) if len(left) > 1 else left[0]
+
+        newest = request.VERSIONS[-1] if version is None else version
+        self.offers[request.API_KEY] = (newest, answer)
+
+    def requests(self) -> list[Any]:
+        return [request for _, request in self.seen]
+
+    def handle(self, broker: int, api: int, request: Any, fault: object) -> Response | None:
+        if api == 18:
+            spoken = {**SPOKEN, **VERSIONS}
+            spoken |= {key: newest for key, (newest, _) in self.offers.items()}
+            keys = [ApiVersion(api_key=key, max_version=top) for key, top in spoken.items()]
+            return ApiVersionsResponse(api_keys=keys)
+        if api not in self.offers:
+            return super().handle(broker, api, request, fault)
+        self.seen.append((broker, request))
+        return self.offers[api][1](request)
+
+
+@asynccontextmanager
+async def only_cluster() -> AsyncIterator[AdminCluster]:
+    """Two brokers."""
+    cluster = AdminCluster()
+    for broker_id in (1, 2):
+        await cluster.start(broker_id)
+    try:
+        yield cluster
+    finally:
+        for broker_id in list(cluster.servers):
+            await cluster.kill(broker_id)
+
+
+def play(scenario: Callable[[AdminCluster, Admin], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with (
+            asyncio.timeout(20),
+            only_cluster() as cluster,
+            Admin(cluster.bootstrap) as admin,
+        ):
+            await scenario(cluster, admin)
+
+    asyncio.run(run())

@@ -1,0 +1,301 @@
+"""One whole broker on a real port and disk, with a controller that lives in the test."""
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from quorumlog.broker.controller_requests.image_watch import ImageWatch
+from quorumlog.broker.controller_requests.producer_ids import ProducerIds
+from quorumlog.broker.groups.io.group_service import GroupService
+from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.replicas import Replicas, wall_clock_ms
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.server import Server
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterTopicConfigs,
+    ConfigResults,
+    ControllerRequest,
+    CreatePartitions,
+    ElectionResults,
+    ElectLeaders,
+    TopicResults,
+)
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.controller_client import (
+    ConfigResult,
+    ElectionResult,
+    IsrProposal,
+    IsrResult,
+    NewPartitions,
+    NewTopic,
+    ProducerIdBlock,
+    QuorumDescription,
+    QuorumReplica,
+    TopicConfigChanges,
+    TopicResult,
+)
+from quorumlog.metadata_quorum.image import (
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    ImagePublisher,
+    PartitionImage,
+    TopicImage,
+)
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+
+BROKER = BrokerId(1)
+SETTINGS = BrokerSettings(
+    offsets_topic_num_partitions=3,
+    offsets_topic_replication_factor=1,
+    group_initial_rebalance_delay_ms=0,
+    group_min_session_timeout_ms=100,
+)
+
+
+class TestController:
+    """Creates and deletes topics at once, on the one broker there is."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.image = ClusterImage()
+        self.publishers: list[ImagePublisher] = []
+        self.topics_created = 0
+        self.producer_ids_given = 0
+
+    def register(self, port: int) -> None:
+        broker = BrokerImage(
+            broker_id=BROKER,
+            broker_epoch=1,
+            incarnation_id="",
+            host="127.0.0.1",
+            port=port,
+            control_address="",
+            fenced=False,
+        )
+        partitions = frozenset(
+            TopicPartition(topic.name, index)
+            for topic in self.image.topics.values()
+            for index in range(len(topic.partitions))
+        )
+        delta = ClusterDelta(brokers=frozenset({BROKER}), partitions=partitions)
+        self.publish(delta, brokers={BROKER: broker})
+
+    def publish(self, delta: ClusterDelta, **changes: object) -> None:
+        self.image = replace(self.image, controller_id=BROKER, **changes)  # type: ignore[arg-type]
+        for publisher in self.publishers:
+            publisher.publish(delta, self.image)
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        return [self._create(topic, validate_only) for topic in topics]
+
+    def _create(self, new: NewTopic, validate_only: bool) -> TopicResult:
+        if new.name in self.image.topics:
+            return TopicResult(name=new.name, error_code=ErrorCode.TOPIC_ALREADY_EXISTS)
+        if new.replication_factor > 1:
+            return TopicResult(
+                name=new.name,
+                error_code=ErrorCode.INVALID_REPLICATION_FACTOR,
+                error_message="there is one broker",
+            )
+        count = max(new.partitions, 1)
+        self.topics_created += 1
+        topic_id = TopicId(self.topics_created.to_bytes(16, "big"))
+        partition = PartitionImage(
+            leader_id=BROKER,
+            leader_epoch=Epoch(0),
+            partition_epoch=Epoch(0),
+            replicas=(BROKER,),
+            isr=(BROKER,),
+        )
+        topic = TopicImage(
+            name=new.name,
+            topic_id=topic_id,
+            partitions=(partition,) * count,
+            configs=dict(new.configs),
+        )
+        if not validate_only:
+            made = frozenset(TopicPartition(new.name, index) for index in range(count))
+            self.publish(
+                ClusterDelta(partitions=made),
+                topics={**self.image.topics, new.name: topic},
+                topic_names={**self.image.topic_names, topic_id: new.name},
+            )
+        return TopicResult(
+            name=new.name,
+            error_code=ErrorCode.NONE,
+            topic_id=topic_id,
+            partitions=count,
+            replication_factor=1,
+        )
+
+    async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return [
+            TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic.topic_id)
+            if (topic := self.image.topics.get(name)) is not None
+            else TopicResult(name=name, error_code=unknown)
+            for name in names
+        ]
+
+    async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
+        return [self._delete(topic_id) for topic_id in topic_ids]
+
+    def _delete(self, topic_id: TopicId) -> TopicResult:
+        name = self.image.topic_names.get(topic_id)
+        if name is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_ID
+            return TopicResult(name="", error_code=unknown, topic_id=topic_id)
+        self.publish(
+            ClusterDelta(deleted_topics={name: topic_id}),
+            topics={key: value for key, value in self.image.topics.items() if key != name},
+            topic_names={
+                key: value for key, value in self.image.topic_names.items() if key != topic_id
+            },
+        )
+        return TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
+
+    async def create_partitions(
+        self, topics: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
+        return [*cast("TopicResults", self.decide(request)).results]
+
+    async def alter_configs(
+        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+    ) -> list[ConfigResult]:
+        request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
+        return [*cast("ConfigResults", self.decide(request)).results]
+
+    async def elect_leaders(
+        self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+    ) -> list[ElectionResult]:
+        request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
+        return [*cast("ElectionResults", self.decide(request)).results]
+
+    async def describe_quorum(self) -> QuorumDescription:
+        alone = QuorumReplica(
+            replica_id=BROKER, log_end_offset=Offset(7), last_fetch_ms=5, last_caught_up_ms=4
+        )
+        observer = QuorumReplica(replica_id=BrokerId(9), log_end_offset=Offset(6))
+        return QuorumDescription(
+            leader_id=BROKER,
+            leader_epoch=Epoch(3),
+            high_watermark=Offset(6),
+            voters=(alone,),
+            observers=(observer,),
+            voter_addresses={BROKER: "[::1]:9093"},
+        )
+
+    def decide(self, request: ControllerRequest) -> object:
+        """Do as the real controller does, and publish what it writes."""
+        controller = Controller(
+            self.image, ControllerSettings(), draw=random.Random(7).randbytes, now_ms=0
+        )
+        decision = controller.decide(request, now_ms=0, base_offset=self.image.end_offset)
+        for offset, record in enumerate(decision.records, start=self.image.end_offset):
+            controller.apply(Offset(offset), record)
+        end_offset = controller.cluster.end_offset
+        delta, image = controller.cluster.publish(
+            end_offset=end_offset, epoch=Epoch(1), controller_id=BROKER
+        )
+        self.publish(delta, end_offset=end_offset, topics=image.topics)
+        return decision.response
+
+    async def alter_partitions(
+        self, broker_epoch: int, proposals: Sequence[IsrProposal]
+    ) -> tuple[ErrorCode, list[IsrResult]]:
+        raise NotImplementedError  # one broker is its whole ISR
+
+    async def allocate_producer_ids(self, broker_epoch: int) -> tuple[ErrorCode, ProducerIdBlock]:
+        first = self.producer_ids_given
+        self.producer_ids_given += 10
+        return ErrorCode.NONE, ProducerIdBlock(first=first, count=10)
+
+
+class SingleBroker:
+    """What a test may look at; `violations` must stay empty."""
+
+    def __init__(
+        self,
+        directory: Path,
+        settings: BrokerSettings = SETTINGS,
+        controller: TestController | None = None,
+    ) -> None:
+        self.violations: list[InvariantViolation] = []
+        self.controller = controller or TestController()
+        self.replicas = Replicas(
+            broker_id=BROKER,
+            settings=settings,
+            log_settings=LogSettings(),
+            disk=RealDisk(),
+            log_directory=str(directory),
+            controller=self.controller,
+        )
+        self.groups = GroupService(
+            replicas=self.replicas,
+            settings=settings,
+            now_ms=wall_clock_ms,
+            on_fatal=self.violations.append,
+        )
+        self.replicas.add_leadership_listener(self.groups)
+        self.metadata = ImageWatch()
+        self.controller.publishers = [self.replicas, self.groups, self.metadata]
+        self.context = BrokerContext(
+            broker_id=BROKER,
+            cluster_id="test",
+            settings=settings,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            groups=self.groups,
+            producer_ids=ProducerIds(
+                broker_id=BROKER, metadata=self.metadata, controller=self.controller
+            ),
+            controller=self.controller,
+            handlers=HANDLERS,
+            now_ms=wall_clock_ms,
+        )
+        self.server = Server(self.context, on_fatal=self.violations.append)
+        self.port = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        await self.replicas.start()
+        self.replicas.registered(1)
+        self.port = await self.server.start("127.0.0.1", 0)
+        self.controller.register(self.port)
+
+    async def stop(self) -> None:
+        await self.server.stop(grace_ms=100)
+        self.groups.stop()
+        await self.replicas.stop()
+        assert self.violations == []
+
+
+@asynccontextmanager
+async def single_broker(
+    directory: Path,
+    settings: BrokerSettings = SETTINGS,
+    controller: TestController | None = None,
+) -> AsyncIterator[SingleBroker]:
+    broker = SingleBroker(directory, settings, controller)
+    await broker.start()
+    try:
+        yield broker
+    finally:
+        await broker.stop()

@@ -1,0 +1,206 @@
+"""A controller with its log in a list: what the driver does, without disk, network or quorum."""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterPartitions,
+    AlterTopicConfigs,
+    ConfigResults,
+    ControllerRequest,
+    CreateTopics,
+    Decision,
+    ElectionResults,
+    ElectLeaders,
+    IsrResults,
+    TopicResults,
+)
+from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    ConfigChange,
+    ConfigResult,
+    ElectionResult,
+    HeartbeatReply,
+    IsrProposal,
+    NewTopic,
+    RegistrationReply,
+    TopicConfigChanges,
+    TopicResult,
+)
+from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
+from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex
+
+SETTINGS = ControllerSettings(default_replication_factor=3)
+T = TypeVar("T")
+
+
+def image_of(cluster: ClusterReplay) -> ClusterImage:
+    """Freeze a copy, whatever the replay has published before."""
+    _, image = cluster.publish(
+        end_offset=cluster.end_offset, epoch=Epoch(1), controller_id=BrokerId(1)
+    )
+    return image
+
+
+@dataclass
+class Bench:
+    settings: ControllerSettings = SETTINGS
+    now_ms: int = 1000
+    log: list[MetadataRecord] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.draw = random.Random(7).randbytes
+        self.controller = self.take_over()
+
+    def replay(self) -> ClusterReplay:
+        replay = ClusterReplay(ClusterImage())
+        for offset, record in enumerate(self.log):
+            replay.apply(Offset(offset), decode_record(encode_record(record)))
+        return replay
+
+    def take_over(self) -> Controller:
+        return Controller(
+            image_of(self.replay()), self.settings, draw=self.draw, now_ms=self.now_ms
+        )
+
+    def ask(self, request: ControllerRequest) -> object:
+        decision = self.controller.decide(
+            request, now_ms=self.now_ms, base_offset=Offset(len(self.log))
+        )
+        return self.carry_out(decision)
+
+    def carry_out(self, decision: Decision[T]) -> T:
+        for record in decision.records:
+            self.controller.apply(Offset(len(self.log)), record)
+            self.log.append(record)
+        return decision.response
+
+    def register(
+        self, broker_id: int, incarnation: str = "a", port: int = 0, **seen: Any
+    ) -> RegistrationReply:
+        request = self.registration(broker_id, incarnation, port, **seen)
+        return cast("RegistrationReply", self.ask(request))
+
+    def register_with_remark(self, broker_id: int, incarnation: str, **seen: Any) -> str | None:
+        """Return what the operator is told of it."""
+        decision = self.controller.decide(
+            self.registration(broker_id, incarnation, **seen),
+            now_ms=self.now_ms,
+            base_offset=Offset(len(self.log)),
+        )
+        self.carry_out(decision)
+        return decision.remark
+
+    def registration(
+        self,
+        broker_id: int,
+        incarnation: str,
+        port: int = 0,
+        *,
+        directory: str = "",
+        boot: str | None = None,
+        previous_broker_epoch: int = -1,
+        min_insync_replicas: int = 1,
+    ) -> BrokerRegistration:
+        return BrokerRegistration(
+            broker_id=BrokerId(broker_id),
+            incarnation_id=incarnation,
+            host="localhost",
+            port=9092,
+            control_address=f"localhost:{port or 19000 + broker_id}",
+            directory_id=directory or f"d{broker_id}",
+            boot_id=boot,
+            previous_broker_epoch=previous_broker_epoch,
+            min_insync_replicas=min_insync_replicas,
+        )
+
+    def heartbeat(self, broker_id: int, **fields: int) -> HeartbeatReply:
+        broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
+        request = BrokerHeartbeat(
+            broker_id=BrokerId(broker_id),
+            broker_epoch=fields.get("broker_epoch", broker.broker_epoch if broker else -1),
+            metadata_offset=fields.get("metadata_offset", len(self.log) - 1),
+            want_fence=bool(fields.get("want_fence", False)),
+            want_shut_down=bool(fields.get("want_shut_down", False)),
+        )
+        return cast("HeartbeatReply", self.ask(request))
+
+    def start(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.register(broker_id)
+            self.heartbeat(broker_id)
+
+    def create(self, topic: NewTopic) -> TopicResult:
+        return cast("TopicResults", self.ask(CreateTopics(topics=(topic,)))).results[0]
+
+    def alter(
+        self, name: str, *changes: ConfigChange, validate_only: bool = False, **more: bool
+    ) -> ConfigResult:
+        """Alter one topic's configuration; `replaces_all=True`: all of it."""
+        wanted = TopicConfigChanges(name=name, changes=changes, **more)
+        request = AlterTopicConfigs(topics=(wanted,), validate_only=validate_only)
+        return cast("ConfigResults", self.ask(request)).results[0]
+
+    def elect(self, *partitions: tuple[str, int], unclean: bool = False) -> list[ElectionResult]:
+        request = ElectLeaders(partitions=partitions, unclean=unclean)
+        return [*cast("ElectionResults", self.ask(request)).results]
+
+    def die(self, broker_id: int) -> None:
+        self.now_ms += 1
+        broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
+        self.carry_out(
+            self.controller.decide_process_died(
+                BrokerId(broker_id),
+                broker_epoch=-1 if broker is None else broker.broker_epoch,
+                now_ms=self.now_ms,
+            )
+        )
+
+    def revive(self, broker_id: int) -> None:
+        """It was taken for dead and is not: it registers again, as what it is."""
+        self.register(broker_id)
+        self.heartbeat(broker_id)
+
+    def join_isr(self, broker_id: int, topic: str = "t") -> None:
+        """The leader of partition 0 proposes that this broker is in sync, and gets it."""
+        partition, cluster = self.partition(topic), self.controller.cluster
+        leader, topic_id = cluster.brokers[partition.leader_id], cluster.topic_id(topic)
+        assert topic_id is not None
+        members = [r for r in partition.replicas if r in {*partition.isr, broker_id}]
+        proposal = IsrProposal(
+            topic_id=topic_id,
+            partition=PartitionIndex(0),
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            new_isr=tuple((member, cluster.brokers[member].broker_epoch) for member in members),
+        )
+        request = AlterPartitions(
+            broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
+        )
+        [granted] = cast("IsrResults", self.ask(request)).results
+        assert granted.error_code is ErrorCode.NONE
+
+    def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
+        partition = self.controller.cluster.partition(topic, index)
+        assert partition is not None
+        return partition
+
+
+def ids(*numbers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(number) for number in numbers)
+
+
+def topic(name: str = "t", *replicas: int, **configs: str) -> NewTopic:
+    """Partition 0 on `replicas`, in this order."""
+    return NewTopic(
+        name=name,
+        assignments={0: ids(*(replicas or (1, 2, 3)))},
+        configs={key.replace("_", "."): value for key, value in configs.items()},
+    )

@@ -1,0 +1,178 @@
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.partitions.log.log_directory import LogDirectory, topic_log_settings
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
+
+AT = TopicPartition("orders", 3)
+OTHER = TopicPartition("other", 0)
+OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
+BATCH = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
+
+
+def started(directory: Path) -> LogDirectory:
+    logs = LogDirectory(RealDisk(), str(directory), LogSettings())
+    logs.start()
+    return logs
+
+
+def fill_and_stop(directory: Path, high_watermark: int = 2) -> None:
+    logs = started(directory)
+    log, _ = logs.open(AT, OLD, {})
+    log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+    logs.close({AT: log}, {AT: Offset(high_watermark)}, broker_epoch=9)
+
+
+def test_a_clean_stop_is_known_once(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    assert logs.clean_shutdown_epoch == 9
+    log, high_watermark = logs.open(AT, OLD, {})
+    assert (log.log_end_offset, high_watermark) == (4, 2)
+    log.close(clean=False)  # as a crash would leave it
+    again = started(tmp_path)
+    assert not again.was_clean
+
+
+def test_a_torn_tail_is_cut_after_a_crash(tmp_path: Path) -> None:
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {})
+    log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+    log.close(clean=False)
+    segment = tmp_path / "orders-3" / f"{0:020d}.log"
+    segment.write_bytes(segment.read_bytes() + BATCH[:30])
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert log.log_end_offset == 4
+    log.close(clean=False)
+
+
+def test_no_marker_is_left_for_logs_that_were_never_checked(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    started(tmp_path)  # and crashes
+    second = started(tmp_path)
+    second.close({}, {}, broker_epoch=10)
+    assert not started(tmp_path).was_clean
+    assert (tmp_path / "orders-3").exists()
+
+
+def test_a_directory_of_another_topic_id_is_set_aside(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    log, high_watermark = logs.open(AT, NEW, {})
+    assert (log.log_end_offset, high_watermark) == (0, 0)
+    assert len(list(tmp_path.glob("orders-3.*-stray"))) == 1
+    logs.close({AT: log}, {}, broker_epoch=1)
+
+
+def test_what_is_not_assigned_any_more_is_set_aside_and_the_rest_left_alone(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    (tmp_path / "__cluster_metadata-0").mkdir()
+    logs = started(tmp_path)
+    logs.set_aside_strays([AT])
+    assert (tmp_path / "orders-3").exists()
+    logs.set_aside_strays([OTHER])
+    names = sorted(path.name[:9] for path in tmp_path.iterdir() if path.is_dir())
+    assert names == ["__cluster", "orders-3."]
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    (tmp_path / "orders-3").rename(tmp_path / "orders-3.1-delete")
+    started(tmp_path).remove_some()
+    assert not list(tmp_path.glob("orders*"))
+
+
+def test_a_deleted_log_leaves_nothing(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {})
+    logs.delete(AT, log)
+    logs.remove_some()
+    assert not list(tmp_path.glob("orders*"))
+    log, high_watermark = logs.open(AT, NEW, {})
+    assert (log.log_end_offset, high_watermark) == (0, 0)
+    logs.close({AT: log}, {}, broker_epoch=1)
+
+
+def test_a_topic_with_the_longest_name_can_be_deleted_and_set_aside(tmp_path: Path) -> None:
+    longest = [TopicPartition("x" * 249, index) for index in range(2)]
+    logs = started(tmp_path)
+    opened = {at: logs.open(at, OLD, {})[0] for at in longest}
+    logs.close(opened, {}, broker_epoch=1)
+    logs = started(tmp_path)
+    logs.set_aside_strays([])
+    assert len(list(tmp_path.glob("x*-stray"))) == 2
+    log, _ = logs.open(longest[0], NEW, {})
+    logs.delete(longest[0], log)
+    logs.remove_some()
+    assert len(list(tmp_path.glob("x*"))) == 2
+
+
+def test_a_recovery_point_does_not_outlive_a_truncation(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {})
+    log.truncate_to(0)
+    logs.note_truncated(AT, log)
+    checkpoint = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    assert checkpoint == "0\n1\norders 3 0\n"
+    log.close(clean=False)
+
+
+def test_a_recovery_point_does_not_outlive_a_crash_after_a_truncation(tmp_path: Path) -> None:
+    fill_and_stop(tmp_path)
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    log.truncate_to(0)
+    log.close(clean=False)  # as a crash leaves it, before the checkpoint is written
+    log, _ = started(tmp_path).open(AT, OLD, {})
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 3 0\n"
+    log.close(clean=False)
+
+
+@pytest.mark.parametrize("way", ["set aside", "deleted", "deleted, and the new one made ahead"])
+def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
+    tmp_path: Path, way: str
+) -> None:
+    fill_and_stop(tmp_path)
+    logs = started(tmp_path)
+    if "deleted" in way:
+        log, _ = logs.open(AT, OLD, {})
+        logs.delete(AT, log)
+    if "ahead" in way:
+        for new in logs.without_directory([(AT, NEW)]):
+            logs.make_directory(*new)
+    log, _ = logs.open(AT, NEW, {})
+    log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+    log.close(clean=False)
+    log, high_watermark = started(tmp_path).open(AT, NEW, {})
+    assert (log.log_end_offset, high_watermark) == (4, 0)
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        assert (tmp_path / name).read_text() == "0\n0\n"
+    log.close(clean=False)
+
+
+def test_a_late_checkpoint_does_not_bring_back_what_was_said_of_a_deleted_log(
+    tmp_path: Path,
+) -> None:
+    """After a crash, the new log of that name would show what nobody has committed."""
+    logs = started(tmp_path)
+    log, _ = logs.open(AT, OLD, {})
+    logs.note_high_watermarks({AT: Offset(4), OTHER: Offset(1)})
+    logs.delete(AT, log)
+    log, _ = logs.open(AT, NEW, {})
+    logs.write_high_watermarks()  # in a thread that was slow to begin
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nother 0 1\n"
+    log.close(clean=False)
+
+
+def test_topic_configs_override_the_brokers() -> None:
+    configs = {"segment.bytes": "1000", "cleanup.policy": "compact", "unknown.name": "7"}
+    settings = topic_log_settings(LogSettings(segment_ms=5), configs)
+    assert (settings.segment_bytes, settings.segment_ms) == (1000, 5)
+    assert settings.cleanup_policy == "compact"
+    with pytest.raises(ValueError, match="segment"):
+        topic_log_settings(LogSettings(), {"segment.bytes": "0"})

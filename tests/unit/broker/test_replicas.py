@@ -1,0 +1,316 @@
+"""One broker's data path: appends, long polls and metadata."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult, ReadEnd
+from quorumlog.broker.partitions.io import appends
+from quorumlog.broker.replicas import Replicas
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch, read_header
+from tests.support.broker.one_broker import (
+    AT,
+    BATCH,
+    TOPIC_ID,
+    append,
+    fetch_of,
+    publish,
+    run,
+    size,
+)
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+
+
+def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        assert append(replicas, acks=-1) == ProduceResult(ErrorCode.NONE, 0, -1, 0)
+        read = replicas.read_local(AT, 0, 1000)
+        assert read_header(read.records).leader_epoch == 0
+        assert replicas.read_local(AT, 5, 1000).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    run(tmp_path, story)
+
+
+def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        poll = replicas.fetch(fetch_of(0, min_bytes=2 * len(BATCH)))
+        assert isinstance(poll, asyncio.Future)
+        append(replicas)
+        await asyncio.sleep(0)
+        assert not poll.done()
+        append(replicas)
+        assert size(await poll) == 2 * len(BATCH)
+
+    run(tmp_path, story)
+
+
+def test_the_first_batch_is_returned_even_if_it_is_too_large(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        append(replicas)
+        append(replicas)
+        assert size(replicas.fetch(fetch_of(0, max_bytes=1))) == len(BATCH)
+        assert size(replicas.fetch(fetch_of(0, partition_max_bytes=1))) == len(BATCH)
+        assert size(replicas.fetch(fetch_of(0))) == 2 * len(BATCH)
+
+    run(tmp_path, story)
+
+
+def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        consumer = replicas.fetch(fetch_of(0))
+        follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
+        assert isinstance(consumer, asyncio.Future)
+        assert isinstance(follower, asyncio.Future)
+        produced = [replicas.append(AT, BATCH, acks=-1, timeout_ms=1000) for _ in range(3)]
+        assert size(await follower) == 3 * len(BATCH)  # one answer for all three
+        assert not consumer.done()
+        assert not any(one.done() for one in produced)
+        replicas.fetch(fetch_of(3, replica_id=2, leader_epoch=0)).cancel()  # type: ignore[union-attr]  # it waits
+        assert [one.result().base_offset for one in produced] == [0, 1, 2]
+        assert size(await consumer) == 3 * len(BATCH)
+        assert replicas.read_local(AT, 0, 1, ReadEnd.LOG_END).next_offset == 1
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
+        assert isinstance(follower, asyncio.Future)
+        publish(replicas, image(1, 1, 1, (1, 2), replicas=(1, 2)))
+        assert (await follower)[0].error_code is ErrorCode.FENCED_LEADER_EPOCH
+        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        assert not produced.done()
+        waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=2))
+        assert isinstance(waits, asyncio.Future)
+        waits.cancel()
+        assert produced.result().error_code is ErrorCode.NONE
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_who_waits_when_the_leader_is_deposed_is_told(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        seen: list[tuple[str, int]] = []
+
+        class Listener:
+            def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+                seen.append(("led", leader_epoch))
+
+            def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
+                seen.append(("resigned", leader_epoch))
+
+        replicas.add_leadership_listener(Listener())
+        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        consumer = replicas.fetch(fetch_of(0))
+        publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
+        assert produced.result().error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert isinstance(consumer, asyncio.Future)
+        [answer] = await consumer
+        assert answer.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (answer.leader_id, answer.leader_epoch) == (2, 1)
+        assert append(replicas).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        assert seen == [("resigned", 1), ("led", 2)]
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        batch = encode_batch(
+            [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=0
+        )
+        first, second = (replicas.append(AT, batch, acks=-1, timeout_ms=1000) for _ in range(2))
+        assert not first.done()
+        assert not second.done()
+        waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0))
+        assert first.result() == second.result() == ProduceResult(ErrorCode.NONE, 0, -1, 0)
+        cast(asyncio.Future[Any], waits).cancel()
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def recreate(replicas: Replicas, new_id: TopicId) -> None:
+    topic = TopicImage(
+        name=AT.topic, topic_id=new_id, partitions=(image(1, 0, 0, (1,), replicas=(1,)),)
+    )
+    cluster = ClusterImage(
+        brokers=ALL_ALIVE, topics={AT.topic: topic}, topic_names={new_id: AT.topic}
+    )
+    delta = ClusterDelta(partitions=frozenset({AT}), deleted_topics={AT.topic: TOPIC_ID})
+    replicas.publish(delta, cluster)
+
+
+@pytest.mark.parametrize("replica_id", [-1, 2])
+def test_who_waits_for_a_topic_gets_nothing_of_the_next_one_of_its_name(
+    tmp_path: Path, replica_id: int
+) -> None:
+    async def story(replicas: Replicas) -> None:
+        spec = fetch_of(0, replica_id, leader_epoch=0)
+        spec.partitions[0].topic_id = TOPIC_ID
+        waiting = replicas.fetch(spec)
+        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        assert isinstance(waiting, asyncio.Future)
+        recreate(replicas, TopicId(b"n" * 16))
+        assert produced.result().error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert append(replicas, acks=-1).base_offset == 0
+        [answer] = await waiting
+        assert (answer.error_code, list(answer.records)) == (ErrorCode.UNKNOWN_TOPIC_ID, [])
+        [late] = cast(list[FetchedPartition], replicas.fetch(spec))
+        assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_only_so_many_produces_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appends, "WAITING_MAX", 2)
+
+    async def story(replicas: Replicas) -> None:
+        waiting = [replicas.append(AT, BATCH, acks=-1, timeout_ms=2**31 - 1) for _ in range(2)]
+        refused = append(replicas, acks=-1)
+        assert refused.error_code is ErrorCode.REQUEST_TIMED_OUT
+        assert append(replicas, acks=1).base_offset == 2  # it was not appended
+        cast(asyncio.Future[Any], replicas.fetch(fetch_of(3, 2, leader_epoch=0))).cancel()
+        assert [one.result().base_offset for one in waiting] == [0, 1]
+        assert not replicas.append(AT, BATCH, acks=-1, timeout_ms=1000).done()
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_a_truncation_that_cuts_no_record_reads_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deposed leader that wrote nothing gives up its epoch, at each change of leaders."""
+
+    async def story(replicas: Replicas) -> None:
+        append(replicas)
+        append(replicas)
+        publish(replicas, image(1, 5, 1, (1, 2), replicas=(1, 2)))
+        publish(replicas, image(2, 6, 2, (1, 2), replicas=(1, 2)))
+        driver, rebuilt = replicas.driver(AT), list[int]()
+        assert driver is not None
+        monkeypatch.setattr(
+            type(driver), "rebuild_producers", lambda self: rebuilt.append(self.log.log_end_offset)
+        )
+        for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):
+            diverged = events.LeaderDiverged(
+                leader_epoch=Epoch(6),
+                fetch_offset=Offset(2),
+                last_fetched_epoch=Epoch(last_epoch),
+                epoch=Epoch(epoch),
+                end_offset=Offset(end_offset),
+            )
+            driver.feed(0, diverged)
+            assert driver.log.epochs.latest_epoch == 0  # KAFKA-10706
+        assert rebuilt == [1]
+
+    run(tmp_path, story, isr=(1, 2))
+
+
+def test_configs_take_effect_when_they_are_published(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        assert append(replicas).error_code is ErrorCode.NONE
+        publish(replicas, image(1, 0, 0, (1,), replicas=(1,)), max_message_bytes="10")
+        assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
+
+    run(tmp_path, story)
+
+
+def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        driver = replicas.driver(AT)
+        assert driver is not None
+        batches = [
+            encode_batch(
+                [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=at
+            )
+            for at in range(2)
+        ]
+
+        def full(*args: object, **options: object) -> None:
+            raise StorageError("no space left on device")
+
+        append(replicas, records=batches[0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(driver.log), "append_as_leader", full)
+            refused = append(replicas, records=batches[1])
+        assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert append(replicas, records=batches[1]).base_offset == 1  # KAFKA-6683
+        assert not replicas.failure.done()  # there may be room again
+
+    run(tmp_path, story)
+
+
+def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
+    """The clean shutdown marker would speak for it too."""
+
+    async def story(replicas: Replicas) -> None:
+        await replicas.stop()
+        other = TopicPartition("other", 0)
+        topic = TopicImage(
+            name="other", topic_id=TopicId(b"o" * 16), partitions=(image(1, 0, 0, (1,)),)
+        )
+        cluster = ClusterImage(brokers=ALL_ALIVE, topics={"other": topic})
+        replicas.publish(ClusterDelta(partitions=frozenset({other})), cluster)
+        assert replicas.driver(other) is None
+
+    run(tmp_path, story)
+    assert not (tmp_path / "other-0").exists()
+
+
+def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        driver = replicas.driver(AT)
+        assert driver is not None
+        flush, may_flush = driver.log.flush, threading.Event()
+
+        def late_flush() -> Offset:
+            may_flush.wait(10)
+            return flush()
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver.log, "flush", late_flush)
+            patch.setattr(type(driver.log), "segment_base_offsets", (Offset(1),))
+            flushing = asyncio.create_task(replicas._checkpoints._flush_full_segments())
+            await asyncio.sleep(0)
+            gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
+            replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
+            may_flush.set()
+            await flushing
+
+    run(tmp_path, story)
+
+
+def test_a_log_that_cannot_be_opened_is_not_taken_for_a_stray(tmp_path: Path) -> None:
+    """Renamed, it would be empty at the next start, and this replica perhaps elected."""
+
+    async def first(replicas: Replicas) -> None:
+        append(replicas)
+
+    run(tmp_path, first)
+
+    async def second(replicas: Replicas) -> None:
+        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+        assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+        assert isinstance(replicas.failure.exception(), StorageError)
+
+    def no_handles(*args: object, **options: object) -> None:
+        raise StorageError("too many open files")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Log, "open", no_handles)
+        run(tmp_path, second)
+    assert (tmp_path / "orders-0").exists()
