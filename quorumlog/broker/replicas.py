@@ -61,7 +61,7 @@ Buffer = bytes | bytearray | memoryview
 AnswerT = TypeVar("AnswerT")
 TICK_MS_MAX: Final = 500
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 def wall_clock_ms() -> int:
@@ -383,7 +383,7 @@ class Replicas:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        logger.error("the broker cannot go on: %s", error)
+        _logger.error("the broker cannot go on: %s", error)
         if not self.failure.done():
             self.failure.set_exception(error)
             self.failure.exception()  # it is noticed here even if nobody awaits it

@@ -29,7 +29,7 @@ from quorumlog.client.settings import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
 
@@ -159,7 +159,7 @@ class Producer:
         count = sum(len(batch.records) for batch in self._accumulator.incomplete())
         loss = f"; {count} records are not delivered" if count else ""
         if count:  # Python shows no ResourceWarning unless it is asked to
-            log.error(
+            _logger.error(
                 "unclosed Producer %s: %d records are not delivered", self.settings.client_id, count
             )
         warn_unclosed(self, loss)

@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Callable, Coroutine
+from typing import Final
 
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 Partitions = frozenset[TopicPartition]
 
@@ -30,4 +31,4 @@ async def tell(
     try:
         await listener(partitions)
     except Exception:
-        log.exception("a rebalance listener failed")
+        _logger.exception("a rebalance listener failed")

@@ -28,7 +28,7 @@ from quorumlog.wire.codec.identifiers import BrokerId
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOG: Final = re.compile(r".+-\d+")  # a partition's directory; the metadata's too
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 def check_identity(disk: Disk, config: NodeConfig) -> str:
@@ -91,5 +91,5 @@ def _make_ours(disk: Disk, config: NodeConfig) -> MetaProperties:
         directory_id=uuid_to_text(secrets.token_bytes(16)),
     )
     write_meta_properties(disk, log_dir, meta)
-    _LOGGER.info("%s is new, with directory id %s", log_dir, meta.directory_id)
+    _logger.info("%s is new, with directory id %s", log_dir, meta.directory_id)
     return meta

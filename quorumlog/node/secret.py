@@ -11,7 +11,7 @@ from quorumlog.node.errors import StartFailed
 _SECRET: Final = re.compile(r"[!-~]{16,1024}")  # it travels in an HTTP header
 _READABLE_BY_OTHERS: Final = stat.S_IRGRP | stat.S_IROTH
 _NAME: Final = "control.shared.secret.file"
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 def read_secret(path: Path | None) -> str | None:
@@ -33,5 +33,5 @@ def read_secret(path: Path | None) -> str | None:
             f"{_NAME}={path}: the file must hold 16 to 1024 printable ASCII characters, no blanks"
         )
     if mode & _READABLE_BY_OTHERS:
-        _LOGGER.warning("%s=%s: other users can read the secret; chmod 600 it", _NAME, path)
+        _logger.warning("%s=%s: other users can read the secret; chmod 600 it", _NAME, path)
     return text

@@ -23,7 +23,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicId
 
 RETRY_BACKOFF_S: Final = 0.05  # after an answer that granted nothing: its cause may need a moment
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _Asked = tuple[PartitionDriver, effects.ProposeIsr]
 
@@ -72,7 +72,7 @@ class IsrProposals:
         try:
             error_code, results = await self._controller.alter_partitions(broker_epoch, proposals)
         except ControllerUnavailable as error:
-            logger.info("AlterPartition of %d partitions: %s", len(proposals), error)
+            _logger.info("AlterPartition of %d partitions: %s", len(proposals), error)
             error_code, results = ErrorCode.REQUEST_TIMED_OUT, []
         by_key = {(result.topic_id, int(result.partition)): result for result in results}
         now_ms, granted = monotonic_ms(), True

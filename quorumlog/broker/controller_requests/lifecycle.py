@@ -25,7 +25,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 RETRY_S: Final = (0.05, 1.0)  # first, last
 SHUTDOWN_HEARTBEAT_S: Final = 0.1
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class RegistrationFailed(Exception):
@@ -100,7 +100,7 @@ class BrokerLifecycle:
                 async with asyncio.timeout(timeout_ms / 1000):
                     await self._may_stop.wait()
             except TimeoutError:
-                _LOGGER.warning("broker %d stops before all has been handed over", self._id)
+                _logger.warning("broker %d stops before all has been handed over", self._id)
         tasks = [task for task in (self._task, self._waiting) if task is not None]
         for task in tasks:
             task.cancel()
@@ -153,7 +153,7 @@ class BrokerLifecycle:
                     if error is None:
                         return
                     if error != last_error:
-                        _LOGGER.warning("broker %d cannot register: %s", self._id, error)
+                        _logger.warning("broker %d cannot register: %s", self._id, error)
                     last_error = error
                     await asyncio.sleep(backoff_s)
                     backoff_s = min(backoff_s * 2, RETRY_S[1])
@@ -169,7 +169,7 @@ class BrokerLifecycle:
         if reply.error_code is not ErrorCode.NONE:
             return reply.error_message or reply.error_code.name
         self.broker_epoch = reply.broker_epoch
-        _LOGGER.info("broker %d is registered, with epoch %d", self._id, self.broker_epoch)
+        _logger.info("broker %d is registered, with epoch %d", self._id, self.broker_epoch)
         self._registered(self.broker_epoch)
         self._look()  # the image may have been faster than the answer
         return None
@@ -181,7 +181,7 @@ class BrokerLifecycle:
             try:
                 reply = await self._send_heartbeat()
             except ControllerUnavailable as error:
-                _LOGGER.warning("broker %d: no answer to a heartbeat: %s", self._id, error)
+                _logger.warning("broker %d: no answer to a heartbeat: %s", self._id, error)
                 continue
             if reply.should_shut_down:
                 self._may_stop.set()
@@ -190,7 +190,7 @@ class BrokerLifecycle:
                 ErrorCode.STALE_BROKER_EPOCH,
                 ErrorCode.BROKER_ID_NOT_REGISTERED,
             }:
-                _LOGGER.warning("broker %d registers again: %s", self._id, reply.error_code.name)
+                _logger.warning("broker %d registers again: %s", self._id, reply.error_code.name)
                 return
 
     async def _pause(self) -> None:

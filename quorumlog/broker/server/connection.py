@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FETCH_KEY: Final = 1
 FLUSH_BYTES: Final = 256 * 1024  # responses are gathered up to here, then written
 
-_log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 Turn = tuple[RequestHeader, "asyncio.Future[Any]"]
 
@@ -82,7 +82,7 @@ class Connection(FrameProtocol):
     def connection_closed(self, error: Exception | None) -> None:
         """Forget everything that was under way: nobody waits for it."""
         if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
-            _log.warning("%s: closed: %s", self._peer, error)
+            _logger.warning("%s: closed: %s", self._peer, error)
         if self._task is not None:
             self._task.cancel()
         for _, answer in self._turns:
@@ -263,5 +263,5 @@ class Connection(FrameProtocol):
         """Close: not every response can carry an error, and the client must not wait for one."""
         what = "%s: closed: API key %d version %d failed"
         values = (self._peer, header.api_key, header.api_version)
-        _log.error(what, *values, exc_info=error or True)
+        _logger.error(what, *values, exc_info=error or True)
         self.close()

@@ -18,7 +18,7 @@ STOP_POLL_S: Final = 0.01
 SILENCE_CHECK_S: Final = 1.0
 SILENT_S: Final = 5.0  # so long a client may take nothing while memory is scarce
 
-_log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Server:
         self.stats.connections += 1
         if len(self._connections) >= self.settings.max_connections:
             self.stats.connections_refused += 1
-            _log.warning("connection refused: %d are open", len(self._connections))
+            _logger.warning("connection refused: %d are open", len(self._connections))
             connection.abort()
             return
         self._connections.add(connection)

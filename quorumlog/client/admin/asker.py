@@ -9,8 +9,8 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.absences import listed
-from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import Cluster

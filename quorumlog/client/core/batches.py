@@ -25,7 +25,7 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from quorumlog.client.core.backoff import Backoff
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.batch import (
     Batch,
     BatchState,

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Final, assert_never
 
+from quorumlog.backoff import Backoff
 from quorumlog.client.core import group_protocol
 from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.assignors import ASSIGNORS, COOPERATIVE, Subscription
-from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.errors import FATAL
 from quorumlog.client.settings import ConsumerSettings

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from typing import Final
 
-from quorumlog.client.core.backoff import Backoff
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.fetched import Aborted, Chunk
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any, Final
 
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.absences import may_appear
-from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
 from quorumlog.client.errors import KafkaError, answered, known
@@ -37,7 +37,7 @@ from quorumlog.wire.io.connection import (
     UnsupportedVersion,
 )
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 QUIET_MS: Final = 1_000  # after that long without a wish for metadata, the next is met at once
@@ -307,7 +307,7 @@ class Cluster:
                 await self._until_wished()
                 await self._update()
         except Exception:
-            log.exception("the metadata task ended: a bug")
+            _logger.exception("the metadata task ended: a bug")
 
     async def _until_wished(self) -> None:
         idle_since_ms = self.now_ms()

@@ -12,7 +12,7 @@ from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 Places = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -57,7 +57,7 @@ class Committer:
         return {one.topic_partition: one.consumed for one in self._positions if one.consumed}
 
     async def commit_consumed(self, timeout_ms: float) -> None:
-        """Commit what is processed, if enable_auto_commit makes it our job; log a failure."""
+        """Commit what is processed, if enable_auto_commit makes it our job; _logger a failure."""
         await self._give_up_background()
         await self._commit_consumed(timeout_ms)
 
@@ -67,7 +67,7 @@ class Committer:
         try:
             await self._commit(self.consumed(), timeout_ms)
         except KafkaError as error:
-            log.warning("auto commit: %s", error)
+            _logger.warning("auto commit: %s", error)
 
     def maybe_commit(self) -> None:
         """Commit in the background if it is time and the last one has ended."""

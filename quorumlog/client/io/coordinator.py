@@ -6,8 +6,8 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.absences import Absences, Subject, listed
-from quorumlog.client.core.backoff import Backoff
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import DEFINITE, KafkaError, known
@@ -37,7 +37,7 @@ from quorumlog.wire.codec.messages.offset_fetch import (
     OffsetFetchResponse,
 )
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 NAMED_TOPICS_MAX: Final = (
     9  # OffsetCommit and OffsetFetch name topics by id only from version 10 on
@@ -93,7 +93,7 @@ class Coordinator:
                 if not error.retriable and error.code != ErrorCode.BROKER_NOT_AVAILABLE:
                     raise
                 self._tell(error)
-                log.debug("coordinator of %s: %s", self.group_id, error)
+                _logger.debug("coordinator of %s: %s", self.group_id, error)
             failures += 1
             # Not for cryptography: it spreads retries.
             delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311

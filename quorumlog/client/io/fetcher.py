@@ -35,7 +35,7 @@ from quorumlog.wire.io.connection import (
     UnsupportedVersion,
 )
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 NAMED_TOPICS_MAX: Final = 12  # from the next version on, Fetch names topics by id only
 NO_SESSION: Final = -1  # every request lists all partitions (KIP-227)
@@ -146,7 +146,7 @@ class Fetcher:
             for position in positions:
                 position.is_asked = False
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("a consumer's request ended: a bug", exc_info=error)
+                _logger.error("a consumer's request ended: a bug", exc_info=error)
             self._on_news()
             self.wake()
 
@@ -219,7 +219,7 @@ class Fetcher:
             # As they were sent: a topic that was made anew since has another id.
             topic_names = {topic.topic_id: topic.topic for topic in request.topics}
         except (ConnectionLost, RequestTimedOut) as error:
-            log.debug("fetch from broker %d: %r", broker_id, error)
+            _logger.debug("fetch from broker %d: %r", broker_id, error)
             self._cluster.request_update()
             self._failed([ask.position for ask in asks])
         except UnsupportedVersion as error:
@@ -278,7 +278,7 @@ class Fetcher:
     ) -> None:
         metadata, now_ms = self._cluster.metadata, self._cluster.now_ms()
         if response.error_code != ErrorCode.NONE:
-            log.debug("fetch: error %d", response.error_code)
+            _logger.debug("fetch: error %d", response.error_code)
             self._failed([ask.position for ask in asks])
             return
         nodes = [Node(one.node_id, one.host, one.port, one.rack) for one in response.node_endpoints]

@@ -32,7 +32,7 @@ from quorumlog.wire.codec.messages.sync_group import (
     SyncGroupRequestAssignment,
 )
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 REBALANCE_GRACE_MS: Final = 5_000  # beyond the rebalance timeout, for the answer to arrive
 LEAVE_TIMEOUT_MS: Final = 2_000
@@ -87,7 +87,7 @@ class GroupSession:
         """Take in a fact now; its effects follow."""
         effects = self.membership.step(self._cluster.now_ms(), event)
         if effects:
-            log.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
+            _logger.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
         for effect in effects:
             if isinstance(effect, facts.SendHeartbeat):  # the user's listener may take its time
                 self._run(self._heartbeat(effect))
@@ -132,7 +132,7 @@ class GroupSession:
                 while self._effects:
                     await self._perform(self._effects.popleft())
         except Exception:
-            log.exception("the group task ended")
+            _logger.exception("the group task ended")
             self._reader.fail(_BROKEN)
 
     async def _perform(self, effect: Effect) -> None:
@@ -169,7 +169,7 @@ class GroupSession:
         def ended(task: asyncio.Task[None]) -> None:
             self._requests.discard(task)
             if not task.cancelled() and (error := task.exception()) is not None:
-                log.error("a group request ended: a bug", exc_info=error)
+                _logger.error("a group request ended: a bug", exc_info=error)
                 self._reader.fail(_BROKEN)
 
         task = self._loop.create_task(request)
@@ -283,7 +283,7 @@ class GroupSession:
             async with asyncio.timeout(LEAVE_TIMEOUT_MS / 1000):
                 await self._coordinator.send(request)
         except (KafkaError, TimeoutError) as error:
-            log.debug("leaving %s: %r", self._coordinator.group_id, error)
+            _logger.debug("leaving %s: %r", self._coordinator.group_id, error)
 
     # --- the end ----------------------------------------------------------------------------------
 

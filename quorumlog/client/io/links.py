@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from quorumlog.client.core.backoff import Backoff
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.io.causes import at
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _OPEN_ERRORS: Final = (ConnectionLost, RequestTimedOut, TimeoutError)
 
@@ -97,7 +97,7 @@ class Links:
                     request_timeout_ms=self._settings.request_timeout_ms,
                 )
         except _OPEN_ERRORS as error:
-            log.debug("broker %d at %s:%d: %r", broker_id, *link.address, error)
+            _logger.debug("broker %d at %s:%d: %r", broker_id, *link.address, error)
             self._failed(link, at(link.address, error))
         else:
             link.connection, link.failures, link.cause = connection, 0, ""

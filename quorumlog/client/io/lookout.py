@@ -1,4 +1,4 @@
-"""Says in the log what its client waits for in vain: brokers, topics, partitions, leaders."""
+"""Says in the _logger what its client waits for in vain: brokers, topics, partitions, leaders."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -16,7 +16,7 @@ from quorumlog.client.core.absences import (
 from quorumlog.client.core.metadata_cache import MetadataCache, Node
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 WhyFailing = Callable[[Node], str | None]
 
@@ -80,4 +80,4 @@ def tell(client_id: str, news: Iterable[News]) -> None:
     """Log what is absent as a WARNING, and what was found again as INFO."""
     for one in news:
         level = logging.INFO if one.is_over else logging.WARNING
-        log.log(level, "%s: %s", client_id, one.text)
+        _logger.log(level, "%s: %s", client_id, one.text)

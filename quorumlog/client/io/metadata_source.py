@@ -20,7 +20,7 @@ from quorumlog.wire.io.connection import (
     UnsupportedVersion,
 )
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 PATIENCE_MS: Final = 1_000  # how long one broker may think before another is asked
 _NO_ANSWER: Final = (ConnectionLost, RequestTimedOut, UnsupportedVersion, TimeoutError)
@@ -51,7 +51,7 @@ class MetadataSource:
             try:
                 return await connection.send(request, timeout_ms=PATIENCE_MS)
             except _NO_ANSWER as error:
-                log.debug("metadata from %s: %r", address, error)
+                _logger.debug("metadata from %s: %r", address, error)
                 await self.close()
         candidates = self._candidates(address)
         # A caller may give up while the first is tried: what is known of the others stays.
@@ -82,7 +82,7 @@ class MetadataSource:
                 )
                 response = await connection.send(request)
         except _NO_ANSWER as error:
-            log.debug("no metadata from %s:%d: %r", *address, error)
+            _logger.debug("no metadata from %s:%d: %r", *address, error)
             self._causes[address] = at(address, error)
             if connection is not None:
                 await connection.close()

@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.client.core.backoff import Backoff
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from quorumlog.client.core.backoff import Backoff
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.batch import Batch, ProducerIdentity
 from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
@@ -39,7 +39,7 @@ from quorumlog.wire.io.connection import (
     UnsupportedVersion,
 )
 
-log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 NAMED_TOPICS_MAX: Final = 12  # from the next version on, Produce names topics by id only
 
@@ -144,7 +144,7 @@ class Sender:
             answer = Answer(error_code=ErrorCode.UNSUPPORTED_VERSION, message=str(error))
             self._answered([(batch, answer) for batch in batches])
         except Exception:
-            log.exception("a produce request ended: a bug")
+            _logger.exception("a produce request ended: a bug")
             self._lost(batches, written=True, message="internal error")
         finally:
             if outstanding is not None:
@@ -222,7 +222,7 @@ class Sender:
             if self._accumulator.handle_answer(now_ms, batch, answer, _chance()):
                 done.append(batch)
             if answer.error_code != ErrorCode.NONE:
-                log.debug("%s: %s", batch.topic_partition, answer)
+                _logger.debug("%s: %s", batch.topic_partition, answer)
                 self._cluster.request_update()
         self._done(done)
 
@@ -260,7 +260,7 @@ class Sender:
                     if error.definite and not is_passing:
                         self._done(self._accumulator.fail_all(error))
                         return
-                    log.debug("InitProducerId: %s", error)
+                    _logger.debug("InitProducerId: %s", error)
                 failures += 1
                 await asyncio.sleep(backoff.delay_ms(failures, _chance()) / 1000)
         finally:

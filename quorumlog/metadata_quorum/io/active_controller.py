@@ -25,7 +25,7 @@ WAITING_MAX: Final = 10_000
 # docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
 STALL_MS: Final = 1000  # a session that is found overdue by more: we were not running
 
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class NotController(Exception):
@@ -96,7 +96,7 @@ class ActiveController:
             now_ms = ask.heard_ms  # it says that the broker lived then: KAFKA-15019
         decision = self._controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
         if decision.remark is not None:
-            _LOGGER.warning(decision.remark)
+            _logger.warning(decision.remark)
         return decision
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None] | None:

@@ -34,7 +34,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 INBOX_EVENTS_MAX: Final = 10_000
 CHECKPOINT_S: Final = 5.0  # Kafka: replica.high.watermark.checkpoint.interval.ms
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class Driver:
@@ -332,7 +332,7 @@ class Driver:
     async def _give_up(self, error: Exception, ask: Ask | None) -> None:
         """Answer that the request cannot be decided, and lead no more: nothing was written."""
         asked = "by itself" if ask is None else type(ask.request).__name__
-        _LOGGER.error("the controller failed to decide %s, and resigns", asked, exc_info=error)
+        _logger.error("the controller failed to decide %s, and resigns", asked, exc_info=error)
         if ask is not None and not ask.answer.done():
             ask.answer.set_result(failure_response(ask.request))
         await self._step(events.ResignRequested())
@@ -379,7 +379,7 @@ class Driver:
         except (RpcFailed, CorruptBatch) as error:
             if isinstance(error, CorruptBatch) and effect.destination not in self._sends_corrupt:
                 self._sends_corrupt.add(effect.destination)  # say it once
-                _LOGGER.warning("node %d sends corrupt records: %s", effect.destination, error)
+                _logger.warning("node %d sends corrupt records: %s", effect.destination, error)
             await self._inbox.put(events.RequestFailed(request_id=effect.request_id))
             return
         if fetched is not None:

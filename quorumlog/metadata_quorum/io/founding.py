@@ -16,7 +16,7 @@ from quorumlog.storage.errors import StorageError
 NEW_CLUSTER_FILE: Final = "new-cluster"
 """In the log directory of a voter whose cluster is new; gone when the voter has started."""
 
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class VotersChanged(StorageError):
@@ -52,7 +52,7 @@ def found(
         election = replace(election, is_new=False)
         elections.save(election)
         return election
-    _LOGGER.warning(
+    _logger.warning(
         "node %d does not know whom it has voted for: it votes and stands again when it has caught "
         "up with a leader. If a majority of the voters is like this, no leader is elected: restore "
         "their log directories. If the whole cluster is new, make an empty file %s in the log "

@@ -51,7 +51,7 @@ from quorumlog.wire.codec.identifiers import BrokerId
 RESIGN_TIMEOUT_S: Final = 1.0
 LEADER_WAIT_S: Final = 60.0  # then it looks again: a bound, not an interval
 _QUORUM_REQUESTS: Final = tuple(request for request, _ in QUORUM_RPCS.values())
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class MetadataQuorum:
@@ -123,7 +123,7 @@ class MetadataQuorum:
     def _say_if_absurd(self, leader_epoch: int) -> None:
         last_epoch = max((epoch for epoch, _ in self._log.epoch_starts()), default=0)
         if leader_epoch - last_epoch > EPOCH_STEP_MAX:
-            _LOGGER.warning(
+            _logger.warning(
                 "%s of node %d names epoch %d, but the last record is of epoch %d: a damaged or "
                 "hostile peer has used up epochs. If the voters cannot elect a leader, stop them "
                 "all, set leaderEpoch in each file to one more than the newest epoch in any "
@@ -188,7 +188,7 @@ class MetadataQuorum:
                 async with asyncio.timeout(RESIGN_TIMEOUT_S):
                     await self._driver.resign()
             except TimeoutError:
-                _LOGGER.info("nobody has confirmed that node %d resigns", self.settings.node_id)
+                _logger.info("nobody has confirmed that node %d resigns", self.settings.node_id)
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -249,14 +249,14 @@ class MetadataQuorum:
 
     def leader_changed(self, leader_id: BrokerId) -> None:
         """Keep a connection to the leader, if it is another node."""
-        _LOGGER.info("node %d: the leader is %d", self.settings.node_id, leader_id)
+        _logger.info("node %d: the leader is %d", self.settings.node_id, leader_id)
         self._leader.set(leader_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
             self._presence.follow(NOBODY if leader_id == self.settings.node_id else leader_id)
 
     def controller_claimed(self) -> None:
         """Look once after every registered broker: one may have died with the last controller."""
-        _LOGGER.info("node %d is the active controller", self.settings.node_id)
+        _logger.info("node %d is the active controller", self.settings.node_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
             for broker_id in sorted(self.image.brokers):
                 self._spawn(self._look_after(broker_id))
@@ -265,7 +265,7 @@ class MetadataQuorum:
         try:
             await self._driver.run(self._election)
         except Exception as error:
-            _LOGGER.exception("node %d: the metadata quorum has failed", self.settings.node_id)
+            _logger.exception("node %d: the metadata quorum has failed", self.settings.node_id)
             if not self.fatal.done():
                 self.fatal.set_result(error)
 
@@ -314,13 +314,13 @@ class MetadataQuorum:
             and self.is_active_controller
             and await has_died(broker.control_address)
         ):
-            _LOGGER.info("the process of broker %d is gone", broker_id)
+            _logger.info("the process of broker %d is gone", broker_id)
             await self._driver.tell(BrokerProcessDied(broker_id, broker.broker_epoch))
 
     async def _look_after(self, broker_id: BrokerId) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is not None and await no_process_listens(broker.control_address):
-            _LOGGER.info("the process of broker %d is gone", broker_id)
+            _logger.info("the process of broker %d is gone", broker_id)
             await self._driver.tell(BrokerProcessDied(broker_id, broker.broker_epoch))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -22,7 +22,7 @@ PROBE_TIMEOUT_S: Final = 1.0
 PROBES: Final = 3  # a dying process closes its connections one after the other
 PROBE_PAUSE_S: Final = 0.02
 RECONNECT_S: Final = (0.05, 1.0)  # first, last
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 async def no_process_listens(address: str) -> bool:
@@ -143,7 +143,7 @@ class PresenceClient:
             if await self._connect(address):
                 backoff_s, has_reported = RECONNECT_S[0], False
             if not has_reported and await has_died(address):
-                _LOGGER.info("the process of leader %d, at %s, is gone", leader_id, address)
+                _logger.info("the process of leader %d, at %s, is gone", leader_id, address)
                 has_reported = True
                 await self._leader_died(leader_id)
             await asyncio.sleep(backoff_s)

@@ -38,7 +38,7 @@ RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 REASON_CHARS_MAX: Final = 300  # of what a stranger answers
 QUIET_S: Final = 10.0  # after a line about a request that was refused
 CONTENT_TYPE: Final = "application/cbor"
-_LOGGER: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 # Name -> (request, response): those of the quorum, and those of the active controller.
 QUORUM_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
@@ -165,7 +165,7 @@ class RpcServer:
         if now_s >= self._quiet_until_s:
             self._quiet_until_s = now_s + QUIET_S
             said = reason[:REASON_CHARS_MAX]
-            _LOGGER.warning("refused %s from %s: %s", request.path, request.remote, said)
+            _logger.warning("refused %s from %s: %s", request.path, request.remote, said)
 
     def _refuse(self, envelope: _Envelope) -> Reply | None:
         if envelope.cluster_id != self._cluster_id:
@@ -246,7 +246,7 @@ class RpcClient:
         """Say once, until it is mended, that a node does not understand us: it will not soon."""
         if address not in self._refused_by:
             self._refused_by.add(address)
-            _LOGGER.warning("%s", message)
+            _logger.warning("%s", message)
         return RpcFailed(message, error_code)
 
 

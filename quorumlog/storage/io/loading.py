@@ -18,7 +18,7 @@ from quorumlog.wire.codec.identifiers import NO_EPOCH
 SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
 LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class LoadedLog(NamedTuple):
@@ -55,7 +55,7 @@ def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) 
         try:
             segments[-1].load()
         except BrokenSegment as error:
-            logger.warning("%s was closed cleanly, and yet: %s", directory, error)
+            _logger.warning("%s was closed cleanly, and yet: %s", directory, error)
             checked = max(known.recovery_point, segments[-1].base_offset)
             known = known._replace(is_clean=False, recovery_point=checked)
     if not segments:
@@ -111,7 +111,7 @@ def _recover(
         is_last = slot == len(segments) - 1
         if expected is not None and not _continues(segment.base_offset, expected, settings):
             _require_reached(expected, known, f"{segment.path} does not follow")
-            logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
+            _logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
             break
         if not is_last and segments[slot + 1].base_offset <= known.recovery_point:
@@ -120,7 +120,7 @@ def _recover(
                 segment.release()
                 continue
             except BrokenSegment as error:
-                logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
+                _logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
         scan = segment.check(epoch)
         epoch, expected = scan.last_epoch, scan.index.next_offset
         epoch_starts += scan.epoch_starts
@@ -128,7 +128,7 @@ def _recover(
             where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
             _require_reached(expected, known, where)
         if scan.fault is not None:
-            logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
+            _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
             _drop(disk, directory, segments, slot + 1)  # first: where gaps are allowed, none shows
         segment.cut_tail()
         if scan.fault is not None:
@@ -175,9 +175,9 @@ def _open_epochs(disk: Disk, directory: str, segments: Sequence[Segment]) -> Lea
         epochs = LeaderEpochCache.open(disk, directory)
         if epochs.entries or not any(segment.size for segment in segments):
             return epochs
-        logger.warning("%s: the leader epochs are lost, and rebuilt from the log", directory)
+        _logger.warning("%s: the leader epochs are lost, and rebuilt from the log", directory)
     except CorruptCheckpoint as error:
-        logger.warning("%s; this is done now", error)
+        _logger.warning("%s; this is done now", error)
     epochs = LeaderEpochCache.empty(disk, directory)
     starts: list[tuple[int, int]] = []
     latest: int = NO_EPOCH

@@ -24,7 +24,7 @@ RECOVERY_CHUNK_BYTES: Final = 1 << 20
 INDEX_SUFFIXES: Final = (".index", ".timeindex")
 DELETED_SUFFIX: Final = ".deleted"
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 def segment_path(directory: str, base_offset: int, suffix: str = ".log") -> str:
@@ -108,7 +108,7 @@ class Segment:
             try:
                 index = self._resume(file, self._read_indexes(size), size)
             except (CorruptIndex, BrokenSegment) as error:
-                logger.warning("%s: rebuilding the indexes: %s", self.path, error)
+                _logger.warning("%s: rebuilding the indexes: %s", self.path, error)
                 index = self._resume(file, SegmentIndex(self.base_offset, self._settings), size)
         except BaseException:
             file.close()
@@ -335,7 +335,7 @@ class Segment:
             yield position, header
 
     def _rebuild(self, reason: Exception) -> None:
-        logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
+        _logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
         index = SegmentIndex(self.base_offset, self._settings)
         self._index = self._resume(self._open_file(), index, self.index.size)
 

@@ -1,6 +1,6 @@
 from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
-from quorumlog.client.core.backoff import Backoff
+from quorumlog.backoff import Backoff
 from quorumlog.client.core.partitioner import StickyPartition, murmur2, partition_for_key
 
 

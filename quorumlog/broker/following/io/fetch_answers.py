@@ -15,7 +15,7 @@ from quorumlog.wire.codec.messages.fetch import PartitionData
 
 FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
@@ -88,7 +88,7 @@ def take_answer(
         if driver.partition.log_end_offset != fetch_offset:
             return
     if followed.backoff_ms == 0:  # said once, not at each try
-        logger.info(
+        _logger.info(
             "%s: the leader of epoch %d answered %d to a fetch from %d",
             driver.topic_partition,
             followed.leader_epoch,
@@ -132,7 +132,7 @@ def _take_records(
     except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
         if driver.log.failure is not None:
             raise
-        logger.warning("%s: not appended: %s", driver.topic_partition, error)
+        _logger.warning("%s: not appended: %s", driver.topic_partition, error)
         return False
     return True
 

@@ -52,7 +52,7 @@ _FETCH_ERRORS: Final = (
     _SessionLost,
 )
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaFetcher:
@@ -188,7 +188,7 @@ class ReplicaFetcher:
 
     async def _after_failure(self, failures: int, error: Exception) -> None:
         """Try again: at once after the first failure, then less and less often."""
-        logger.info("fetching from %s:%d: %s", *self.address, error)
+        _logger.info("fetching from %s:%d: %s", *self.address, error)
         if failures > 1:
             doubled = FIRST_BACKOFF_MS * 2 ** min(failures, 10)
             await self._wait(min(doubled, self._settings.replica_fetch_backoff_ms))

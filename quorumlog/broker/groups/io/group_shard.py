@@ -43,7 +43,7 @@ NOT_WRITTEN: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
 
-_log = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class GroupLog(Protocol):
@@ -162,7 +162,7 @@ class GroupShard:
                 case AppendRecords():
                     self._append(effect)
                 case AdvanceLogStart(offset=offset):
-                    _log.info("%s: rewritten, starts at %d", self.topic_partition, offset)
+                    _logger.info("%s: rewritten, starts at %d", self.topic_partition, offset)
                     self._replicas.advance_log_start(self.topic_partition, offset)
                 case _:
                     assert_never(effect)
@@ -209,7 +209,7 @@ class GroupShard:
     def _lose(self, error_code: ErrorCode) -> None:
         """Give up: a record may or may not be in the log, and only reading it again can tell."""
         if self._phase is _Phase.ACTIVE:
-            _log.warning("%s: a write ended with %s", self.topic_partition, error_code.name)
+            _logger.warning("%s: a write ended with %s", self.topic_partition, error_code.name)
             self.close()
             self._on_lost(self)
 
@@ -234,13 +234,13 @@ class GroupShard:
         except InvariantViolation as violation:
             self.close()
             self._on_fatal(violation)
-        except Exception:  # noqa: BLE001  # the task's outermost frame
-            _log.exception("%s cannot be loaded", self.topic_partition)
+        except Exception:  # the task's outermost frame
+            _logger.exception("%s cannot be loaded", self.topic_partition)
             self._phase = _Phase.FAILED
         else:
             self._phase = _Phase.ACTIVE
             groups = len(self._coordinator.groups)
-            _log.info("%s: %d groups, epoch %d", self.topic_partition, groups, self.leader_epoch)
+            _logger.info("%s: %d groups, epoch %d", self.topic_partition, groups, self.leader_epoch)
             self._set_timer()
             for event in self._heard_while_loading:
                 self.tell(event)

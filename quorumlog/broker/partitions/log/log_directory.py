@@ -33,7 +33,7 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 REMOVED_AT_ONCE: Final = 8
 NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 def topic_log_settings(defaults: LogSettings, configs: Mapping[str, str]) -> LogSettings:
@@ -289,7 +289,7 @@ class LogDirectory:
             try:
                 log.close(clean=True)
             except StorageError:
-                logger.exception("%s is not closed cleanly", topic_partition)
+                _logger.exception("%s is not closed cleanly", topic_partition)
                 is_clean = False
         self.checkpoint(high_watermarks)
         self.checkpoint_recovery_points(logs)
@@ -343,7 +343,7 @@ class LogDirectory:
         topic_id = read_partition_metadata(self._disk, self._path(name))
         mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
         stray = _marked(name, f".{mark}{STRAY_SUFFIX}")
-        logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)
+        _logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)
         if self._disk.exists(self._path(stray)):
             self._remove_tree(stray)  # set aside once before, and made again since
         self._disk.rename(self._path(name), self._path(stray))

@@ -1,0 +1,61 @@
+"""Background tasks with an owner: kept alive, ended together, and no failure goes unnoticed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+OnError = Callable[[BaseException], None]
+
+
+class Tasks:
+    """The tasks of one owner.
+
+    1. A task is referenced until it ends: the event loop itself keeps only a weak reference.
+    2. `on_error` is called once for each task that raises, whatever it raises; being cancelled is
+       no failure. It runs in the event loop, when the task has ended.
+    3. No task is left after `stop`, except the one that calls it.
+    """
+
+    def __init__(self, on_error: OnError) -> None:
+        self._on_error: Final = on_error
+        self._running: Final[set[asyncio.Task[Any]]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run `work` in the background. The caller may cancel or await the task, and need not."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def stop(self) -> None:
+        """Cancel every task and wait until each has ended."""
+        while others := self._running - {asyncio.current_task()}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
+    async def join(self) -> None:
+        """Wait until every task has ended by itself."""
+        while others := self._running - {asyncio.current_task()}:
+            await asyncio.wait(others)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._on_error(error)
+
+
+def log_failure(logger: logging.Logger, what: str) -> OnError:
+    """Return an `on_error` that logs the failure with its traceback, for work nothing waits for."""
+
+    def log(error: BaseException) -> None:
+        logger.error("%s failed: %s", what, error, exc_info=error)
+
+    return log
