@@ -11,7 +11,7 @@ from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.events import Event
-from quorumlog.metadata_quorum.core.following import Following
+from quorumlog.metadata_quorum.core.followership import Following
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
     BeginQuorumEpochRequest,

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.leading import OBSERVERS_MAX
+from quorumlog.metadata_quorum.core.leadership import OBSERVERS_MAX
 from quorumlog.metadata_quorum.core.messages import (
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.elections import Voting
 from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -20,7 +21,6 @@ from quorumlog.metadata_quorum.core.messages import (
     FetchResponse,
 )
 from quorumlog.metadata_quorum.core.roles import Follower, Prospective, Unattached
-from quorumlog.metadata_quorum.core.voting import Voting
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 

@@ -7,7 +7,7 @@ leader, every pre-vote. Sources: KIP-595 (Vote), KIP-996 (pre-vote); Raft 5.2, 5
 from collections.abc import Iterator
 
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.leading import Leading
+from quorumlog.metadata_quorum.core.leadership import Leading
 from quorumlog.metadata_quorum.core.messages import NOBODY, VoteRequest, VoteResponse
 from quorumlog.metadata_quorum.core.roles import (
     Ballot,
