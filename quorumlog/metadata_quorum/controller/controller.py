@@ -21,7 +21,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
 )
 from quorumlog.metadata_quorum.controller.config_changes import decide_topic_configs
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
-from quorumlog.metadata_quorum.controller.losses import loss_since, remark_on
+from quorumlog.metadata_quorum.controller.log_loss import loss_since, remark_on
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
 from quorumlog.metadata_quorum.controller.requests import (

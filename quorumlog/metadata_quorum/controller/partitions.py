@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
-from quorumlog.metadata_quorum.controller.losses import Loss
+from quorumlog.metadata_quorum.controller.log_loss import Loss
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     Decision,

@@ -21,7 +21,7 @@ from quorumlog.metadata_quorum.controller_client import (
     RequestTooLarge,
     TopicConfigChanges,
 )
-from quorumlog.metadata_quorum.io.controller_client import (
+from quorumlog.metadata_quorum.io.leader_client import (
     Askable,
     LeaderWatch,
     QuorumControllerClient,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.metadata_quorum.controller.losses import Loss, loss_since, remark_on
+from quorumlog.metadata_quorum.controller.log_loss import Loss, loss_since, remark_on
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId

@@ -23,10 +23,10 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.driver import Driver
+from quorumlog.metadata_quorum.driver.seams import Parts, Stopped
 from quorumlog.metadata_quorum.image.records import NoOp
-from quorumlog.metadata_quorum.io.committed import CommittedImage
-from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.parts import Parts, Stopped
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
