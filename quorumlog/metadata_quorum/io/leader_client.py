@@ -92,7 +92,7 @@ class LeaderWatch:
         return self._changed.wait()
 
 
-class QuorumControllerClient:
+class LeaderClient:
     """Implements ControllerClient and BrokerRegistrar for the node `node_id`."""
 
     def __init__(

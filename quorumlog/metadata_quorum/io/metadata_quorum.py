@@ -26,7 +26,7 @@ from quorumlog.metadata_quorum.driver.seams import BrokerProcessDied, Parts, Sto
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.founding import check_voters, found
-from quorumlog.metadata_quorum.io.leader_client import LeaderWatch, QuorumControllerClient
+from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.presence import (
     PresenceClient,
     PresenceServer,
@@ -106,7 +106,7 @@ class MetadataQuorum:
             addresses=settings.voters.__getitem__,
             leader_died=self._leader_died,
         )
-        self.controller: Final = QuorumControllerClient(
+        self.controller: Final = LeaderClient(
             node_id=settings.node_id,
             leader=self._leader,
             ask_local=self._ask_local,
