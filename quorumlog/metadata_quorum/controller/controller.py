@@ -68,37 +68,37 @@ class Controller:
         image: ClusterImage,
         settings: ControllerSettings,
         *,
-        draw: Callable[[int], bytes],
+        random_bytes: Callable[[int], bytes],
         now_ms: int,
     ) -> None:
         """Take over at `image`: all that is committed, and nothing else is in the log."""
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
         self._partitions: Final = PartitionDecisions(self.cluster)
-        assignments = Assignments(self.cluster, draw)
-        self._topics: Final = TopicDecisions(self.cluster, settings, assignments, draw)
+        assignments = Assignments(self.cluster, random_bytes)
+        self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
         self._growth: Final = GrowthDecisions(self.cluster, assignments)
-        self.hear_all(now_ms)
+        self.touch_all(now_ms)
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Take in a record that was appended at `offset`."""
         self.cluster.apply(offset, record)
 
-    def hear_all(self, now_ms: int) -> None:
+    def touch_all(self, now_ms: int) -> None:
         """Count every broker as just heard: we took over."""
         for broker_id in self.cluster.brokers:
-            self.sessions.hear(broker_id, now_ms)
+            self.sessions.touch(broker_id, now_ms)
 
-    def excuse_all(self, now_ms: int) -> None:
+    def renew_all(self, now_ms: int) -> None:
         """Renew every session: we were ourselves not running. A silent broker: only so often."""
         for broker_id in self.cluster.brokers:
-            self.sessions.excuse(broker_id, now_ms)
+            self.sessions.renew(broker_id, now_ms)
 
-    def hear(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
+    def touch(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
         """Note a heartbeat as it arrives, however long its turn takes to come (KAFKA-15019)."""
         error_code = broker_epoch_error(self.cluster, heartbeat.broker_id, heartbeat.broker_epoch)
         if error_code is ErrorCode.NONE:
-            self.sessions.hear(heartbeat.broker_id, now_ms, heartbeat.metadata_offset)
+            self.sessions.touch(heartbeat.broker_id, now_ms, heartbeat.metadata_offset)
 
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
@@ -172,7 +172,7 @@ class Controller:
         broker = self.cluster.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             return Decision(response=None)
-        self.sessions.bury(broker_id, now_ms)  # so that another process may register
+        self.sessions.expire(broker_id, now_ms)  # so that another process may register
         return Decision(response=None) if broker.fenced else self._decide_fencing(broker_id)
 
     def check_invariants(self) -> list[str]:
@@ -236,11 +236,11 @@ class Controller:
         self, request: BrokerHeartbeat, now_ms: int, base_offset: Offset
     ) -> Decision[HeartbeatReply]:
         error_code = broker_epoch_error(self.cluster, request.broker_id, request.broker_epoch)
-        if error_code is ErrorCode.NONE and self.sessions.is_buried(request.broker_id):
+        if error_code is ErrorCode.NONE and self.sessions.is_expired(request.broker_id):
             error_code = ErrorCode.STALE_BROKER_EPOCH
         if error_code is not ErrorCode.NONE:
             return Decision(response=HeartbeatReply(error_code=error_code))
-        self.hear(request, now_ms)
+        self.touch(request, now_ms)
         broker = self.cluster.brokers[request.broker_id]
         before = state_of(broker)
         after = next_state(

@@ -117,17 +117,14 @@ class FollowLeader:
     leader_id: BrokerId
 
 
+DiskWrite = PersistElection | AppendLeaderChange | AppendFetched | TruncateLog
+LeaderEffect = BecomeLeader | ResignLeadership | FollowLeader
 Effect = (
-    PersistElection
-    | AppendLeaderChange
-    | AppendFetched
-    | TruncateLog
+    DiskWrite
+    | LeaderEffect
     | FlushLog
     | SendRequest
     | SendResponse
     | AnswerFetch
     | AdvanceHighWatermark
-    | BecomeLeader
-    | ResignLeadership
-    | FollowLeader
 )

@@ -49,7 +49,7 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicConfigChanges,
     TopicResult,
 )
-from quorumlog.metadata_quorum.driver.active_controller import NotController
+from quorumlog.metadata_quorum.driver.seams import NotController
 from quorumlog.metadata_quorum.io.rpc import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId

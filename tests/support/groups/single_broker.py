@@ -202,7 +202,7 @@ class TestController:
     def decide(self, request: ControllerRequest) -> object:
         """Do as the real controller does, and publish what it writes."""
         controller = Controller(
-            self.image, ControllerSettings(), draw=random.Random(7).randbytes, now_ms=0
+            self.image, ControllerSettings(), random_bytes=random.Random(7).randbytes, now_ms=0
         )
         decision = controller.decide(request, now_ms=0, base_offset=self.image.end_offset)
         for offset, record in enumerate(decision.records, start=self.image.end_offset):

@@ -18,18 +18,18 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     NewTopic,
 )
-from quorumlog.metadata_quorum.driver.active_controller import NotController
 from quorumlog.metadata_quorum.driver.remembered_answers import (
     ANSWERS_MAX,
     RECORDS_MAX,
     Remembered,
     RememberedAnswers,
 )
+from quorumlog.metadata_quorum.driver.seams import NotController
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
-from tests.support.metadata_quorum.drivers import Network, run, until
+from tests.support.metadata_quorum.drivers import Network, ask, run, until
 
 DOES_NOT_FIT = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=-5)
 HAS_NO_BYTES = ProducerIds(
@@ -121,13 +121,13 @@ def test_a_flush_vouches_for_nothing_that_was_appended_while_it_ran() -> None:
             await register(network)
             (voter,) = network.voters.values()
             durable: list[bool] = []
-            advance = voter.driver._parts.committed.advance
+            advance = voter.committed.advance
 
             def check(high_watermark: int) -> None:
                 durable.append(high_watermark <= voter.log.flushed_offset)
                 advance(high_watermark)  # type: ignore[arg-type]
 
-            voter.driver._parts.committed.advance = check  # type: ignore[method-assign]
+            voter.committed.advance = check  # type: ignore[method-assign]
             voter.threads.hold()
             first = asyncio.create_task(network.ask(create("a")))
             await until(lambda: voter.threads.held == 1)
@@ -177,7 +177,7 @@ def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer
             voter.threads.hold()
             asks = []
             for n in range(3):
-                asks.append(asyncio.create_task(voter.driver.ask(create("a"), "client-1")))
+                asks.append(asyncio.create_task(ask(voter.driver, create("a"), "client-1")))
                 await asyncio.sleep(2)
                 assert not asks[n].done()
             end_offset = voter.log.end_offset
@@ -185,10 +185,10 @@ def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer
             answers = await asyncio.gather(*asks)
             assert [codes(answer) for answer in answers] == [[ErrorCode.NONE]] * 3
             assert answers[0] == answers[1] == answers[2]
-            late = await voter.driver.ask(create("a"), "client-1")  # it was answered already
+            late = await ask(voter.driver, create("a"), "client-1")  # it was answered already
             assert late == answers[0]
             assert voter.log.end_offset == end_offset
-            assert codes(await voter.driver.ask(create("a"), "client-2")) == [
+            assert codes(await ask(voter.driver, create("a"), "client-2")) == [
                 ErrorCode.TOPIC_ALREADY_EXISTS
             ]
 
@@ -199,10 +199,10 @@ def test_a_request_that_was_refused_is_decided_again() -> None:
     async def scenario() -> None:
         async with Network(1) as network:
             (voter,) = network.voters.values()
-            first = codes(await voter.driver.ask(create("a"), "client-1"))
+            first = codes(await ask(voter.driver, create("a"), "client-1"))
             assert first != [ErrorCode.NONE]  # no broker is there yet
             await register(network)
-            assert codes(await voter.driver.ask(create("a"), "client-1")) == [ErrorCode.NONE]
+            assert codes(await ask(voter.driver, create("a"), "client-1")) == [ErrorCode.NONE]
 
     run(scenario())
 
@@ -266,7 +266,7 @@ def test_a_decision_that_does_not_fit_is_answered_and_never_written(
         async with Network(voters) as network:
             epoch = await register(network)
             ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
-            claims = sum(voter.claims for voter in network.voters.values())
+            claims = sum(voter.listener.count for voter in network.voters.values())
             with monkeypatch.context() as patched:
                 patched.setattr(
                     facade,
@@ -279,14 +279,14 @@ def test_a_decision_that_does_not_fit_is_answered_and_never_written(
                 for _ in range(4):  # a client may ask each next controller the same
                     reply = await network.ask(ids)
                     assert reply.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-            assert not any(voter.running.done() for voter in network.voters.values())
+            assert not any(voter.failure.done() for voter in network.voters.values())
             good = await network.ask(ids)
             assert (good.error_code, good.block.first) == (ErrorCode.NONE, 0)
             assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]
             for voter in network.voters.values():
                 assert wrong not in voter.records()
                 assert NoOp() not in voter.records()
-            assert sum(voter.claims for voter in network.voters.values()) > claims
+            assert sum(voter.listener.count for voter in network.voters.values()) > claims
 
     run(scenario())
 
