@@ -94,21 +94,7 @@ class MetadataQuorum:
             settings=settings.quorum,
             random_fraction=random.SystemRandom().random,
         )
-        self._driver: Final = Driver(
-            quorum=self._quorum,
-            log=self._log,
-            elections=elections,
-            committed=self._committed,
-            settings=settings.controller,
-            seams=Seams(
-                clock=EventLoopClock(),
-                executor=self._threads,
-                transport=self._peers,
-                leader_listener=self,
-                random_bytes=secrets.token_bytes,
-                failed=self._failed,
-            ),
-        )
+        self._driver: Final = self._driver_of(elections)
         server = RpcServer(
             cluster_id=settings.cluster_id,
             shared_secret=settings.shared_secret,
@@ -138,6 +124,23 @@ class MetadataQuorum:
         )
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
         self._port = 0
+
+    def _driver_of(self, elections: ElectionStore) -> Driver:
+        return Driver(
+            quorum=self._quorum,
+            log=self._log,
+            elections=elections,
+            committed=self._committed,
+            settings=self.settings.controller,
+            seams=Seams(
+                clock=EventLoopClock(),
+                executor=self._threads,
+                transport=self._peers,
+                leader_listener=self,
+                random_bytes=secrets.token_bytes,
+                failed=self._failed,
+            ),
+        )
 
     def _say_if_absurd(self, leader_epoch: int) -> None:
         last_epoch = max((epoch for epoch, _ in self._log.epoch_starts()), default=0)
