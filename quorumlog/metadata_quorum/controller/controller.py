@@ -246,7 +246,7 @@ class Controller:
         after = next_state(
             broker,
             request,
-            has_leaderships=request.want_shut_down and self._leads(request.broker_id),
+            has_leaderships=request.want_shut_down and self._leads_any_partition(request.broker_id),
             others_have_replayed_shutdown=self._is_shutdown_replayed(request.broker_id),
         )
         records: tuple[MetadataRecord, ...] = ()
@@ -285,7 +285,7 @@ class Controller:
             case _:
                 assert_never(after)
 
-    def _leads(self, broker_id: BrokerId) -> bool:
+    def _leads_any_partition(self, broker_id: BrokerId) -> bool:
         return any(
             partition.leader_id == broker_id
             for name in self.cluster.topic_names()

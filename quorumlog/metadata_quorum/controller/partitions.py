@@ -60,7 +60,7 @@ class PartitionDecisions:
         """
         active = active_brokers(self._cluster) - {broker_id}
         changes = []
-        for located in self._all():
+        for located in self._every_partition():
             partition = located.partition
             isr = tuple(member for member in partition.isr if member != broker_id)
             is_alone = not {*isr, *partition.elr} - {broker_id}
@@ -74,7 +74,9 @@ class PartitionDecisions:
     def decide_elections(self, newly_active: Set[BrokerId]) -> list[PartitionChange]:
         """Elect where nobody leads, as if the brokers in `newly_active` were active too."""
         active = active_brokers(self._cluster) | newly_active
-        leaderless = (one for one in self._all() if one.partition.leader_id == NO_LEADER)
+        leaderless = (
+            one for one in self._every_partition() if one.partition.leader_id == NO_LEADER
+        )
         changes = (self._change(one, one.partition.isr, active) for one in leaderless)
         return [change for change in changes if change is not None]
 
@@ -132,7 +134,7 @@ class PartitionDecisions:
         """Name the partitions of which nobody else is known to hold all that is committed."""
         return [
             f"{self._cluster.topic_name(one.topic_id)}-{one.index}"
-            for one in self._all()
+            for one in self._every_partition()
             if {*one.partition.isr, *one.partition.elr} == {broker_id}
         ]
 
@@ -175,7 +177,7 @@ class PartitionDecisions:
             partition=partition,
         )
 
-    def _all(self) -> Iterator[Located]:
+    def _every_partition(self) -> Iterator[Located]:
         for name in self._cluster.topic_names():
             topic_id = self._cluster.topic_id(name)
             if topic_id is None:

@@ -82,10 +82,9 @@ class MetadataQuorum:
         self._threads: Final = DiskThreads(self._failed)
         self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
+        cluster_id, secret = settings.cluster_id, settings.shared_secret
         self._rpc: Final = RpcClient(
-            cluster_id=settings.cluster_id,
-            node_id=settings.node_id,
-            shared_secret=settings.shared_secret,
+            cluster_id=cluster_id, node_id=settings.node_id, shared_secret=secret
         )
         self._peers: Final = Peers(self._rpc, settings.voters.__getitem__, self._failed)
         self._quorum: Final = Quorum(
@@ -95,17 +94,13 @@ class MetadataQuorum:
             random_fraction=random.SystemRandom().random,
         )
         self._driver: Final = self._driver_of(elections)
-        server = RpcServer(
-            cluster_id=settings.cluster_id,
-            shared_secret=settings.shared_secret,
-            handle=self._handle,
-        )
+        server = RpcServer(cluster_id=cluster_id, shared_secret=secret, handle=self._handle)
         server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
             check=server.check_secret, disconnected=self._broker_disconnected
         )
         self._presence_server.add_routes(self.app)
-        self._presence: Final = PresenceClient(
+        self._presence_client: Final = PresenceClient(
             self._rpc.session,
             query={"node_id": str(settings.node_id)},
             addresses=settings.voters.__getitem__,
@@ -194,7 +189,7 @@ class MetadataQuorum:
         self._driver.stop()
         await self._probes.stop()
         await self._peers.close()
-        await self._presence.close()
+        await self._presence_client.close()
         await self._presence_server.close()
         await self._runner.cleanup()
         await self._rpc.close()
@@ -262,7 +257,9 @@ class MetadataQuorum:
         _logger.info("node %d: the leader is %d", self.settings.node_id, leader_id)
         self._leader.set(leader_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
-            self._presence.follow(NOBODY if leader_id == self.settings.node_id else leader_id)
+            self._presence_client.follow(
+                NOBODY if leader_id == self.settings.node_id else leader_id
+            )
 
     def controller_claimed(self) -> None:
         """Look once after every registered broker: one may have died with the last controller."""
