@@ -21,7 +21,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataQuorumSettings:
-    """Who this node is, who votes, where its log lies, and how long to wait.
+    """The node, the voters, the place of the log, and how long to wait.
 
     `voters`: node id -> `host:port` of the control listener. A node that is not in it observes.
     `log_dir`: the metadata log is its sub-directory `__cluster_metadata-0`.

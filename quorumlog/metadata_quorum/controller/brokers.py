@@ -180,7 +180,7 @@ def registration_refusal(
 
 
 def active_brokers(cluster: ClusterReplay) -> frozenset[BrokerId]:
-    """Return who may lead and be in an ISR."""
+    """Return the brokers that may lead and be in an ISR."""
     return frozenset(
         broker.broker_id
         for broker in cluster.brokers.values()

@@ -85,12 +85,12 @@ class Controller:
         self.cluster.apply(offset, record)
 
     def touch_all(self, now_ms: int) -> None:
-        """Count every broker as just heard: we took over."""
+        """Start every session anew: this controller has just taken over."""
         for broker_id in self.cluster.brokers:
             self.sessions.touch(broker_id, now_ms)
 
     def renew_all(self, now_ms: int) -> None:
-        """Renew every session: we were ourselves not running. A silent broker: only so often."""
+        """Renew every session, because this process was not running; within a limit."""
         for broker_id in self.cluster.brokers:
             self.sessions.renew(broker_id, now_ms)
 
@@ -142,7 +142,7 @@ class Controller:
                 assert_never(request)
 
     def decide_activation(self) -> Decision[None]:
-        """Elect where nobody leads: the last controller's decision may be half written."""
+        """Elect leaders for partitions without one: the last decision may be half written."""
         elections = self._partitions.decide_elections(frozenset())
         return Decision(response=None, records=tuple(elections))
 
@@ -157,7 +157,7 @@ class Controller:
         return self._decide_fencing(overdue[1])
 
     def next_expiry_ms(self) -> int | None:
-        """Return when `decide_expiry` may next have something to do; None: nobody is unfenced."""
+        """Return when `decide_expiry` may next have something to do; None: all are fenced."""
         expiry = self._next_expiry()
         return None if expiry is None else expiry[0]
 
@@ -268,7 +268,7 @@ class Controller:
                 change = BrokerRegistrationChange(
                     broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False
                 )
-                # After the change: nobody is led by a fenced broker, not even for one record.
+                # After the change: a fenced broker leads nothing, not even for one record.
                 elections = self._partitions.decide_elections(frozenset({broker.broker_id}))
                 return (change, *elections)
             case BrokerState.CONTROLLED_SHUTDOWN:

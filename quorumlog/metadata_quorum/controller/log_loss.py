@@ -4,7 +4,7 @@ A process that was killed lacks nothing: the system still writes what it had wri
 that started anew has lost what was not flushed, a new log directory has lost everything.
 Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory ids).
 
-# DEVIATION: Kafka takes whoever did not close its logs for one that may lack records.
+# DEVIATION: In Kafka, any broker that did not close its logs may lack records.
 # docs/decisions/0006-eligible-leader-replicas-keep-who-was-killed.md
 # docs/decisions/0018-a-registration-shows-what-may-have-been-lost.md
 """
@@ -42,7 +42,10 @@ def loss_since(broker: BrokerImage | None, request: BrokerRegistration) -> LogLo
 
 
 def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> str | None:
-    """Say what an operator must know of a loss; `held_alone`: whom nobody else may lead."""
+    """Say what an operator must know of a loss.
+
+    `held_alone`: the partitions that no other broker may lead.
+    """
     if loss is LogLoss.NOTHING:
         return None
     remark = f"broker {broker.broker_id} may lack acknowledged records: {loss.value}. "

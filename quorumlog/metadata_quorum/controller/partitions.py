@@ -56,7 +56,7 @@ class PartitionDecisions:
         """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
 
         With a loss, out of every ELR too. One that may lack what was not flushed stays in those
-        that would be empty without it: nobody is known to have more.
+        that would be empty without it: no broker is known to have more.
         """
         active = active_brokers(self._cluster) - {broker_id}
         changes = []
@@ -72,7 +72,7 @@ class PartitionDecisions:
         return [change for change in changes if change is not None]
 
     def decide_elections(self, newly_active: Set[BrokerId]) -> list[PartitionChange]:
-        """Elect where nobody leads, as if the brokers in `newly_active` were active too."""
+        """Elect for partitions without a leader, as if `newly_active` were active, too."""
         active = active_brokers(self._cluster) | newly_active
         leaderless = (
             one for one in self._every_partition() if one.partition.leader_id == NO_LEADER
@@ -131,7 +131,7 @@ class PartitionDecisions:
         return change, elected
 
     def held_alone_by(self, broker_id: BrokerId) -> list[str]:
-        """Name the partitions of which nobody else is known to hold all that is committed."""
+        """Name the partitions of which no other broker is known to hold all committed records."""
         return [
             f"{self._cluster.topic_name(one.topic_id)}-{one.index}"
             for one in self._every_partition()
@@ -217,7 +217,7 @@ class PartitionDecisions:
         return next((error_code for fails, error_code in checks if fails), ErrorCode.NONE)
 
     def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
-        """Refuse who restarted since it was in sync: it may have lost records (KAFKA-14617)."""
+        """Refuse a broker that has restarted since it was in sync (KAFKA-14617)."""
         broker = self._cluster.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
@@ -266,7 +266,7 @@ class PartitionDecisions:
             leader = next((r for r in partition.replicas if r in pool and r in active), NO_LEADER)
             if not isr and leader != NO_LEADER:
                 isr = (leader,)
-        # Nothing is committed while the ISR is too small: who leaves it lacks nothing (KIP-966).
+        # Nothing is committed while the ISR is too small: a leaver lacks nothing (KIP-966).
         commits = leader != NO_LEADER and len(isr) >= self._min_isr(located, leader)
         elr = () if commits else tuple(r for r in partition.replicas if r in held - {*isr})
         if (leader, isr, elr) == (partition.leader_id, partition.isr, partition.elr):

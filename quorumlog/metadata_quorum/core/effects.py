@@ -89,7 +89,7 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceHighWatermark:
-    """All below `high_watermark` is committed: hand it out, and answer those who wait for it."""
+    """All below `high_watermark` is committed: publish it, and answer what waits for it."""
 
     high_watermark: Offset
 

@@ -32,7 +32,7 @@ class Followership:
     def __init__(self, state: QuorumState) -> None:
         self._state: Final = state
         self._fruitless_fetches = 0  # of an observer, since the last successful one
-        self._probes = 0  # how many voters were asked in turn who the leader is
+        self._probes = 0  # how many voters were asked in turn for the leader
 
     # --- requests of a leader ---
 

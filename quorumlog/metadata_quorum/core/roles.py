@@ -23,7 +23,7 @@ class Ballot:
 
 @dataclass(slots=True, kw_only=True)
 class Unattached:
-    """In an epoch whose leader it does not follow; it asks the voters in turn who leads.
+    """In an epoch whose leader it does not follow; it asks the voters in turn for the leader.
 
     An observer has no election deadline.
     """

@@ -1,7 +1,8 @@
 """The metadata quorum of one node, voter or observer: its log, its image, its control listener.
 
-Start order: the disk, the listener, the driver; the other way round to stop. Whatever goes wrong
-inside for good (a disk error, a bug of ours) is the result of `fatal`: the process must end.
+It starts the disk, the listener and the driver, in this order, and stops them in the reverse one.
+An error that it cannot live with (of the disk, or a bug of ours) is the result of `fatal`: the
+process must end.
 """
 
 import asyncio
@@ -183,7 +184,7 @@ class MetadataQuorum:
         self._driver.start(self._election)
 
     async def stop(self, *, resign: bool = True) -> None:
-        """Stop. With `resign`, hand the leadership over first; without, tell nobody."""
+        """Stop. With `resign`, hand the leadership over first; without, end at once."""
         if resign and self._port and not self.fatal.done():
             await self._resign()
         self._driver.stop()
@@ -207,7 +208,7 @@ class MetadataQuorum:
             _logger.info("no voter has confirmed that node %d resigns", self.settings.node_id)
 
     async def wait_for_leader(self) -> None:
-        """Return once this node knows who leads the quorum."""
+        """Return once this node knows the leader of the quorum."""
         while self._leader.leader_id == NOBODY:
             await self._leader.wait(LEADER_WAIT_S)
 
@@ -262,7 +263,7 @@ class MetadataQuorum:
             )
 
     def controller_claimed(self) -> None:
-        """Look once after every registered broker: one may have died with the last controller."""
+        """Probe every registered broker once: one may have died with the last controller."""
         _logger.info("node %d is the active controller", self.settings.node_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
             for broker_id in sorted(self.image.brokers):
@@ -317,7 +318,7 @@ class MetadataQuorum:
         )
         return response
 
-    # --- who is there ---
+    # --- processes that died ---
 
     async def _leader_died(self, leader_id: BrokerId) -> None:
         self._driver.feed(PeerProcessDied(node_id=leader_id))

@@ -18,6 +18,8 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     NewTopic,
 )
+from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.remembered_answers import (
     ANSWERS_MAX,
     RECORDS_MAX,
@@ -29,7 +31,7 @@ from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Produc
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
-from tests.support.metadata_quorum.drivers import Network, ask, run, until
+from tests.support.metadata_quorum.drivers import Network, Voter, ask, run, until
 
 DOES_NOT_FIT = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=-5)
 HAS_NO_BYTES = ProducerIds(
@@ -138,6 +140,58 @@ def test_a_flush_vouches_for_nothing_that_was_appended_while_it_ran() -> None:
             await asyncio.gather(first, second)
             assert durable
             assert all(durable)
+
+    run(scenario())
+
+
+def test_the_controller_takes_over_only_when_the_start_of_its_epoch_is_committed() -> None:
+    async def scenario() -> None:
+        network = Network(1)
+        voter = Voter(1, Quorum, network)
+        network.voters = {1: voter}
+        voter.threads.hold()
+        await until(lambda: voter.driver.leader_id == 1)
+        early = asyncio.create_task(ask(voter.driver, registration(1)))
+        await asyncio.sleep(1)
+        assert not voter.driver.is_active_controller
+        assert not early.done()
+        voter.threads.release()
+        reply = await early
+        assert voter.driver.is_active_controller
+        assert (reply.error_code, voter.listener.count) == (ErrorCode.NONE, 1)
+        await voter.stop()
+
+    run(scenario())
+
+
+def test_a_resignation_is_answered_when_the_other_voters_know_it() -> None:
+    async def scenario() -> None:
+        async with Network(3) as network:
+            leader = await network.leader()
+            known = asyncio.get_running_loop().create_future()
+            leader.driver.resign(known)
+            assert not known.done()
+            assert await asyncio.wait_for(known, 1) is None
+            assert not leader.quorum.resignation_pending
+            assert not leader.driver.is_active_controller
+
+    run(scenario())
+
+
+def test_the_core_hears_of_an_append_before_anything_else() -> None:
+    async def scenario() -> None:
+        async with Network(3) as network:
+            await register(network)
+            leader = await network.leader()
+            leader.driver._is_writing = True  # both wait in the inbox
+            created = asyncio.create_task(ask(leader.driver, create("a")))
+            await asyncio.sleep(0)
+            leader.driver.feed(events.ResignRequested())
+            leader.driver._written(None)
+            with pytest.raises(NotController):
+                await created
+            assert not leader.failure.done()
+            await network.leader()
 
     run(scenario())
 
