@@ -65,7 +65,7 @@ def _reader(annotation: Any) -> Reader:
     if is_dataclass(annotation):
         return _dataclass_reader(typing.cast("type", annotation))
     if annotation is object:
-        return lambda plain: plain  # read by somebody else, who knows what it is
+        return lambda plain: plain  # its reader knows what it is
     if annotation in _SCALARS:
         return _scalar_reader(annotation)
     raise TypeError(f"no plain form for {annotation!r}")

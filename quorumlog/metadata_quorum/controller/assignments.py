@@ -19,11 +19,11 @@ Replicas = tuple[BrokerId, ...]  # of one partition, the preferred leader first
 
 
 class Assignments:
-    """Assigns new partitions; mutates nothing. `draw(n)` gives n random bytes."""
+    """Assigns new partitions; mutates nothing. `random_bytes(n)` gives n random bytes."""
 
-    def __init__(self, cluster: ClusterReplay, draw: Callable[[int], bytes]) -> None:
+    def __init__(self, cluster: ClusterReplay, random_bytes: Callable[[int], bytes]) -> None:
         self._cluster: Final = cluster
-        self._draw: Final = draw
+        self._random_bytes: Final = random_bytes
 
     def place(
         self, partitions: int, replication_factor: int, *, first_partition: int = 0
@@ -51,7 +51,7 @@ class Assignments:
             partitions=partitions,
             replication_factor=replication_factor,
             first_partition=first_partition,
-            start=int.from_bytes(self._draw(4), "big"),
+            start=int.from_bytes(self._random_bytes(4), "big"),
         )
 
     def check(

@@ -23,7 +23,7 @@ from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
-EXCUSES_MAX: Final = 2
+RENEWALS_MAX: Final = 2
 """How often a silent broker's session is renewed because the controller was not running itself."""
 
 
@@ -52,11 +52,11 @@ TRANSITIONS: Final[Mapping[BrokerState, frozenset[BrokerState]]] = MappingProxyT
 class Session:
     """What is known of a broker beside the log: when it was heard, how far it has replayed."""
 
-    heard_ms: int
+    last_contact_ms: int
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided
-    excuses: int = 0  # how often it was renewed since the broker was heard
-    is_buried: bool = False  # its process is known to be gone: nothing it said counts any more
+    renewals: int = 0  # how often it was renewed since the broker was heard
+    is_expired: bool = False  # its process is known to be gone: nothing it said counts any more
 
 
 class Sessions:
@@ -70,44 +70,47 @@ class Sessions:
         """Return the session of a broker, or None."""
         return self._sessions.get(broker_id)
 
-    def hear(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = -1) -> None:
+    def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = -1) -> None:
         """Note that the broker is alive; an offset of -1 says nothing."""
-        session = self._sessions.setdefault(broker_id, Session(heard_ms=now_ms))
-        if session.is_buried:
+        session = self._sessions.setdefault(broker_id, Session(last_contact_ms=now_ms))
+        if session.is_expired:
             return
-        session.heard_ms, session.excuses = max(session.heard_ms, now_ms), 0
+        session.last_contact_ms, session.renewals = max(session.last_contact_ms, now_ms), 0
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
-    def excuse(self, broker_id: BrokerId, now_ms: int) -> None:
-        """Renew a session although nothing was heard, EXCUSES_MAX times in a row at most."""
+    def renew(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Renew a session although nothing was heard, RENEWALS_MAX times in a row at most."""
         session = self._sessions.get(broker_id)
-        if session is not None and not session.is_buried and session.excuses < EXCUSES_MAX:
-            session.heard_ms, session.excuses = max(session.heard_ms, now_ms), session.excuses + 1
+        if session is not None and not session.is_expired and session.renewals < RENEWALS_MAX:
+            session.last_contact_ms, session.renewals = (
+                max(session.last_contact_ms, now_ms),
+                session.renewals + 1,
+            )
 
     def begin(self, broker_id: BrokerId, now_ms: int) -> None:
         """Start over: another process has registered."""
-        self._sessions[broker_id] = Session(heard_ms=now_ms)
+        self._sessions[broker_id] = Session(last_contact_ms=now_ms)
 
-    def bury(self, broker_id: BrokerId, now_ms: int) -> None:
+    def expire(self, broker_id: BrokerId, now_ms: int) -> None:
         """End the session for good: the process is known to be gone. `begin` starts another."""
         self._sessions[broker_id] = Session(
-            heard_ms=now_ms - self.session_timeout_ms, is_buried=True
+            last_contact_ms=now_ms - self.session_timeout_ms, is_expired=True
         )
 
-    def is_buried(self, broker_id: BrokerId) -> bool:
+    def is_expired(self, broker_id: BrokerId) -> bool:
         """Tell whether the process of the broker's registration is known to be gone."""
         session = self._sessions.get(broker_id)
-        return session is not None and session.is_buried
+        return session is not None and session.is_expired
 
     def is_live(self, broker_id: BrokerId, now_ms: int) -> bool:
         """Tell whether the broker was heard within the session timeout."""
         session = self._sessions.get(broker_id)
-        return session is not None and now_ms - session.heard_ms < self.session_timeout_ms
+        return session is not None and now_ms - session.last_contact_ms < self.session_timeout_ms
 
     def expires_ms(self, broker_id: BrokerId) -> int:
         """Return when the session ends if the broker stays silent; 0 for one never heard."""
         session = self._sessions.get(broker_id)
-        return 0 if session is None else session.heard_ms + self.session_timeout_ms
+        return 0 if session is None else session.last_contact_ms + self.session_timeout_ms
 
     def least_offset(self, broker_ids: frozenset[BrokerId]) -> int:
         """Return how far the slowest of these brokers has replayed."""
@@ -177,7 +180,7 @@ def registration_refusal(
 
 
 def active_brokers(cluster: ClusterReplay) -> frozenset[BrokerId]:
-    """Return who may lead and be in an ISR."""
+    """Return the brokers that may lead and be in an ISR."""
     return frozenset(
         broker.broker_id
         for broker in cluster.brokers.values()

@@ -72,7 +72,7 @@ def _no_remote_storage(value: str) -> str | None:
 
 
 def _anything(value: str) -> str | None:
-    del value  # a list of replicas to throttle, checked by whoever throttles
+    del value  # a list of replicas to throttle, which the throttling checks
     return None
 
 

@@ -21,7 +21,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
 )
 from quorumlog.metadata_quorum.controller.config_changes import decide_topic_configs
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
-from quorumlog.metadata_quorum.controller.losses import loss_since, remark_on
+from quorumlog.metadata_quorum.controller.log_loss import loss_since, remark_on
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
 from quorumlog.metadata_quorum.controller.requests import (
@@ -36,7 +36,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     FindTopics,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -51,6 +50,7 @@ from quorumlog.metadata_quorum.image.records import (
     RegisterBroker,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
@@ -68,37 +68,37 @@ class Controller:
         image: ClusterImage,
         settings: ControllerSettings,
         *,
-        draw: Callable[[int], bytes],
+        random_bytes: Callable[[int], bytes],
         now_ms: int,
     ) -> None:
         """Take over at `image`: all that is committed, and nothing else is in the log."""
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
         self._partitions: Final = PartitionDecisions(self.cluster)
-        assignments = Assignments(self.cluster, draw)
-        self._topics: Final = TopicDecisions(self.cluster, settings, assignments, draw)
+        assignments = Assignments(self.cluster, random_bytes)
+        self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
         self._growth: Final = GrowthDecisions(self.cluster, assignments)
-        self.hear_all(now_ms)
+        self.touch_all(now_ms)
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Take in a record that was appended at `offset`."""
         self.cluster.apply(offset, record)
 
-    def hear_all(self, now_ms: int) -> None:
-        """Count every broker as just heard: we took over."""
+    def touch_all(self, now_ms: int) -> None:
+        """Start every session anew: this controller has just taken over."""
         for broker_id in self.cluster.brokers:
-            self.sessions.hear(broker_id, now_ms)
+            self.sessions.touch(broker_id, now_ms)
 
-    def excuse_all(self, now_ms: int) -> None:
-        """Renew every session: we were ourselves not running. A silent broker: only so often."""
+    def renew_all(self, now_ms: int) -> None:
+        """Renew every session, because this process was not running; within a limit."""
         for broker_id in self.cluster.brokers:
-            self.sessions.excuse(broker_id, now_ms)
+            self.sessions.renew(broker_id, now_ms)
 
-    def hear(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
+    def touch(self, heartbeat: BrokerHeartbeat, now_ms: int) -> None:
         """Note a heartbeat as it arrives, however long its turn takes to come (KAFKA-15019)."""
         error_code = broker_epoch_error(self.cluster, heartbeat.broker_id, heartbeat.broker_epoch)
         if error_code is ErrorCode.NONE:
-            self.sessions.hear(heartbeat.broker_id, now_ms, heartbeat.metadata_offset)
+            self.sessions.touch(heartbeat.broker_id, now_ms, heartbeat.metadata_offset)
 
     def decide(
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
@@ -142,7 +142,7 @@ class Controller:
                 assert_never(request)
 
     def decide_activation(self) -> Decision[None]:
-        """Elect where nobody leads: the last controller's decision may be half written."""
+        """Elect leaders for partitions without one: the last decision may be half written."""
         elections = self._partitions.decide_elections(frozenset())
         return Decision(response=None, records=tuple(elections))
 
@@ -157,7 +157,7 @@ class Controller:
         return self._decide_fencing(overdue[1])
 
     def next_expiry_ms(self) -> int | None:
-        """Return when `decide_expiry` may next have something to do; None: nobody is unfenced."""
+        """Return when `decide_expiry` may next have something to do; None: all are fenced."""
         expiry = self._next_expiry()
         return None if expiry is None else expiry[0]
 
@@ -172,7 +172,7 @@ class Controller:
         broker = self.cluster.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             return Decision(response=None)
-        self.sessions.bury(broker_id, now_ms)  # so that another process may register
+        self.sessions.expire(broker_id, now_ms)  # so that another process may register
         return Decision(response=None) if broker.fenced else self._decide_fencing(broker_id)
 
     def check_invariants(self) -> list[str]:
@@ -236,17 +236,17 @@ class Controller:
         self, request: BrokerHeartbeat, now_ms: int, base_offset: Offset
     ) -> Decision[HeartbeatReply]:
         error_code = broker_epoch_error(self.cluster, request.broker_id, request.broker_epoch)
-        if error_code is ErrorCode.NONE and self.sessions.is_buried(request.broker_id):
+        if error_code is ErrorCode.NONE and self.sessions.is_expired(request.broker_id):
             error_code = ErrorCode.STALE_BROKER_EPOCH
         if error_code is not ErrorCode.NONE:
             return Decision(response=HeartbeatReply(error_code=error_code))
-        self.hear(request, now_ms)
+        self.touch(request, now_ms)
         broker = self.cluster.brokers[request.broker_id]
         before = state_of(broker)
         after = next_state(
             broker,
             request,
-            has_leaderships=request.want_shut_down and self._leads(request.broker_id),
+            has_leaderships=request.want_shut_down and self._leads_any_partition(request.broker_id),
             others_have_replayed_shutdown=self._is_shutdown_replayed(request.broker_id),
         )
         records: tuple[MetadataRecord, ...] = ()
@@ -268,7 +268,7 @@ class Controller:
                 change = BrokerRegistrationChange(
                     broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False
                 )
-                # After the change: nobody is led by a fenced broker, not even for one record.
+                # After the change: a fenced broker leads nothing, not even for one record.
                 elections = self._partitions.decide_elections(frozenset({broker.broker_id}))
                 return (change, *elections)
             case BrokerState.CONTROLLED_SHUTDOWN:
@@ -285,7 +285,7 @@ class Controller:
             case _:
                 assert_never(after)
 
-    def _leads(self, broker_id: BrokerId) -> bool:
+    def _leads_any_partition(self, broker_id: BrokerId) -> bool:
         return any(
             partition.leader_id == broker_id
             for name in self.cluster.topic_names()

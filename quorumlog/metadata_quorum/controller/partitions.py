@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
-from quorumlog.metadata_quorum.controller.losses import Loss
+from quorumlog.metadata_quorum.controller.log_loss import LogLoss
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     Decision,
@@ -51,20 +51,20 @@ class PartitionDecisions:
         self._cluster: Final = cluster
 
     def decide_departure(
-        self, broker_id: BrokerId, loss: Loss = Loss.NOTHING
+        self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING
     ) -> list[PartitionChange]:
         """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
 
         With a loss, out of every ELR too. One that may lack what was not flushed stays in those
-        that would be empty without it: nobody is known to have more.
+        that would be empty without it: no broker is known to have more.
         """
         active = active_brokers(self._cluster) - {broker_id}
         changes = []
-        for located in self._all():
+        for located in self._every_partition():
             partition = located.partition
             isr = tuple(member for member in partition.isr if member != broker_id)
             is_alone = not {*isr, *partition.elr} - {broker_id}
-            is_barred = loss is Loss.EVERYTHING or (loss is Loss.UNFLUSHED and not is_alone)
+            is_barred = loss is LogLoss.EVERYTHING or (loss is LogLoss.UNFLUSHED and not is_alone)
             if is_barred and broker_id in {*partition.isr, *partition.elr}:
                 changes.append(self._change(located, isr, active, barred=frozenset({broker_id})))
             elif broker_id in partition.isr:
@@ -72,9 +72,11 @@ class PartitionDecisions:
         return [change for change in changes if change is not None]
 
     def decide_elections(self, newly_active: Set[BrokerId]) -> list[PartitionChange]:
-        """Elect where nobody leads, as if the brokers in `newly_active` were active too."""
+        """Elect for partitions without a leader, as if `newly_active` were active, too."""
         active = active_brokers(self._cluster) | newly_active
-        leaderless = (one for one in self._all() if one.partition.leader_id == NO_LEADER)
+        leaderless = (
+            one for one in self._every_partition() if one.partition.leader_id == NO_LEADER
+        )
         changes = (self._change(one, one.partition.isr, active) for one in leaderless)
         return [change for change in changes if change is not None]
 
@@ -129,10 +131,10 @@ class PartitionDecisions:
         return change, elected
 
     def held_alone_by(self, broker_id: BrokerId) -> list[str]:
-        """Name the partitions of which nobody else is known to hold all that is committed."""
+        """Name the partitions of which no other broker is known to hold all committed records."""
         return [
             f"{self._cluster.topic_name(one.topic_id)}-{one.index}"
-            for one in self._all()
+            for one in self._every_partition()
             if {*one.partition.isr, *one.partition.elr} == {broker_id}
         ]
 
@@ -175,7 +177,7 @@ class PartitionDecisions:
             partition=partition,
         )
 
-    def _all(self) -> Iterator[Located]:
+    def _every_partition(self) -> Iterator[Located]:
         for name in self._cluster.topic_names():
             topic_id = self._cluster.topic_id(name)
             if topic_id is None:
@@ -215,7 +217,7 @@ class PartitionDecisions:
         return next((error_code for fails, error_code in checks if fails), ErrorCode.NONE)
 
     def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
-        """Refuse who restarted since it was in sync: it may have lost records (KAFKA-14617)."""
+        """Refuse a broker that has restarted since it was in sync (KAFKA-14617)."""
         broker = self._cluster.brokers.get(broker_id)
         if broker is None or broker.fenced or broker.in_controlled_shutdown:
             return False
@@ -264,7 +266,7 @@ class PartitionDecisions:
             leader = next((r for r in partition.replicas if r in pool and r in active), NO_LEADER)
             if not isr and leader != NO_LEADER:
                 isr = (leader,)
-        # Nothing is committed while the ISR is too small: who leaves it lacks nothing (KIP-966).
+        # Nothing is committed while the ISR is too small: a leaver lacks nothing (KIP-966).
         commits = leader != NO_LEADER and len(isr) >= self._min_isr(located, leader)
         elr = () if commits else tuple(r for r in partition.replicas if r in held - {*isr})
         if (leader, isr, elr) == (partition.leader_id, partition.isr, partition.elr):

@@ -120,7 +120,7 @@ class AllocateProducerIds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsReply:
-    """With NONE, a block that nobody else gets."""
+    """With NONE, a block that no other broker gets."""
 
     error_code: ErrorCode
     block: ProducerIdBlock = field(default_factory=lambda: ProducerIdBlock(first=-1, count=0))
@@ -152,8 +152,8 @@ ControllerRequest = (
 class Decision(Generic[ResponseT_co]):
     """Append and apply `records`; answer `response` once they are committed.
 
-    They may be split over several batches: whoever decides puts them in such an order that a
-    prefix is a legal state from which the rest is decided again. `remark` is for the operator.
+    They may be split over several batches, so their order is such that every prefix is a legal
+    state from which the rest is decided again. `remark` is for the operator.
     """
 
     response: ResponseT_co

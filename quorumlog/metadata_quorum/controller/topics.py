@@ -31,10 +31,10 @@ from quorumlog.metadata_quorum.controller.requests import (
     FindTopics,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import NewTopic, TopicResult
 from quorumlog.metadata_quorum.image.records import MetadataRecord, RemoveTopic, Topic
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 
@@ -44,19 +44,19 @@ _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 class TopicDecisions:
-    """Decides about topics; mutates nothing. `draw(n)` gives n random bytes."""
+    """Decides about topics; mutates nothing. `random_bytes(n)` gives n random bytes."""
 
     def __init__(
         self,
         cluster: ClusterReplay,
         settings: ControllerSettings,
         assignments: Assignments,
-        draw: Callable[[int], bytes],
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         self._cluster: Final = cluster
         self._settings: Final = settings
         self._assignments: Final = assignments
-        self._draw: Final = draw
+        self._random_bytes: Final = random_bytes
 
     def decide_create(self, request: CreateTopics) -> Decision[TopicResults]:
         """Create what can be created; a result per topic, in the order of the request."""
@@ -203,7 +203,7 @@ class TopicDecisions:
     def _new_topic_id(self) -> TopicId:
         """Draw a version 4 UUID: none that KRaft reserves, and no dash first in its base64 text."""
         while True:
-            drawn = bytearray(self._draw(16))
+            drawn = bytearray(self._random_bytes(16))
             drawn[6] = drawn[6] & 0x0F | 0x40
             drawn[8] = drawn[8] & 0x3F | 0x80
             topic_id = TopicId(bytes(drawn))

@@ -23,14 +23,15 @@ and the sending of messages go on in the background.
   failed flush ends the node.
 - `SendRequest`: POST it to `destination`. Feed exactly one of `ResponseReceived` or
   `RequestFailed`, once. A fetch may be held back by the leader for max_wait_ms, so its timeout is
-  longer than others'. `source` is who was asked. Before a fetch response is fed, its batches are
-  checked (CRC, whole, consecutive; a partial one at the end is cut off) and described as
-  `FetchedRecords`; if that fails, feed `RequestFailed`. A decoded request or response of the wrong
-  type for its URL never gets here.
+  longer than others'. `source` is the node that was asked. Before a fetch response is fed, its
+  batches are checked (CRC, whole, consecutive; a partial one at the end is cut off) and described
+  as `FetchedRecords`; if that fails, feed `RequestFailed`. A decoded request or response of the
+  wrong type for its URL never gets here.
 - `SendResponse`, `AnswerFetch`: the answer to one `RequestReceived`: each gets exactly one, at once
   or (a parked fetch) later. For a fetch read [records_from, records_to) of the log now, before the
   next effect, bounded by a maximum of bytes. If the peer has gone, drop the answer.
-- `AdvanceHighWatermark`: replay committed records up to it, and answer who waited for them.
+- `AdvanceHighWatermark`: replay committed records up to it, and answer the requests that wait
+  for their commit.
 - `BecomeLeader`: the controller may claim this epoch when all below and including
   `epoch_start_offset` is committed, that is, when `high_watermark > epoch_start_offset`, and it has
   replayed that far. It then appends with `leader_epoch`, as long as `quorum.leader_epoch` is still

@@ -89,7 +89,7 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceHighWatermark:
-    """All below `high_watermark` is committed: hand it out, and answer those who wait for it."""
+    """All below `high_watermark` is committed: publish it, and answer what waits for it."""
 
     high_watermark: Offset
 
@@ -117,17 +117,14 @@ class FollowLeader:
     leader_id: BrokerId
 
 
+DiskWrite = PersistElection | AppendLeaderChange | AppendFetched | TruncateLog
+LeaderEffect = BecomeLeader | ResignLeadership | FollowLeader
 Effect = (
-    PersistElection
-    | AppendLeaderChange
-    | AppendFetched
-    | TruncateLog
+    DiskWrite
+    | LeaderEffect
     | FlushLog
     | SendRequest
     | SendResponse
     | AnswerFetch
     | AdvanceHighWatermark
-    | BecomeLeader
-    | ResignLeadership
-    | FollowLeader
 )

@@ -68,7 +68,7 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The leader of `leader_epoch` leads no more; who should follow it, the best first."""
+    """The leader of `leader_epoch` leads no more; its preferred successors, the best first."""
 
     leader_id: BrokerId
     leader_epoch: Epoch

@@ -32,7 +32,7 @@ class PartitionImage:
     `elr` (KIP-966): replicas outside a too small ISR that still hold all that is committed.
     """
 
-    leader_id: BrokerId  # NO_LEADER while nobody eligible is alive
+    leader_id: BrokerId  # NO_LEADER while no eligible replica is alive
     leader_epoch: Epoch
     partition_epoch: Epoch
     replicas: tuple[BrokerId, ...]
@@ -84,7 +84,7 @@ class ClusterDelta:
 
 
 class ImagePublisher(Protocol):
-    """Whoever acts on committed metadata."""
+    """Acts on committed metadata."""
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Take over the new image. Called once per committed batch, in order; must not block."""

@@ -4,7 +4,7 @@ Type numbers are KRaft's (KIP-631). A reader skips fields that it does not know;
 does not know is an error, because skipping a change would make two nodes see two clusters.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -177,8 +177,3 @@ def decode_record(value: bytes) -> MetadataRecord:
         return from_plain(kind, values)
     except MalformedValue as error:
         raise MalformedRecord(str(error)) from error
-
-
-def decode_records(values: Iterable[bytes | None]) -> list[MetadataRecord]:
-    """Return the records of one batch, in order. Raises MalformedRecord."""
-    return [decode_record(value or b"") for value in values]

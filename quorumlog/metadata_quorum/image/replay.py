@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, assert_never
 
-from quorumlog.invariants import require
+from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
@@ -206,8 +206,7 @@ class ClusterReplay:
 
     def _open(self, topic_id: TopicId) -> _OpenTopic:
         name = self._topic_names.get(topic_id)
-        require(name is not None, "1: a record names a known topic")
-        topic = self._topics[name or ""]
+        topic = self._topics[some(name, "1: a record names a known topic")]
         if isinstance(topic, TopicImage):
             topic = _OpenTopic(
                 name=topic.name,
@@ -261,23 +260,17 @@ class ClusterReplay:
         self._changed_partitions.setdefault(topic.name, set()).add(record.partition_id)
 
     def _remove_topic(self, topic_id: TopicId) -> None:
-        name = self._topic_names.pop(topic_id, None)
-        require(name is not None, "1: a topic to remove exists")
-        if name is None:
-            return
+        name = some(self._topic_names.pop(topic_id, None), "1: a topic to remove exists")
         del self._topics[name]
         self._changed_partitions.pop(name, None)
         self._changed_configs.discard(name)
         was = self._published.topics.get(name)
-        if was is not None and was.topic_id == topic_id:  # nobody heard of one that came and went
+        if was is not None and was.topic_id == topic_id:  # else it came and went unpublished
             self._deleted_topics[name] = topic_id
 
     def _configure(self, record: records.Config) -> None:
         require(record.resource_type == TOPIC_RESOURCE, "1: only topics are configured")
-        topic_id = self.topic_id(record.resource_name)
-        require(topic_id is not None, "1: a configured topic exists")
-        if topic_id is None:
-            return
+        topic_id = some(self.topic_id(record.resource_name), "1: a configured topic exists")
         topic = self._open(topic_id)
         if record.value is None:
             topic.configs.pop(record.name, None)

@@ -7,25 +7,30 @@ and a late vote is an election more.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, TypeVar
+
+from quorumlog.tasks import OnError, Tasks
 
 THREADS: Final = 2  # a flush of the log, and a write that must not wait for it
 
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 
 class DiskThreads:
-    """Two threads. `close` it."""
+    """An `Executor` of two threads. `on_error` is called for work that raises. `close` it."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: OnError) -> None:
+        self._tasks: Final = Tasks(on_error)
         self._pool: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="quorum-disk")
 
-    async def run(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        """Run `work` in a thread and return its result. Raises what it raises."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, lambda: work(*args, **kwargs))
+    def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Do `work` in a thread, then call `done` with its result in the event loop."""
+        self._tasks.start(self._run(work, done))
 
-    def close(self) -> None:
-        """Take no more work; what is under way goes on to its end."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    async def _run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        done(await asyncio.get_running_loop().run_in_executor(self._pool, work))
+
+    async def close(self) -> None:
+        """Wait until what is under way has ended: only then may files be closed."""
+        await self._tasks.join()
+        self._pool.shutdown(wait=False)

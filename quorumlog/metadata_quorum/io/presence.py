@@ -8,6 +8,7 @@ be paused, or cut off, or already its successor.
 
 import asyncio
 import logging
+import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -15,13 +16,15 @@ from typing import Any, Final
 import aiohttp
 from aiohttp import web
 
+from quorumlog.backoff import Backoff
+from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
 PATH: Final = "/presence"
 PROBE_TIMEOUT_S: Final = 1.0
 PROBES: Final = 3  # a dying process closes its connections one after the other
 PROBE_PAUSE_S: Final = 0.02
-RECONNECT_S: Final = (0.05, 1.0)  # first, last
+RECONNECT: Final = Backoff(50, 1000)
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -56,7 +59,7 @@ async def has_died(address: str) -> bool:
 
 
 class PresenceServer:
-    """The leader's end: who is connected to this node, and who ceases to be."""
+    """The leader's end: it reports each node whose connection closes."""
 
     def __init__(
         self,
@@ -64,7 +67,7 @@ class PresenceServer:
         check: Callable[[web.Request], None],
         disconnected: Callable[[BrokerId], Awaitable[None]],
     ) -> None:
-        """`check` raises the HTTP answer to those who may not connect."""
+        """`check` raises the HTTP answer to a node that may not connect."""
         self._check = check
         self._disconnected = disconnected
         self._connections: set[web.WebSocketResponse] = set()
@@ -74,7 +77,7 @@ class PresenceServer:
         app.router.add_get(PATH, self._serve)
 
     async def close(self) -> None:
-        """Let everybody go, without asking after them."""
+        """Close every connection; report none of them."""
         connections, self._connections = self._connections, set()
         for connection in connections:
             await connection.close()
@@ -115,39 +118,37 @@ class PresenceClient:
         self._addresses = addresses
         self._leader_died = leader_died
         self._leader_id = NO_LEADER
-        self._task: asyncio.Task[None] | None = None
+        self._random_fraction: Final = random.SystemRandom().random
+        self._tasks: Final = Tasks(log_failure(_logger, "watching the leader's process"))
+        self._following: asyncio.Task[None] | None = None
 
     def follow(self, leader_id: BrokerId) -> None:
-        """Connect to this leader, and to no other; to nobody if it is NO_LEADER."""
+        """Connect to this leader, and to no other; NO_LEADER: to none."""
         if leader_id == self._leader_id:
             return
         self._leader_id = leader_id
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
         if leader_id != NO_LEADER:
-            self._task = asyncio.create_task(self._keep(leader_id))
+            self._following = self._tasks.start(self._keep(leader_id))
 
     async def close(self) -> None:
         """Disconnect."""
-        task = self._task
-        self.follow(NO_LEADER)
-        if task is not None:
-            await asyncio.gather(task, return_exceptions=True)
+        await self._tasks.stop()
 
     async def _keep(self, leader_id: BrokerId) -> None:
         address = self._addresses(leader_id)
-        backoff_s = RECONNECT_S[0]
-        has_reported = False
+        failures, has_reported = 0, False
         while True:
             if await self._connect(address):
-                backoff_s, has_reported = RECONNECT_S[0], False
+                failures, has_reported = 0, False
             if not has_reported and await has_died(address):
                 _logger.info("the process of leader %d, at %s, is gone", leader_id, address)
                 has_reported = True
                 await self._leader_died(leader_id)
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(backoff_s * 2, RECONNECT_S[1])
+            failures += 1
+            await asyncio.sleep(RECONNECT.delay_ms(failures, self._random_fraction()) / 1000)
 
     async def _connect(self, address: str) -> bool:
         """Stay connected for as long as it lasts; return whether there was a connection."""

@@ -2,8 +2,8 @@
 
 Every request names the cluster, the protocol version and its sender; one for another cluster is
 refused (INCONSISTENT_CLUSTER_ID). Bytes that are no request are answered with status 400 and the
-reason. With a shared secret, a request without it gets status 403, whatever it asks. Who refuses
-says so in its log, and so does who was refused; neither says it again and again.
+reason. With a shared secret, a request without it gets status 403, whatever it asks. The
+refusing node logs it at most every 10 s; the refused one logs it once, until a call succeeds.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a handler returns: a response, or why there is none and who may have one."""
+    """What a handler returns: a response, or why there is none and which node leads."""
 
     response: object = None
     records: bytes | None = None

@@ -1,7 +1,7 @@
-"""The file `quorum-state`: whom this node follows, and to whom it gave its vote.
+"""The file `quorum-state`: the leader that this node follows, and its vote.
 
 JSON, Kafka's field names, `data_version` 1, with `currentVoters` as in version 0. What was saved
-must be durable before anybody hears of it: a vote that is forgotten may be given twice. Sources:
+must be durable before any node hears of it: a vote that is forgotten may be given twice. Sources:
 KIP-595; KAFKA-15412 (an unknown version is refused).
 """
 

@@ -1,11 +1,10 @@
 """The metadata log: a `storage` log whose batches carry metadata records.
 
 It refuses fetched bytes that are not whole, valid, consecutive batches. Control batches (the
-LeaderChange at the start of an epoch) are the quorum's own: whoever replays skips them.
+LeaderChange at the start of an epoch) are the quorum's own: a replay skips them.
 """
 
 import struct
-import time
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -85,14 +84,10 @@ class MetadataLog:
         """Return (epoch, first offset), oldest first."""
         return tuple((entry.epoch, entry.start_offset) for entry in self._log.epochs.entries)
 
-    def has_news(self, fetched: FetchedRecords | None) -> bool:
-        """Tell whether records start an epoch that the log does not know."""
+    def starts_epoch(self, fetched: FetchedRecords | None) -> bool:
+        """Tell whether fetched records start an epoch that the log does not know."""
         latest = self._log.epochs.latest_epoch
         return fetched is not None and fetched.epoch_starts[-1][0] > latest
-
-    def append(self, records: Sequence[MetadataRecord], leader_epoch: Epoch) -> None:
-        """Append as the leader: all in one batch, or in batches of RECORDS_PER_BATCH_MAX."""
-        self.append_batches(self.encode(records), leader_epoch)
 
     @staticmethod
     def encode(records: Sequence[MetadataRecord]) -> list[list[bytes]]:
@@ -102,17 +97,19 @@ class MetadataLog:
             for start in range(0, len(records), RECORDS_PER_BATCH_MAX)
         ]
 
-    def append_batches(self, batches: Sequence[Sequence[bytes]], leader_epoch: Epoch) -> None:
-        """Append what `encode` has returned, as the leader."""
+    def append(
+        self, batches: Sequence[Sequence[bytes]], leader_epoch: Epoch, *, wall_ms: int
+    ) -> None:
+        """Append as the leader what `encode` has returned; the records' time is `wall_ms`."""
         for values in batches:
-            self._append_batch([(None, value) for value in values], leader_epoch, is_control=False)
+            self._append_batch([(None, value) for value in values], leader_epoch, wall_ms=wall_ms)
 
-    def append_leader_change(self, effect: AppendLeaderChange) -> None:
+    def append_leader_change(self, effect: AppendLeaderChange, *, wall_ms: int) -> None:
         """Append Kafka's LeaderChange control record."""
         key = _CONTROL_KEY.pack(0, _LEADER_CHANGE_TYPE)
         value = _INT16.pack(0) + _INT32.pack(effect.leader_id)
         value += _voter_array(effect.voters) + _voter_array(effect.granting_voters) + b"\0"
-        self._append_batch([(key, value)], effect.leader_epoch, is_control=True)
+        self._append_batch([(key, value)], effect.leader_epoch, wall_ms=wall_ms, is_control=True)
 
     def append_fetched(self, records: bytes) -> None:
         """Append what a leader sent, after `describe` has checked it."""
@@ -155,15 +152,19 @@ class MetadataLog:
                     yield Offset(record.offset), decode_record(record.value or b"")
 
     def _append_batch(
-        self, pairs: list[tuple[bytes | None, bytes]], leader_epoch: Epoch, *, is_control: bool
+        self,
+        pairs: list[tuple[bytes | None, bytes]],
+        leader_epoch: Epoch,
+        *,
+        wall_ms: int,
+        is_control: bool = False,
     ) -> None:
-        now_ms = time.time_ns() // 1_000_000
         records = [
-            Record(offset=index, timestamp_ms=now_ms, key=key, value=value)
+            Record(offset=index, timestamp_ms=wall_ms, key=key, value=value)
             for index, (key, value) in enumerate(pairs)
         ]
         batch = encode_batch(records, leader_epoch=leader_epoch, is_control=is_control)
-        self._log.append_as_leader(batch, leader_epoch=leader_epoch, now_ms=now_ms)
+        self._log.append_as_leader(batch, leader_epoch=leader_epoch, now_ms=wall_ms)
 
 
 def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:

@@ -26,7 +26,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import (
     ConfigResult,
     ElectionResult,
@@ -48,6 +47,7 @@ from quorumlog.metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -202,7 +202,7 @@ class TestController:
     def decide(self, request: ControllerRequest) -> object:
         """Do as the real controller does, and publish what it writes."""
         controller = Controller(
-            self.image, ControllerSettings(), draw=random.Random(7).randbytes, now_ms=0
+            self.image, ControllerSettings(), random_bytes=random.Random(7).randbytes, now_ms=0
         )
         decision = controller.decide(request, now_ms=0, base_offset=self.image.end_offset)
         for offset, record in enumerate(decision.records, start=self.image.end_offset):

@@ -17,7 +17,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -34,6 +33,7 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex
 
@@ -56,7 +56,7 @@ class Bench:
     log: list[MetadataRecord] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.draw = random.Random(7).randbytes
+        self.random_bytes = random.Random(7).randbytes
         self.controller = self.take_over()
 
     def replay(self) -> ClusterReplay:
@@ -67,7 +67,10 @@ class Bench:
 
     def take_over(self) -> Controller:
         return Controller(
-            image_of(self.replay()), self.settings, draw=self.draw, now_ms=self.now_ms
+            image_of(self.replay()),
+            self.settings,
+            random_bytes=self.random_bytes,
+            now_ms=self.now_ms,
         )
 
     def ask(self, request: ControllerRequest) -> object:

@@ -1,52 +1,56 @@
 """Drivers of whole quorums in one event loop, on simulated disks, in time that jumps."""
 
 import asyncio
-import heapq
 import random
+import selectors
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar
 
 from quorumlog.chaos.simulation.sim_disk import SimDisk
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
+from quorumlog.metadata_quorum.core.messages import Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.driver import Driver
+from quorumlog.metadata_quorum.driver.seams import Seams, Stopped, Transport
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
-from quorumlog.metadata_quorum.io.committed import CommittedImage
-from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.parts import Parts, Stopped
+from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
+from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """Where nothing is left to do, it is at once the time of the next timer."""
+class JumpingSelector(selectors.DefaultSelector):
+    """Where there is nothing to do before the next timer, it is at once that time."""
 
-    now_s = 0.0
-    _ready: Any
-    _scheduled: Any
-    _timer_cancelled_count: int
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(timeout if timeout is None else 0)
+        if not ready and timeout is not None:
+            self.now_s += timeout
+        return ready
+
+
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time is that of a JumpingSelector."""
+
+    def __init__(self) -> None:
+        self._jumping = JumpingSelector()
+        super().__init__(self._jumping)
 
     def time(self) -> float:
-        return self.now_s
-
-    def _run_once(self) -> None:
-        while self._scheduled and self._scheduled[0].cancelled():
-            timer = heapq.heappop(self._scheduled)
-            timer._scheduled = False
-            self._timer_cancelled_count -= 1
-        if not self._ready and self._scheduled:
-            self.now_s = max(self.now_s, self._scheduled[0].when())
-        super()._run_once()  # type: ignore[misc]  # asyncio's own
+        return self._jumping.now_s
 
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:
@@ -60,28 +64,38 @@ async def until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
             await asyncio.sleep(0.001)
 
 
-class NoThreads(DiskThreads):
-    """Does the work at once; `hold` lets the outcome of flushes wait for `release`."""
+class NoThreads:
+    """An Executor that does the work at once; `hold` lets the outcome of flushes wait."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._free = asyncio.Event()
-        self._free.set()
-        self.held = 0  # flushes that wait
+    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+        self._failed = failed
+        self._is_holding = False
+        self._waiting: list[Callable[[], None]] = []
+
+    @property
+    def held(self) -> int:
+        """How many flushes wait."""
+        return len(self._waiting)
 
     def hold(self) -> None:
-        self._free.clear()
+        self._is_holding = True
 
     def release(self) -> None:
-        self._free.set()
+        self._is_holding = False
+        while self._waiting:
+            self._waiting.pop(0)()
 
-    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        result = work(*args, **kwargs)
-        if getattr(work, "__name__", "") == "flush":
-            self.held += 1
-            await self._free.wait()
-            self.held -= 1
-        return result
+    def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001  # whatever it is, the node ends
+            self._failed(error)
+            return
+        is_flush = getattr(work, "__name__", "") == "flush"
+        if is_flush and self._is_holding:
+            self._waiting.append(lambda: done(result))
+        else:
+            asyncio.get_running_loop().call_soon(done, result)
 
 
 class Seen:
@@ -91,6 +105,63 @@ class Seen:
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         self.image = image
+
+
+class Claims:
+    """A LeaderListener that counts how often the controller has taken over."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def leader_changed(self, leader_id: BrokerId) -> None:
+        pass
+
+    def controller_claimed(self) -> None:
+        self.count += 1
+
+
+def driver_on(
+    disk: SimDisk,
+    quorum: Quorum,
+    transport: Transport,
+    *,
+    failed: Callable[[BaseException], None],
+    listener: Claims | None = None,
+) -> tuple[Driver, MetadataLog, ElectionStore, CommittedImage, NoThreads]:
+    """A driver, and what it drives."""
+    log, threads = MetadataLog.open(disk, "/data"), NoThreads(failed)
+    elections = ElectionStore(disk, f"/data/{DIRECTORY}")
+    committed = CommittedImage(log)
+    driver = Driver(
+        quorum=quorum,
+        log=log,
+        elections=elections,
+        committed=committed,
+        settings=ControllerSettings(),
+        seams=Seams(
+            clock=EventLoopClock(),
+            executor=threads,
+            transport=transport,
+            leader_listener=listener or Claims(),
+            random_bytes=random.Random(1).randbytes,
+            failed=failed,
+        ),
+    )
+    return driver, log, elections, committed, threads
+
+
+async def ask(driver: Driver, request: ControllerRequest, request_id: str | None = None) -> Any:
+    """Ask the controller of this node, and wait for the answer."""
+    answer = asyncio.get_running_loop().create_future()
+    driver.ask(request, answer, request_id)
+    return await answer
+
+
+async def call(driver: Driver, request: Request) -> tuple[Any, bytes | None]:
+    """Send a peer's request to this node, and wait for the answer."""
+    answer: asyncio.Future[tuple[Any, bytes | None]] = asyncio.get_running_loop().create_future()
+    driver.request(request, answer)
+    return await answer
 
 
 class Voter:
@@ -105,45 +176,32 @@ class Voter:
         disk: SimDisk | None = None,
         is_new: bool = False,
     ) -> None:
-        self.disk, self.threads, self.seen = disk or SimDisk(), NoThreads(), Seen()
-        self.log = MetadataLog.open(self.disk, "/data")
-        self.claims = 0
-        committed = CommittedImage(self.log)
-        committed.add_publisher(self.seen)
+        self.node_id, self.disk, self.seen = node_id, disk or SimDisk(), Seen()
+        self.failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.quorum = quorum_class(
             node_id=BrokerId(node_id),
             voters=tuple(map(BrokerId, network.ids)),
             settings=network.settings,
             random_fraction=random.Random(node_id).random,
         )
-        self.elections = ElectionStore(self.disk, f"/data/{DIRECTORY}")
-        self.driver = Driver(
-            Parts(
-                node_id=BrokerId(node_id),
-                quorum=self.quorum,
-                log=self.log,
-                elections=self.elections,
-                threads=self.threads,
-                committed=committed,
-                transport=network,
-                watcher=cast(
-                    Any,
-                    SimpleNamespace(
-                        leader_changed=lambda leader_id: None, controller_claimed=self._claimed
-                    ),
-                ),
-                addresses=str,
-                controller=ControllerSettings(),
-                draw=random.Random(1).randbytes,
-            )
+        self.peers, self.listener = Peers(network, str, self.failed), Claims()
+        self.driver, self.log, self.elections, self.committed, self.threads = driver_on(
+            self.disk, self.quorum, self.peers, failed=self.failed, listener=self.listener
         )
+        self.committed.add_publisher(self.seen)
         election = self.elections.load()
         if election.is_new and not is_new:
             election = replace(election, is_new=False)  # the cluster is new
-        self.running = asyncio.create_task(self.driver.run(election))
+        self.driver.start(election)
 
-    def _claimed(self) -> None:
-        self.claims += 1
+    def failed(self, error: BaseException) -> None:
+        self.driver.stop()
+        if not self.failure.done():
+            self.failure.set_result(error)
+
+    async def stop(self) -> None:
+        self.driver.stop()
+        await self.peers.close()
 
     def records(self) -> list[MetadataRecord]:
         """All that is in its log, committed or not."""
@@ -171,10 +229,8 @@ class Network:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        tasks = [voter.running for voter in self.voters.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for voter in self.voters.values():
+            await voter.stop()
 
     async def leader(self) -> Voter:
         """Wait until there is an active controller."""
@@ -189,8 +245,7 @@ class Network:
     async def kill(self, node_id: int) -> SimDisk:
         """End a process at once; return its disk, which keeps what was written."""
         voter = self.voters.pop(node_id)
-        voter.running.cancel()
-        await asyncio.gather(voter.running, return_exceptions=True)
+        await voter.stop()
         voter.disk.kill()
         return voter.disk
 
@@ -203,13 +258,13 @@ class Network:
     async def ask(self, request: ControllerRequest) -> Any:
         leader = await self.leader()
         async with asyncio.timeout(600):
-            return await leader.driver.ask(request)
+            return await ask(leader.driver, request)
 
     async def call(
         self, address: str, request: Any, *, timeout_ms: int
     ) -> tuple[Any, bytes | None]:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self.voters[int(address)].driver.request(request)
+                return await call(self.voters[int(address)].driver, request)
         except (TimeoutError, Stopped, KeyError) as error:
             raise RpcFailed(f"no answer: {error!r}") from error

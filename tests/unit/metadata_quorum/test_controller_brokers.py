@@ -159,7 +159,7 @@ def test_a_heartbeat_counts_when_it_arrives_not_when_its_turn_comes() -> None:
     heartbeat = BrokerHeartbeat(
         broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, metadata_offset=0
     )
-    bench.controller.hear(heartbeat, bench.now_ms + 8000)
+    bench.controller.touch(heartbeat, bench.now_ms + 8000)
     assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms + 9000)) is None
 
 
@@ -183,7 +183,7 @@ def test_what_a_dead_process_had_said_before_counts_no_more() -> None:
     bench.start(1, 2)
     bench.die(1)
     assert bench.heartbeat(1).error_code is ErrorCode.STALE_BROKER_EPOCH
-    bench.controller.hear_all(bench.now_ms)
+    bench.controller.touch_all(bench.now_ms)
     assert bench.controller.cluster.brokers[BrokerId(1)].fenced
     assert not bench.controller.sessions.is_live(BrokerId(1), bench.now_ms)
     # It lived after all: it registers again, under the same incarnation, and is let in.
@@ -238,7 +238,7 @@ def test_a_broker_that_still_leads_something_may_not_stop() -> None:
 def test_a_heartbeat_that_was_overtaken_takes_nothing_back() -> None:
     sessions = Sessions(session_timeout_ms=9000)
     for offset in (7, 5):
-        sessions.hear(BrokerId(1), 0, offset)
+        sessions.touch(BrokerId(1), 0, offset)
     assert sessions.least_offset(frozenset({BrokerId(1)})) == 7
 
 

@@ -171,7 +171,7 @@ def test_a_deletion_that_is_repeated_leaves_the_next_topic_of_that_name_alone(
 def test_a_topic_id_is_a_random_uuid_whose_text_starts_with_no_dash() -> None:
     bench = Bench()
     drawn = iter([bytes(4), b"\xf8" + bytes(15), bytes(16)])  # where to place; two ids
-    bench.draw = lambda n: next(drawn)[:n]
+    bench.random_bytes = lambda n: next(drawn)[:n]
     bench.controller = bench.take_over()
     bench.start(1)
     result = bench.create(NewTopic(name="t", replication_factor=1))

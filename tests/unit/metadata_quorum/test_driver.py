@@ -1,6 +1,9 @@
+"""What a driver does when a write fails or lasts, when it ends, and when too many requests wait."""
+
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,28 +11,37 @@ import pytest
 
 from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import FetchRequest
-from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.core.messages import Request
+from quorumlog.metadata_quorum.driver.driver import INBOX_FACTS_MAX, Driver
+from quorumlog.metadata_quorum.driver.seams import NotController, Seams, Stopped
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.driver import INBOX_EVENTS_MAX, Driver
-from quorumlog.metadata_quorum.io.parts import Stopped
+from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.log.election_store import Election
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.support.metadata_quorum.drivers import Claims, ask, call
 from tests.support.metadata_quorum.quorums import fetch_request, fetch_response
 
 SAVE = effects.PersistElection(leader_epoch=Epoch(1), leader_id=BrokerId(-1), voted_id=BrokerId(1))
+LEAD = effects.BecomeLeader(leader_epoch=Epoch(1), epoch_start_offset=Offset(0))
+FLUSH = effects.FlushLog(log_end_offset=Offset(1))
+IDS = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0)
+FETCH = fetch_request(epoch=1, offset=0, last_epoch=0)
 
 
 class IdleQuorum:
-    """Orders nothing, whatever happens, but what it is given."""
+    """Orders nothing, whatever happens, but what it is given; keeps what it was told."""
 
+    node_id = BrokerId(1)
     resignation_pending = False
 
     def __init__(self, *orders: effects.Effect) -> None:
         self.orders = list(orders)
+        self.events: list[events.Event] = []
 
     def step(self, now_ms: int, event: events.Event) -> list[effects.Effect]:
+        self.events.append(event)
         orders, self.orders = self.orders, []
         return orders
 
@@ -37,32 +49,62 @@ class IdleQuorum:
         return None
 
 
-def driver_of(quorum: IdleQuorum, **parts: Any) -> Driver:
+class NeverDone:
+    """An Executor whose work never ends."""
+
+    def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        pass
+
+
+def driver_of(quorum: IdleQuorum, *, failed: Any = None, **parts: Any) -> Driver:
     log = SimpleNamespace(end_offset=Offset(0), flushed_offset=Offset(0), epoch_starts=lambda: ())
-    parts = {"elections": None, "threads": DiskThreads(), **parts}
-    return Driver(cast(Any, SimpleNamespace(quorum=quorum, log=log, addresses=str, **parts)))
+    log.flush = parts.pop("flush", None)
+    return Driver(
+        quorum=cast(Any, quorum),
+        log=cast(Any, log),
+        elections=cast(Any, parts.pop("elections", SimpleNamespace(save=lambda election: None))),
+        committed=cast(Any, SimpleNamespace(lead_by=lambda leader_id, epoch: None)),
+        settings=ControllerSettings(),
+        seams=Seams(
+            clock=EventLoopClock(),
+            executor=parts.pop("executor", NeverDone()),
+            transport=parts.pop("transport", None),
+            leader_listener=Claims(),
+            random_bytes=bytes,
+            failed=failed,
+        ),
+    )
 
 
-@pytest.mark.parametrize("waiting", [0, INBOX_EVENTS_MAX])
-def test_an_error_in_the_background_ends_it_even_if_its_inbox_is_full(waiting: int) -> None:
-    async def fail() -> None:
+async def test_a_failed_flush_ends_the_node() -> None:
+    failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def fail() -> Offset:
         raise StorageError("cannot flush")
 
-    async def main() -> None:
-        driver = driver_of(IdleQuorum())
-        for _ in range(waiting):
-            driver._inbox.put_nowait(events.Ticked())
-        driver._spawn(fail())
-        for _ in range(3):
-            await asyncio.sleep(0)
-        async with asyncio.timeout(10):
-            with pytest.raises(StorageError, match="cannot flush"):
-                await driver.run(Election())
-
-    asyncio.run(main())
+    threads = DiskThreads(failure.set_result)
+    driver_of(IdleQuorum(FLUSH), executor=threads, flush=fail).start(Election())
+    async with asyncio.timeout(30):
+        assert isinstance(await failure, StorageError)
+    await threads.close()
 
 
-def test_a_write_that_is_under_way_ends_before_the_driver_does() -> None:
+async def test_an_error_of_the_core_ends_the_driver_and_is_reported_once() -> None:
+    class Broken(IdleQuorum):
+        def step(self, now_ms: int, event: events.Event) -> list[effects.Effect]:
+            raise ZeroDivisionError
+
+    failures: list[BaseException] = []
+    driver = driver_of(Broken(), failed=failures.append)
+    driver.start(Election())
+    driver.feed(events.Ticked())
+    assert [type(failure) for failure in failures] == [ZeroDivisionError]
+    with pytest.raises(Stopped):
+        await call(driver, FETCH)
+
+
+async def test_a_write_that_is_under_way_ends_before_its_threads_do() -> None:
+    """The log is closed when they have ended."""
     begun, may_end, has_ended = threading.Event(), threading.Event(), threading.Event()
 
     def save(election: Election) -> None:
@@ -70,64 +112,79 @@ def test_a_write_that_is_under_way_ends_before_the_driver_does() -> None:
         assert may_end.wait(30)
         has_ended.set()
 
-    async def main() -> None:
-        driver = driver_of(IdleQuorum(SAVE), elections=SimpleNamespace(save=save))
-        running = asyncio.create_task(driver.run(Election()))
-        assert await asyncio.to_thread(begun.wait, 30)
-        running.cancel()
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not running.done()  # whoever stops it closes the files next
-        may_end.set()
-        await asyncio.wait({running})
-        assert has_ended.is_set()
-        assert running.cancelled()
-
-    asyncio.run(main())
-
-
-def test_who_waits_for_room_when_it_ends_is_told() -> None:
-    async def main() -> None:
-        driver = driver_of(IdleQuorum())
-        driver._active = cast(Any, SimpleNamespace(stand_down=lambda: None))
-        while not driver._inbox.full():
-            driver._inbox.put_nowait(events.Ticked())
-        asks = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0)
-        waiting = [
-            asyncio.create_task(driver.ask(asks)),
-            asyncio.create_task(driver.request(fetch_request(epoch=1, offset=0, last_epoch=0))),
-        ]
+    threads = DiskThreads(lambda error: None)
+    driver = driver_of(IdleQuorum(SAVE), executor=threads, elections=SimpleNamespace(save=save))
+    driver.start(Election())
+    assert await asyncio.to_thread(begun.wait, 30)
+    driver.stop()
+    closing = asyncio.create_task(threads.close())
+    for _ in range(10):
         await asyncio.sleep(0)
-        await driver._end()
-        async with asyncio.timeout(30):
-            results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(result) for result in results] == [NotController, Stopped]
-
-    asyncio.run(main())
+    assert not closing.done()
+    may_end.set()
+    await closing
+    assert has_ended.is_set()
 
 
-def test_a_peer_that_sends_corrupt_records_is_named_once(
+async def test_nothing_is_taken_in_while_a_write_is_under_way() -> None:
+    quorum, written = IdleQuorum(SAVE), []
+
+    class Held:
+        def run(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+            written.append(done)
+
+    driver = driver_of(quorum, executor=Held())
+    driver.start(Election())
+    driver.feed(events.Ticked())
+    assert len(quorum.events) == 1
+    (done,) = written
+    done(None)
+    assert len(quorum.events) == 2
+
+
+async def test_requests_that_find_no_room_are_refused_and_facts_are_not() -> None:
+    quorum = IdleQuorum(LEAD, SAVE)
+    driver = driver_of(quorum)
+    driver.start(Election())
+    for _ in range(INBOX_FACTS_MAX):
+        driver.feed(events.Ticked())
+    with pytest.raises(NotController, match="too many"):
+        await ask(driver, IDS)
+    with pytest.raises(Stopped):
+        await call(driver, FETCH)
+    driver.feed(events.Ticked())
+    assert len(driver._inbox) == INBOX_FACTS_MAX + 1
+
+
+async def test_every_request_that_waits_when_it_ends_is_refused() -> None:
+    driver = driver_of(IdleQuorum(LEAD, SAVE))
+    driver.start(Election())
+    waiting = [asyncio.create_task(ask(driver, IDS)), asyncio.create_task(call(driver, FETCH))]
+    await asyncio.sleep(0)
+    driver.stop()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [NotController, Stopped]
+    with pytest.raises(NotController):
+        await ask(driver, IDS)
+
+
+async def test_a_peer_that_sends_corrupt_records_is_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class CorruptPeer:
-        async def call(
-            self, address: str, request: FetchRequest, *, timeout_ms: int
-        ) -> tuple[object, bytes]:
-            return fetch_response(1), bytes(100)
+        def send(
+            self, destination: BrokerId, request: Request, *, timeout_ms: int, done: Any
+        ) -> None:
+            done((fetch_response(1), bytes(100)))
 
-    async def main() -> None:
-        driver = driver_of(IdleQuorum(), transport=CorruptPeer())
-        for request_id in (1, 2, 3):
-            await driver._send(
-                effects.SendRequest(
-                    request_id=request_id,
-                    destination=BrokerId(2),
-                    request=fetch_request(epoch=1, offset=0, last_epoch=0),
-                    timeout_ms=1000,
-                )
-            )
-            assert driver._inbox.get_nowait() == events.RequestFailed(request_id=request_id)
-
+    sends = [
+        effects.SendRequest(
+            request_id=request_id, destination=BrokerId(2), request=FETCH, timeout_ms=1000
+        )
+        for request_id in (1, 2, 3)
+    ]
+    quorum = IdleQuorum(*sends)
     with caplog.at_level(logging.WARNING):
-        asyncio.run(main())
+        driver_of(quorum, transport=CorruptPeer()).start(Election())
+    assert quorum.events[1:] == [events.RequestFailed(request_id=n) for n in (1, 2, 3)]
     assert [record.message[:29] for record in caplog.records] == ["node 2 sends corrupt records:"]

@@ -18,18 +18,20 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     NewTopic,
 )
-from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
-from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
-from quorumlog.metadata_quorum.io.remembered import (
+from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.driver.remembered_answers import (
     ANSWERS_MAX,
     RECORDS_MAX,
     Remembered,
     RememberedAnswers,
 )
+from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
+from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
-from tests.support.metadata_quorum.drivers import Network, run, until
+from tests.support.metadata_quorum.drivers import Network, Voter, ask, run, until
 
 DOES_NOT_FIT = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=-5)
 HAS_NO_BYTES = ProducerIds(
@@ -121,13 +123,13 @@ def test_a_flush_vouches_for_nothing_that_was_appended_while_it_ran() -> None:
             await register(network)
             (voter,) = network.voters.values()
             durable: list[bool] = []
-            advance = voter.driver._parts.committed.advance
+            advance = voter.committed.advance
 
             def check(high_watermark: int) -> None:
                 durable.append(high_watermark <= voter.log.flushed_offset)
                 advance(high_watermark)  # type: ignore[arg-type]
 
-            voter.driver._parts.committed.advance = check  # type: ignore[method-assign]
+            voter.committed.advance = check  # type: ignore[method-assign]
             voter.threads.hold()
             first = asyncio.create_task(network.ask(create("a")))
             await until(lambda: voter.threads.held == 1)
@@ -138,6 +140,58 @@ def test_a_flush_vouches_for_nothing_that_was_appended_while_it_ran() -> None:
             await asyncio.gather(first, second)
             assert durable
             assert all(durable)
+
+    run(scenario())
+
+
+def test_the_controller_takes_over_only_when_the_start_of_its_epoch_is_committed() -> None:
+    async def scenario() -> None:
+        network = Network(1)
+        voter = Voter(1, Quorum, network)
+        network.voters = {1: voter}
+        voter.threads.hold()
+        await until(lambda: voter.driver.leader_id == 1)
+        early = asyncio.create_task(ask(voter.driver, registration(1)))
+        await asyncio.sleep(1)
+        assert not voter.driver.is_active_controller
+        assert not early.done()
+        voter.threads.release()
+        reply = await early
+        assert voter.driver.is_active_controller
+        assert (reply.error_code, voter.listener.count) == (ErrorCode.NONE, 1)
+        await voter.stop()
+
+    run(scenario())
+
+
+def test_a_resignation_is_answered_when_the_other_voters_know_it() -> None:
+    async def scenario() -> None:
+        async with Network(3) as network:
+            leader = await network.leader()
+            known = asyncio.get_running_loop().create_future()
+            leader.driver.resign(known)
+            assert not known.done()
+            assert await asyncio.wait_for(known, 1) is None
+            assert not leader.quorum.resignation_pending
+            assert not leader.driver.is_active_controller
+
+    run(scenario())
+
+
+def test_the_core_hears_of_an_append_before_anything_else() -> None:
+    async def scenario() -> None:
+        async with Network(3) as network:
+            await register(network)
+            leader = await network.leader()
+            leader.driver._is_writing = True  # both wait in the inbox
+            created = asyncio.create_task(ask(leader.driver, create("a")))
+            await asyncio.sleep(0)
+            leader.driver.feed(events.ResignRequested())
+            leader.driver._written(None)
+            with pytest.raises(NotController):
+                await created
+            assert not leader.failure.done()
+            await network.leader()
 
     run(scenario())
 
@@ -177,7 +231,7 @@ def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer
             voter.threads.hold()
             asks = []
             for n in range(3):
-                asks.append(asyncio.create_task(voter.driver.ask(create("a"), "client-1")))
+                asks.append(asyncio.create_task(ask(voter.driver, create("a"), "client-1")))
                 await asyncio.sleep(2)
                 assert not asks[n].done()
             end_offset = voter.log.end_offset
@@ -185,10 +239,10 @@ def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer
             answers = await asyncio.gather(*asks)
             assert [codes(answer) for answer in answers] == [[ErrorCode.NONE]] * 3
             assert answers[0] == answers[1] == answers[2]
-            late = await voter.driver.ask(create("a"), "client-1")  # it was answered already
+            late = await ask(voter.driver, create("a"), "client-1")  # it was answered already
             assert late == answers[0]
             assert voter.log.end_offset == end_offset
-            assert codes(await voter.driver.ask(create("a"), "client-2")) == [
+            assert codes(await ask(voter.driver, create("a"), "client-2")) == [
                 ErrorCode.TOPIC_ALREADY_EXISTS
             ]
 
@@ -199,10 +253,10 @@ def test_a_request_that_was_refused_is_decided_again() -> None:
     async def scenario() -> None:
         async with Network(1) as network:
             (voter,) = network.voters.values()
-            first = codes(await voter.driver.ask(create("a"), "client-1"))
+            first = codes(await ask(voter.driver, create("a"), "client-1"))
             assert first != [ErrorCode.NONE]  # no broker is there yet
             await register(network)
-            assert codes(await voter.driver.ask(create("a"), "client-1")) == [ErrorCode.NONE]
+            assert codes(await ask(voter.driver, create("a"), "client-1")) == [ErrorCode.NONE]
 
     run(scenario())
 
@@ -237,7 +291,7 @@ def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
         leader = LeaderWatch()
         leader.set(BrokerId(1))
         for _ in range(2):
-            client = QuorumControllerClient(
+            client = LeaderClient(
                 node_id=BrokerId(1),
                 leader=leader,
                 ask_local=ask_local,
@@ -266,7 +320,7 @@ def test_a_decision_that_does_not_fit_is_answered_and_never_written(
         async with Network(voters) as network:
             epoch = await register(network)
             ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
-            claims = sum(voter.claims for voter in network.voters.values())
+            claims = sum(voter.listener.count for voter in network.voters.values())
             with monkeypatch.context() as patched:
                 patched.setattr(
                     facade,
@@ -279,14 +333,14 @@ def test_a_decision_that_does_not_fit_is_answered_and_never_written(
                 for _ in range(4):  # a client may ask each next controller the same
                     reply = await network.ask(ids)
                     assert reply.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-            assert not any(voter.running.done() for voter in network.voters.values())
+            assert not any(voter.failure.done() for voter in network.voters.values())
             good = await network.ask(ids)
             assert (good.error_code, good.block.first) == (ErrorCode.NONE, 0)
             assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]
             for voter in network.voters.values():
                 assert wrong not in voter.records()
                 assert NoOp() not in voter.records()
-            assert sum(voter.claims for voter in network.voters.values()) > claims
+            assert sum(voter.listener.count for voter in network.voters.values()) > claims
 
     run(scenario())
 

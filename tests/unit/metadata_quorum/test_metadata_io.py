@@ -67,10 +67,10 @@ def leader_change(epoch: int, base_offset: int) -> AppendLeaderChange:
 
 def test_the_log_replays_its_records_and_skips_what_is_the_quorums_own(tmp_path: Path) -> None:
     log = MetadataLog.open(RealDisk(), str(tmp_path))
-    log.append_leader_change(leader_change(1, 0))
-    log.append([IDS, NoOp()], Epoch(1))
-    log.append_leader_change(leader_change(2, 3))
-    log.append([NoOp()], Epoch(2))
+    log.append_leader_change(leader_change(1, 0), wall_ms=0)
+    log.append(MetadataLog.encode([IDS, NoOp()]), Epoch(1), wall_ms=0)
+    log.append_leader_change(leader_change(2, 3), wall_ms=0)
+    log.append(MetadataLog.encode([NoOp()]), Epoch(2), wall_ms=0)
     assert list(log.replay(Offset(0), Offset(5))) == [(1, IDS), (2, NoOp()), (4, NoOp())]
     assert log.epoch_starts() == ((1, 0), (2, 3))
     assert log.flush() == 5
@@ -82,7 +82,7 @@ def test_the_log_replays_its_records_and_skips_what_is_the_quorums_own(tmp_path:
 
 def test_a_leader_change_is_kafkas_control_record(tmp_path: Path) -> None:
     log = MetadataLog.open(RealDisk(), str(tmp_path))
-    log.append_leader_change(leader_change(1, 0))
+    log.append_leader_change(leader_change(1, 0), wall_ms=0)
     (record,) = decode_batch(log.read(Offset(0), Offset(1)))
     log.close()
     assert record.key == bytes([0, 0, 0, 2])
@@ -93,9 +93,9 @@ def test_a_leader_change_is_kafkas_control_record(tmp_path: Path) -> None:
 
 def test_what_a_leader_sends_is_checked_before_anybody_believes_it(tmp_path: Path) -> None:
     log = MetadataLog.open(RealDisk(), str(tmp_path))
-    log.append_leader_change(leader_change(1, 0))
-    log.append([NoOp()] * 3, Epoch(1))
-    log.append_leader_change(leader_change(2, 4))
+    log.append_leader_change(leader_change(1, 0), wall_ms=0)
+    log.append(MetadataLog.encode([NoOp()] * 3), Epoch(1), wall_ms=0)
+    log.append_leader_change(leader_change(2, 4), wall_ms=0)
     sent = log.read(Offset(0), Offset(5))
     log.close()
     whole, fetched = describe(sent)

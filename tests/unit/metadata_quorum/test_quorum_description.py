@@ -1,15 +1,13 @@
 """DescribeQuorum: what the leader says of the others, in the time of the wall clock."""
 
-import time
-
 import pytest
 
 from quorumlog.metadata_quorum.controller_client import QuorumDescription
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Progress
-from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.description import describe_quorum
+from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.quorums import started
 from tests.unit.metadata_quorum.test_quorum_leadership import fetched, leader
@@ -18,13 +16,8 @@ ADDRESSES = {BrokerId(1): "a:1", BrokerId(2): "b:2", BrokerId(3): "c:3"}
 WALL_MS = 1_700_000_000_000
 
 
-@pytest.fixture(autouse=True)
-def _wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time_ns", lambda: WALL_MS * 1_000_000)
-
-
 def described(quorum: Quorum, now_ms: int) -> QuorumDescription:
-    return describe_quorum(quorum, ADDRESSES, now_ms=now_ms)
+    return describe_quorum(quorum, ADDRESSES, now_ms=now_ms, wall_ms=WALL_MS)
 
 
 def test_a_leader_describes_itself_its_followers_and_the_observers() -> None:

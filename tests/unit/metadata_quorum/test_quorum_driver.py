@@ -8,11 +8,9 @@ all that it has said.
 import asyncio
 import random
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from quorumlog.chaos.simulation.sim_disk import SimDisk
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
     BeginQuorumEpochRequest,
@@ -23,15 +21,15 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.driver.driver import Driver
+from quorumlog.metadata_quorum.driver.seams import Stopped
 from quorumlog.metadata_quorum.image.records import NoOp
-from quorumlog.metadata_quorum.io.committed import CommittedImage
-from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.parts import Parts, Stopped
+from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.drivers import NoThreads
+from tests.support.metadata_quorum.drivers import call, driver_on
 from tests.support.metadata_quorum.quorums import fetch_response, vote_request, vote_response
 from tests.unit.metadata_quorum.test_metadata_io import leader_change
 
@@ -43,7 +41,7 @@ class PowerLost(Exception):
     """Not an OSError: nobody handles it."""
 
 
-class Peers:
+class Voters:
     """Voters 2 and 3, and a list of what they heard."""
 
     def __init__(self) -> None:
@@ -102,35 +100,17 @@ class Peers:
 def epoch_six() -> bytes:
     """What the leader of epoch 6 sends: its LeaderChange, and one record."""
     log = MetadataLog.open(SimDisk(), "/data")
-    log.append_leader_change(leader_change(6, 0))
-    log.append([NoOp()], Epoch(6))
+    log.append_leader_change(leader_change(6, 0), wall_ms=0)
+    log.append(MetadataLog.encode([NoOp()]), Epoch(6), wall_ms=0)
     return log.read(Offset(0), Offset(2))
 
 
-def driver_of(disk: SimDisk, peers: Peers) -> Driver:
-    log = MetadataLog.open(disk, "/data")
+def quorum_of_three() -> Quorum:
     voters = tuple(map(BrokerId, (1, 2, 3)))
-    quorum = Quorum(
-        node_id=voters[0], voters=voters, settings=SETTINGS, random_fraction=lambda: 0.0
-    )
-    return Driver(
-        Parts(
-            node_id=voters[0],
-            quorum=quorum,
-            log=log,
-            elections=ElectionStore(disk, f"/data/{DIRECTORY}"),
-            threads=NoThreads(),
-            committed=CommittedImage(log),
-            transport=peers,
-            watcher=cast(Any, SimpleNamespace(leader_changed=lambda leader_id: None)),
-            addresses=str,
-            controller=ControllerSettings(),
-            draw=random.Random(1).randbytes,
-        )
-    )
+    return Quorum(node_id=voters[0], voters=voters, settings=SETTINGS, random_fraction=lambda: 0.0)
 
 
-async def live(driver: Driver, peers: Peers) -> None:
+async def live(driver: Driver, peers: Voters) -> None:
     """Tell the story."""
     await peers.until(lambda: driver.leader_id == 1)
     diverging = DivergingEpoch(epoch=Epoch(0), end_offset=Offset(0))
@@ -139,34 +119,48 @@ async def live(driver: Driver, peers: Peers) -> None:
         (0, 0): (fetch_response(6, leader=3), epoch_six()),
     }
     begin = BeginQuorumEpochRequest(leader_id=BrokerId(3), leader_epoch=Epoch(6))
-    told, _ = await driver.request(begin)
+    told, _ = await call(driver, begin)
     peers.epoch = max(peers.epoch, getattr(told, "leader_epoch", NOBODY))
     await peers.until(lambda: peers.acknowledged == (2, 6))
-    vote, _ = await driver.request(vote_request(2, epoch=9, log=(6, 2)))
+    vote, _ = await call(driver, vote_request(2, epoch=9, log=(6, 2)))
     assert isinstance(vote, VoteResponse)
     assert vote.vote_granted
     peers.epoch = vote.leader_epoch
     peers.votes.append((9, 2))
 
 
-async def until_the_power_fails(driver: Driver, peers: Peers) -> None:
-    running = asyncio.create_task(driver.run(Election()))
-    story = asyncio.create_task(live(driver, peers))
+async def until_the_power_fails(
+    disk: SimDisk, voters: Voters, count: Callable[[str, str], None]
+) -> None:
+    failure: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+
+    def failed(error: BaseException) -> None:
+        driver.stop()
+        if not failure.done():
+            failure.set_result(error)
+
+    peers = Peers(voters, str, failed)
+    driver, *_ = driver_on(disk, quorum_of_three(), peers, failed=failed)
+    disk.on_operation = count
+    driver.start(Election())
+    story = asyncio.create_task(live(driver, voters))
     try:
         async with asyncio.timeout(30):
-            await asyncio.wait({running, story}, return_when=asyncio.FIRST_COMPLETED)
+            waiting: set[asyncio.Future[Any]] = {failure, story}
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if story.done() and not isinstance(story.exception(), Stopped):
             story.result()
     finally:
-        for task in (running, story):
-            task.cancel()
-        await asyncio.gather(running, story, return_exceptions=True)
+        driver.stop()
+        await peers.close()
+        story.cancel()
+        await asyncio.gather(story, return_exceptions=True)
 
 
 def test_what_left_the_node_is_on_its_disk_whenever_the_power_fails() -> None:
     async def scenario(writes: int) -> bool:
         """Return whether the power failed."""
-        disk, peers, rng = SimDisk(), Peers(), random.Random(writes)
+        disk, peers, rng = SimDisk(), Voters(), random.Random(writes)
         left = writes
 
         def count(operation: str, path: str) -> None:
@@ -177,9 +171,7 @@ def test_what_left_the_node_is_on_its_disk_whenever_the_power_fails() -> None:
                 disk.crash(rng)
                 raise PowerLost(f"{operation} {path}")
 
-        driver = driver_of(disk, peers)
-        disk.on_operation = count
-        await until_the_power_fails(driver, peers)
+        await until_the_power_fails(disk, peers, count)
         has_failed, disk.on_operation = left <= 0, None
         if not has_failed:
             disk.crash(rng)

@@ -6,7 +6,8 @@ import pytest
 
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest, FetchRequest
-from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.quorum import Quorum, Rules
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Follower, Unattached
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import Network, run, until
@@ -22,12 +23,16 @@ from tests.support.metadata_quorum.quorums import (
 from tests.unit.metadata_quorum.test_driver_commits import create, register
 
 
+class TakesPartAlthoughNew(QuorumState):
+    @property
+    def takes_part(self) -> bool:
+        return self.is_voter
+
+
 class VotesAlthoughNew(Quorum):
     """A mutant: it takes its disk for what it has promised."""
 
-    @property
-    def _takes_part(self) -> bool:
-        return self.is_voter
+    rules = Rules(state=TakesPartAlthoughNew)
 
 
 # --- the rule ---
@@ -113,7 +118,7 @@ def test_a_wiped_voter_and_one_that_is_behind_elect_no_leader_without_what_is_co
             await asyncio.sleep(30)
             led = [voter.driver.is_active_controller for voter in network.voters.values()]
             assert any(led) is (quorum_class is not Quorum)
-            network.boot(leader.driver._parts.node_id, kept)
+            network.boot(leader.node_id, kept)
             await network.leader()
             await until(lambda: wiped.quorum.high_watermark > 5)
             await until(lambda: not wiped.elections.load().is_new)
@@ -141,7 +146,7 @@ def test_two_wiped_voters_of_three_elect_nobody_and_the_third_is_not_lost() -> N
             network.boot(node_id, kept)
             await asyncio.sleep(30)
             assert not any(voter.driver.is_active_controller for voter in network.voters.values())
-            assert not any(voter.running.done() for voter in network.voters.values())
+            assert not any(voter.failure.done() for voter in network.voters.values())
             assert network.voters[node_id].log.end_offset > 3
 
     run(scenario())

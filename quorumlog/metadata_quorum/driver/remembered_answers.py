@@ -1,8 +1,8 @@
 """The answers that an active controller gives again when a request is repeated.
 
 A client asks again when an answer is late; the first request may be waiting for its commit
-meanwhile. Decided twice, a creation would be told that its own topic exists, and a deletion would
-delete what somebody made anew in between.
+meanwhile. If both were decided, a creation would be told that its own topic exists, and a deletion
+would delete a topic that was created anew in between.
 """
 
 from collections import OrderedDict

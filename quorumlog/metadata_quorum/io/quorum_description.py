@@ -3,27 +3,27 @@
 Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
 """
 
-import time
 from collections.abc import Iterable, Mapping
 
 from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
-from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.driver.seams import NotController
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
 def describe_quorum(
-    quorum: Quorum, addresses: Mapping[BrokerId, str], *, now_ms: int
+    quorum: Quorum, addresses: Mapping[BrokerId, str], *, now_ms: int, wall_ms: int
 ) -> QuorumDescription:
-    """Describe it at `now_ms` of the driver's clock. Raises NotController: this node does not lead.
+    """Describe it at the driver's `now_ms`, which is `wall_ms` since 1970.
+
+    Raises NotController: this node does not lead.
 
     Observers that have been silent for `controller.quorum.observer.session.ms` are left out.
     """
     role = quorum.role
     if not isinstance(role, Leader):
         raise NotController("this node does not lead the quorum")
-    wall_ms = time.time_ns() // 1_000_000
     silent_ms = now_ms - quorum.settings.controller_quorum_observer_session_ms
     own = QuorumReplica(
         replica_id=quorum.node_id,

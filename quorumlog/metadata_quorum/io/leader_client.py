@@ -1,18 +1,21 @@
-"""The way from any node to the active controller: directly if it is this one, else over HTTP.
+"""How a node asks the active controller: directly if it is this node, else over HTTP.
 
-It follows the leader as this node knows it, and asks again when that was the wrong one or went
-away, until the request's time is up. A repeated request carries the id of the first: the same
-controller gives it the first one's answer. Another controller decides it anew, and refuses what may
-not take effect twice. A broker's own requests are small and are repeated when the leader is silent,
-too. A user's request is not: it may be what keeps the leader busy.
+The client asks the leader that this node knows, and asks again when that was the wrong one or has
+gone, until the request's time is up. A repeated request carries the id of the first. The same
+controller gives it the first one's answer; another controller decides it anew, and refuses what
+must not take effect twice. A broker's own requests are small, and the client repeats them when the
+leader is silent, too. It does not repeat a user's request then: that request may be what keeps the
+leader busy.
 """
 
 import asyncio
+import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any, Final
 
+from quorumlog.backoff import Backoff
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
@@ -49,13 +52,13 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicConfigChanges,
     TopicResult,
 )
-from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.driver.seams import NotController
 from quorumlog.metadata_quorum.io.rpc import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
 Askable = ControllerRequest | DescribeQuorum
-RETRY_S: Final = (0.02, 0.5)  # first, last
+RETRY: Final = Backoff(20, 500)
 _OF_USERS: Final = (
     CreateTopics,
     FindTopics,
@@ -67,14 +70,14 @@ _OF_USERS: Final = (
 
 
 class LeaderWatch:
-    """Who leads, as far as this node knows, and a way to wait until somebody else does."""
+    """The leader, as far as this node knows, and a way to wait until another one is."""
 
     def __init__(self) -> None:
         self.leader_id = NO_LEADER
         self._changed = asyncio.Event()
 
     def set(self, leader_id: BrokerId) -> None:
-        """Note a change and wake whoever waits for one."""
+        """Note a change, and wake every task that waits for one."""
         self.leader_id = leader_id
         self._changed.set()
         self._changed = asyncio.Event()
@@ -92,7 +95,7 @@ class LeaderWatch:
         return self._changed.wait()
 
 
-class QuorumControllerClient:
+class LeaderClient:
     """Implements ControllerClient and BrokerRegistrar for the node `node_id`."""
 
     def __init__(
@@ -111,6 +114,7 @@ class QuorumControllerClient:
         self._ask_remote: Final = ask_remote
         self._request_timeout_s: Final = request_timeout_ms / 1000
         self._attempt_timeout_ms: Final = attempt_timeout_ms
+        self._random_fraction: Final = random.SystemRandom().random
         self._client_token: Final = secrets.token_hex(8)  # ours, among all that ever ask
         self._request_numbers: Final = count(1)
 
@@ -197,18 +201,17 @@ class QuorumControllerClient:
         """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
         reason: Exception | None = None
         request_id = f"{self._client_token}-{next(self._request_numbers)}"
-        backoff_s = RETRY_S[0]
         try:
             async with asyncio.timeout(self._request_timeout_s):
-                while True:
+                for failures in count(1):
                     try:
                         return await self._ask_leader(request, request_id)
                     except RpcTooLarge as error:
                         raise RequestTooLarge(str(error)) from error
                     except (NotController, RpcFailed) as error:
                         reason = error
-                    await self._leader.wait(backoff_s)
-                    backoff_s = min(backoff_s * 2, RETRY_S[1])
+                    backoff_ms = RETRY.delay_ms(failures, self._random_fraction())
+                    await self._leader.wait(backoff_ms / 1000)
         except TimeoutError:
             raise ControllerUnavailable(
                 f"no active controller answered within {self._request_timeout_s} s: {reason}"
@@ -219,7 +222,7 @@ class QuorumControllerClient:
         if leader_id == self._node_id:
             return await self._ask_local(request, request_id)
         if leader_id == NO_LEADER:
-            raise NotController("nobody is known to lead the quorum")
+            raise NotController("no leader of the quorum is known")
         if isinstance(request, _OF_USERS):
             return await self._ask_while_it_leads(leader_id, request, request_id)
         return await self._ask_remote(leader_id, request, request_id, self._attempt_timeout_ms)

@@ -1,7 +1,8 @@
 """The metadata quorum of one node, voter or observer: its log, its image, its control listener.
 
-Start order: the disk, the listener, the driver; the other way round to stop. Whatever goes wrong
-inside for good (a disk error, a bug of ours) is the result of `fatal`: the process must end.
+It starts the disk, the listener and the driver, in this order, and stops them in the reverse one.
+An error that it cannot live with (of the disk, or a bug of ours) is the result of `fatal`: the
+process must end.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import logging
 import random
 import secrets
 import socket
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -19,21 +20,22 @@ from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.driver import Driver
+from quorumlog.metadata_quorum.driver.seams import BrokerProcessDied, NotController, Seams, Stopped
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
-from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.committed import CommittedImage
-from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
-from quorumlog.metadata_quorum.io.description import describe_quorum
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.driver import Driver
+from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.founding import check_voters, found
-from quorumlog.metadata_quorum.io.parts import BrokerProcessDied, Parts, Stopped
+from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
+from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.presence import (
     PresenceClient,
     PresenceServer,
     has_died,
     no_process_listens,
 )
+from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.metadata_quorum.io.rpc import (
     QUORUM_RPCS,
     REQUEST_BYTES_MAX,
@@ -41,10 +43,11 @@ from quorumlog.metadata_quorum.io.rpc import (
     RpcClient,
     RpcServer,
 )
-from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.disk import Disk
+from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
@@ -68,45 +71,43 @@ class MetadataQuorum:
         """
         self.settings: Final = settings
         self.app: Final = web.Application(client_max_size=REQUEST_BYTES_MAX)
-        self.fatal: Final[asyncio.Future[Exception]] = asyncio.get_running_loop().create_future()
+        self.fatal: Final[asyncio.Future[BaseException]] = (
+            asyncio.get_running_loop().create_future()
+        )
         elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}", settings.voters)
         election = elections.load()
         check_voters(settings, election)
         self._log: Final = MetadataLog.open(disk, settings.log_dir)
         self._election: Final = found(settings, elections, election)
         self._say_if_absurd(self._election.leader_epoch)
-        self._threads: Final = DiskThreads()
+        self._threads: Final = DiskThreads(self._failed)
         self._committed: Final = CommittedImage(self._log)
         self._leader: Final = LeaderWatch()
+        cluster_id, secret = settings.cluster_id, settings.shared_secret
         self._rpc: Final = RpcClient(
-            cluster_id=settings.cluster_id,
-            node_id=settings.node_id,
-            shared_secret=settings.shared_secret,
+            cluster_id=cluster_id, node_id=settings.node_id, shared_secret=secret
         )
+        self._peers: Final = Peers(self._rpc, settings.voters.__getitem__, self._failed)
         self._quorum: Final = Quorum(
             node_id=settings.node_id,
             voters=tuple(settings.voters),
             settings=settings.quorum,
             random_fraction=random.SystemRandom().random,
         )
-        self._driver: Final = Driver(self._parts(elections))
-        server = RpcServer(
-            cluster_id=settings.cluster_id,
-            shared_secret=settings.shared_secret,
-            handle=self._handle,
-        )
+        self._driver: Final = self._driver_of(elections)
+        server = RpcServer(cluster_id=cluster_id, shared_secret=secret, handle=self._handle)
         server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
             check=server.check_secret, disconnected=self._broker_disconnected
         )
         self._presence_server.add_routes(self.app)
-        self._presence: Final = PresenceClient(
+        self._presence_client: Final = PresenceClient(
             self._rpc.session,
             query={"node_id": str(settings.node_id)},
             addresses=settings.voters.__getitem__,
             leader_died=self._leader_died,
         )
-        self.controller: Final = QuorumControllerClient(
+        self.controller: Final = LeaderClient(
             node_id=settings.node_id,
             leader=self._leader,
             ask_local=self._ask_local,
@@ -117,8 +118,25 @@ class MetadataQuorum:
         self._runner: Final = web.AppRunner(
             self.app, access_log=None, shutdown_timeout=0.5, keepalive_timeout=75
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
         self._port = 0
+
+    def _driver_of(self, elections: ElectionStore) -> Driver:
+        return Driver(
+            quorum=self._quorum,
+            log=self._log,
+            elections=elections,
+            committed=self._committed,
+            settings=self.settings.controller,
+            seams=Seams(
+                clock=EventLoopClock(),
+                executor=self._threads,
+                transport=self._peers,
+                leader_listener=self,
+                random_bytes=secrets.token_bytes,
+                failed=self._failed,
+            ),
+        )
 
     def _say_if_absurd(self, leader_epoch: int) -> None:
         last_epoch = max((epoch for epoch, _ in self._log.epoch_starts()), default=0)
@@ -133,22 +151,6 @@ class MetadataQuorum:
                 leader_epoch,
                 last_epoch,
             )
-
-    def _parts(self, elections: ElectionStore) -> Parts:
-        settings = self.settings
-        return Parts(
-            node_id=settings.node_id,
-            quorum=self._quorum,
-            log=self._log,
-            elections=elections,
-            threads=self._threads,
-            committed=self._committed,
-            transport=self._rpc,
-            watcher=self,
-            addresses=settings.voters.__getitem__,
-            controller=settings.controller,
-            draw=secrets.token_bytes,
-        )
 
     @property
     def image(self) -> ClusterImage:
@@ -179,30 +181,34 @@ class MetadataQuorum:
             site = web.SockSite(self._runner, listener)
         await site.start()
         self._port = self._runner.addresses[0][1]
-        self._spawn(self._drive())
+        self._driver.start(self._election)
 
     async def stop(self, *, resign: bool = True) -> None:
-        """Stop. With `resign`, hand the leadership over first; without, tell nobody."""
-        if resign and not self.fatal.done() and self._tasks:
-            try:
-                async with asyncio.timeout(RESIGN_TIMEOUT_S):
-                    await self._driver.resign()
-            except TimeoutError:
-                _logger.info("nobody has confirmed that node %d resigns", self.settings.node_id)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._presence.close()
+        """Stop. With `resign`, hand the leadership over first; without, end at once."""
+        if resign and self._port and not self.fatal.done():
+            await self._resign()
+        self._driver.stop()
+        await self._probes.stop()
+        await self._peers.close()
+        await self._presence_client.close()
         await self._presence_server.close()
         await self._runner.cleanup()
         await self._rpc.close()
-        self._threads.close()
+        await self._threads.close()
         self._log.close()
         self.fatal.cancel()
 
+    async def _resign(self) -> None:
+        known = asyncio.get_running_loop().create_future()
+        self._driver.resign(known)
+        try:
+            async with asyncio.timeout(RESIGN_TIMEOUT_S):
+                await known
+        except (TimeoutError, Stopped):
+            _logger.info("no voter has confirmed that node %d resigns", self.settings.node_id)
+
     async def wait_for_leader(self) -> None:
-        """Return once this node knows who leads the quorum."""
+        """Return once this node knows the leader of the quorum."""
         while self._leader.leader_id == NOBODY:
             await self._leader.wait(LEADER_WAIT_S)
 
@@ -252,29 +258,34 @@ class MetadataQuorum:
         _logger.info("node %d: the leader is %d", self.settings.node_id, leader_id)
         self._leader.set(leader_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
-            self._presence.follow(NOBODY if leader_id == self.settings.node_id else leader_id)
+            self._presence_client.follow(
+                NOBODY if leader_id == self.settings.node_id else leader_id
+            )
 
     def controller_claimed(self) -> None:
-        """Look once after every registered broker: one may have died with the last controller."""
+        """Probe every registered broker once: one may have died with the last controller."""
         _logger.info("node %d is the active controller", self.settings.node_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
             for broker_id in sorted(self.image.brokers):
-                self._spawn(self._look_after(broker_id))
+                self._probes.start(self._probe(broker_id))
 
-    async def _drive(self) -> None:
-        try:
-            await self._driver.run(self._election)
-        except Exception as error:
-            _logger.exception("node %d: the metadata quorum has failed", self.settings.node_id)
-            if not self.fatal.done():
-                self.fatal.set_result(error)
+    def _failed(self, error: BaseException) -> None:
+        """End the node: the driver, a write or a task of ours has raised."""
+        self._driver.stop()
+        _logger.error(
+            "node %d: the metadata quorum has failed", self.settings.node_id, exc_info=error
+        )
+        if not self.fatal.done():
+            self.fatal.set_result(error)
 
     # --- requests ---
 
     async def _handle(self, request: Any, request_id: str | None) -> Answer:
         try:
             if isinstance(request, _QUORUM_REQUESTS):
-                response, records = await self._driver.request(request)
+                reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                self._driver.request(request, reply)
+                response, records = await reply
                 return Answer(response=response, records=records)
             return Answer(response=await self._ask_local(request, request_id))
         except Stopped:
@@ -286,8 +297,13 @@ class MetadataQuorum:
         self, request: ControllerRequest | DescribeQuorum, request_id: str | None
     ) -> object:
         if isinstance(request, DescribeQuorum):
-            return describe_quorum(self._quorum, self.settings.voters, now_ms=self._driver.now_ms())
-        return await self._driver.ask(request, request_id)
+            now_ms, wall_ms = EventLoopClock.now_ms(), EventLoopClock.wall_ms()
+            return describe_quorum(
+                self._quorum, self.settings.voters, now_ms=now_ms, wall_ms=wall_ms
+            )
+        answer = asyncio.get_running_loop().create_future()
+        self._driver.ask(request, answer, request_id)
+        return await answer
 
     async def _ask_remote(
         self,
@@ -302,10 +318,10 @@ class MetadataQuorum:
         )
         return response
 
-    # --- who is there ---
+    # --- processes that died ---
 
     async def _leader_died(self, leader_id: BrokerId) -> None:
-        await self._driver.tell(PeerProcessDied(node_id=leader_id))
+        self._driver.feed(PeerProcessDied(node_id=leader_id))
 
     async def _broker_disconnected(self, broker_id: BrokerId) -> None:
         broker = self.image.brokers.get(broker_id)
@@ -315,15 +331,10 @@ class MetadataQuorum:
             and await has_died(broker.control_address)
         ):
             _logger.info("the process of broker %d is gone", broker_id)
-            await self._driver.tell(BrokerProcessDied(broker_id, broker.broker_epoch))
+            self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))
 
-    async def _look_after(self, broker_id: BrokerId) -> None:
+    async def _probe(self, broker_id: BrokerId) -> None:
         broker = self.image.brokers.get(broker_id)
         if broker is not None and await no_process_listens(broker.control_address):
             _logger.info("the process of broker %d is gone", broker_id)
-            await self._driver.tell(BrokerProcessDied(broker_id, broker.broker_epoch))
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))

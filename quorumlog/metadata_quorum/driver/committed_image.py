@@ -1,4 +1,4 @@
-"""The committed metadata: replayed into an image, and handed to whoever acts on it, in order."""
+"""The committed metadata: replayed into an image, and published in order."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicParti
 
 
 class CommittedImage:
-    """What this node may act on. Nothing that is published is ever taken back."""
+    """The metadata that this node may act on. Nothing that is published is ever taken back."""
 
     def __init__(self, log: MetadataLog) -> None:
         self.image = ClusterImage()
@@ -18,7 +18,7 @@ class CommittedImage:
         self._publishers: list[ImagePublisher] = []
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
-        """Publish to it too. One that comes late is told all that there is, as one change."""
+        """Publish to it, too; first, as one change, all that was published before."""
         self._publishers.append(publisher)
         if self.image.end_offset > 0:
             publisher.publish(everything_in(self.image), self.image)
@@ -32,7 +32,7 @@ class CommittedImage:
         self._publish(high_watermark, self.image.epoch, self.image.controller_id)
 
     def lead_by(self, leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Note who leads the quorum, as far as this node knows."""
+        """Note the leader of the quorum, as far as this node knows it."""
         if (leader_epoch, leader_id) != (self.image.epoch, self.image.controller_id):
             self._publish(self.image.end_offset, leader_epoch, leader_id)
 

@@ -1,0 +1,112 @@
+"""The controller while this node leads the quorum: when it takes over, and when it answers.
+
+Between winning the election and having replayed all that went before, requests wait. When the
+node leads no more, every request that waits is answered NOT_CONTROLLER: what was appended may
+still be committed, so the caller does not know the outcome (KIP-631).
+"""
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final
+
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.requests import Decision
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
+from quorumlog.metadata_quorum.driver.seams import Answer, Ask, NotController, refuse
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+WAITING_MAX: Final = 10_000
+# DEVIATION: Kafka fences a broker whose session is over, however late it looks.
+# docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
+STALL_MS: Final = 1000  # a session that is found overdue by more: we were not running
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Claim:
+    """A leadership whose controller has yet to take over: requests wait, WAITING_MAX at most."""
+
+    def __init__(self, leader_epoch: Epoch, epoch_start_offset: Offset) -> None:
+        self.leader_epoch: Final = leader_epoch
+        self.epoch_start_offset: Final = epoch_start_offset  # must be committed first
+        self.waiting: Final = deque[Ask]()
+
+    def wait(self, ask: Ask) -> None:
+        """Keep a request until the controller has taken over, if there is room."""
+        if len(self.waiting) < WAITING_MAX:
+            self.waiting.append(ask)
+        else:
+            refuse(ask.answer, NotController("too many requests wait for the take-over"))
+
+    def resign(self) -> None:
+        """Refuse every request that waits: nothing was done."""
+        _refuse_all(ask.answer for ask in self.waiting)
+
+
+class ActiveController:
+    """The controller of one leader epoch. It never reads the log.
+
+    `waiting`: the requests that came before it took over, the oldest first.
+    """
+
+    def __init__(
+        self, controller: Controller, *, leader_epoch: Epoch, waiting: Iterable[Ask] = ()
+    ) -> None:
+        self.controller: Final = controller
+        self.leader_epoch: Final = leader_epoch
+        self.waiting: Final = deque(waiting)
+        self._remembered: Final = RememberedAnswers()
+        self._uncommitted: Final = deque[tuple[Offset, Answer, object]]()
+
+    def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[object]:
+        """Decide a request. The log ends at `end_offset`."""
+        if isinstance(ask.request, BrokerHeartbeat):
+            now_ms = ask.received_ms  # it says that the broker lived then: KAFKA-15019
+        decision = self.controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
+        if decision.remark is not None:
+            _logger.warning(decision.remark)
+        return decision
+
+    def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
+        """Fence the broker that was silent for longest, if it was for too long."""
+        due_ms = self.controller.next_expiry_ms()
+        if due_ms is not None and now_ms - due_ms > STALL_MS:
+            self.controller.renew_all(now_ms)  # a process that was paused has not listened either
+        return self.controller.decide_expiry(now_ms)
+
+    def answer_when_committed(self, end_offset: Offset, ask: Ask, decision: Decision[Any]) -> None:
+        """Answer once all below `end_offset` is committed: what was decided on, too.
+
+        Remembers the answer for a repeated request, if deciding it again would not be the same.
+        """
+        self._uncommitted.append((end_offset, ask.answer, decision.response))
+        if ask.request_id is not None and decision.records:
+            answer = Remembered(end_offset, decision.response, len(decision.records))
+            self._remembered.add(ask.request_id, answer)
+
+    def maybe_answer_again(self, ask: Ask) -> bool:
+        """Give a repeated request the first one's answer, when that is committed."""
+        before = self._remembered.get(ask.request_id)
+        if before is not None:
+            self._uncommitted.append((before.end_offset, ask.answer, before.response))
+        return before is not None
+
+    def advance(self, high_watermark: Offset) -> None:
+        """Answer the requests whose decisions are committed now."""
+        waiting = self._uncommitted
+        while waiting and waiting[0][0] <= high_watermark:
+            _, answer, response = waiting.popleft()
+            if not answer.done():
+                answer.set_result(response)
+
+    def resign(self) -> None:
+        """Refuse every request that waits: the outcome is unknown, or nothing was done."""
+        _refuse_all(answer for _, answer, _ in self._uncommitted)
+        _refuse_all(ask.answer for ask in self.waiting)
+
+
+def _refuse_all(answers: Iterable[Answer]) -> None:
+    for answer in answers:
+        refuse(answer, NotController("this node leads the quorum no more"))

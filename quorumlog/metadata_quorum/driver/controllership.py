@@ -1,0 +1,219 @@
+"""The node as the controller: it takes over, decides, and appends what was decided.
+
+The log gets nothing that does not fit the state before it: every replay of it, on every node,
+would fail. A decision that does not fit, or cannot be made, is our bug. Then the live state is of
+no more use: the caller is answered UNKNOWN_SERVER_ERROR, and the node resigns.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.failures import failure_response
+from quorumlog.metadata_quorum.controller.requests import Decision
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import NOBODY
+from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.seams import (
+    Ask,
+    BrokerProcessDied,
+    NotController,
+    Seams,
+    refuse,
+)
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
+from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class Controllership:
+    """None, a `Claim`, or an `ActiveController`: as the quorum's effects say.
+
+    `feed_first` hands the core an event that comes before any other.
+    """
+
+    def __init__(
+        self,
+        *,
+        node_id: BrokerId,
+        log: MetadataLog,
+        committed: CommittedImage,
+        settings: ControllerSettings,
+        seams: Seams,
+        feed_first: Callable[[events.Event], None],
+    ) -> None:
+        self.leader_id = NOBODY
+        self.high_watermark = Offset(-1)
+        self._node_id: Final = node_id
+        self._log: Final = log
+        self._committed: Final = committed
+        self._settings: Final = settings
+        self._seams: Final = seams
+        self._feed_first: Final = feed_first
+        self._stage: Claim | ActiveController | None = None
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether requests may be made to this node."""
+        return self._stage is not None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node's controller has taken over."""
+        return isinstance(self._stage, ActiveController)
+
+    def next_deadline_ms(self) -> int | None:
+        """When a session ends next; None: no broker has one that may end."""
+        match self._stage:
+            case ActiveController(controller=controller):
+                return controller.next_expiry_ms()
+            case _:
+                return None
+
+    # --- effects of the quorum ---
+
+    def change_leader(self, effect: effects.LeaderEffect) -> None:
+        """Give up what this node leads; claim a new epoch if it leads that."""
+        self.stop()
+        self.leader_id = NOBODY
+        match effect:
+            case effects.BecomeLeader(leader_epoch=epoch, epoch_start_offset=start_offset):
+                self.leader_id = self._node_id
+                self._stage = Claim(epoch, start_offset)
+            case effects.FollowLeader(leader_id=leader_id):
+                self.leader_id = leader_id
+            case effects.ResignLeadership():
+                pass
+        self._committed.lead_by(self.leader_id, Epoch(effect.leader_epoch))
+        self._seams.leader_listener.leader_changed(self.leader_id)
+
+    def advance(self, high_watermark: Offset) -> None:
+        """Publish what is committed now, then answer the requests that waited for it."""
+        self.high_watermark = high_watermark
+        self._committed.advance(high_watermark)
+        match self._stage:
+            case ActiveController() as active:
+                active.advance(high_watermark)
+            case _:
+                pass
+
+    def stop(self) -> None:
+        """Refuse every request that waits."""
+        if self._stage is not None:
+            self._stage.resign()
+            self._stage = None
+
+    # --- decisions ---
+
+    def maybe_act(self) -> bool:
+        """Do one thing that is due: take over, decide what waited for it, or end a session."""
+        match self._stage:
+            case Claim() as claim if self.high_watermark > claim.epoch_start_offset:
+                self._take_over(claim)
+                return True
+            case ActiveController(waiting=waiting) if waiting:
+                self.decide(waiting.popleft())
+                return True
+            case ActiveController() as active:
+                due_ms, now_ms = self.next_deadline_ms(), self._seams.clock.now_ms()
+                if due_ms is None or due_ms > now_ms:
+                    return False
+                # A heartbeat that waits in the inbox has touched the session when it came.
+                self._enact(active, partial(active.decide_expiry, now_ms))
+                return True
+            case _:
+                return False
+
+    def touch(self, heartbeat: BrokerHeartbeat) -> None:
+        """Note a heartbeat when it arrives; its answer may take longer (KAFKA-15019)."""
+        match self._stage:
+            case ActiveController(controller=controller):
+                controller.touch(heartbeat, self._seams.clock.now_ms())
+            case _:
+                pass
+
+    def decide(self, ask: Ask) -> None:
+        """Decide a request; its answer comes when all that it is based on is committed.
+
+        So a decision without records waits, too: what it has read may not be committed.
+        """
+        match self._stage:
+            case None:
+                refuse(ask.answer, NotController("this node does not lead the quorum"))
+            case Claim() as claim:
+                claim.wait(ask)
+            case ActiveController() as active if active.maybe_answer_again(ask):
+                active.advance(self.high_watermark)
+            case ActiveController() as active:
+                now_ms, end_offset = self._seams.clock.now_ms(), self._log.end_offset
+                decide = partial(active.decide, ask, now_ms=now_ms, end_offset=end_offset)
+                self._enact(active, decide, ask)
+
+    def decide_process_died(self, died: BrokerProcessDied) -> None:
+        """Fence a broker whose process is gone."""
+        match self._stage:
+            case ActiveController(controller=controller) as active:
+                decide = partial(
+                    controller.decide_process_died,
+                    died.broker_id,
+                    broker_epoch=died.broker_epoch,
+                    now_ms=self._seams.clock.now_ms(),
+                )
+                self._enact(active, decide)
+            case _:
+                pass
+
+    def _take_over(self, claim: Claim) -> None:
+        controller = Controller(
+            self._committed.image,
+            self._settings,
+            random_bytes=self._seams.random_bytes,
+            now_ms=self._seams.clock.now_ms(),
+        )
+        active = ActiveController(
+            controller, leader_epoch=claim.leader_epoch, waiting=claim.waiting
+        )
+        self._stage = active
+        if self._enact(active, controller.decide_activation):
+            self._seams.leader_listener.controller_claimed()
+
+    def _enact(
+        self,
+        active: ActiveController,
+        decide: Callable[[], Decision[Any]],
+        ask: Ask | None = None,
+    ) -> bool:
+        """Decide, apply, append, in this order; False: that was not possible, and we resign."""
+        base_offset = self._log.end_offset
+        try:
+            decision = decide()
+            batches = MetadataLog.encode(decision.records)
+            for offset, record in enumerate(decision.records, start=base_offset):
+                active.controller.apply(Offset(offset), record)
+        except Exception as error:  # noqa: BLE001  # ours, whatever it is: Kafka resigns as well
+            self._give_up(error, ask)
+            return False
+        if batches:
+            self._log.append(batches, active.leader_epoch, wall_ms=self._seams.clock.wall_ms())
+            end_offset = self._log.end_offset
+            self._feed_first(
+                events.RecordsAppended(leader_epoch=active.leader_epoch, log_end_offset=end_offset)
+            )
+        if ask is not None:
+            active.answer_when_committed(self._log.end_offset, ask, decision)
+        active.advance(self.high_watermark)
+        return True
+
+    def _give_up(self, error: Exception, ask: Ask | None) -> None:
+        """Answer that the request cannot be decided, and lead no more: nothing was written."""
+        asked = "by itself" if ask is None else type(ask.request).__name__
+        _logger.error("the controller failed to decide %s, and resigns", asked, exc_info=error)
+        if ask is not None and not ask.answer.done():
+            ask.answer.set_result(failure_response(ask.request))
+        self._feed_first(events.ResignRequested())

@@ -1,0 +1,34 @@
+"""One deadline and the call that is due at it."""
+
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.metadata_quorum.driver.seams import Clock, Timer
+
+
+class Deadline:
+    """Calls `action` at the last time that was set; None: never."""
+
+    def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
+        self._clock: Final = clock
+        self._action: Final = action
+        self._time_ms: int | None = None
+        self._timer: Timer | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether a call is to come."""
+        return self._timer is not None
+
+    def set(self, time_ms: int | None) -> None:
+        """Change the time."""
+        if time_ms == self._time_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._time_ms = time_ms
+        self._timer = None if time_ms is None else self._clock.call_at(time_ms, self._due)
+
+    def _due(self) -> None:
+        self._time_ms = self._timer = None
+        self._action()

@@ -1,0 +1,317 @@
+"""The driver of one node's quorum: facts in, effects performed, in order.
+
+All effects of one step come before the next event. What must be durable first is written by the
+executor, and the driver takes in nothing until it is; flushes and messages go on beside it.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any, Final, assert_never
+
+from quorumlog.invariants import some
+from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import Request
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.controllership import Controllership
+from quorumlog.metadata_quorum.driver.deadline import Deadline
+from quorumlog.metadata_quorum.driver.seams import (
+    Answer,
+    Ask,
+    BrokerProcessDied,
+    Fact,
+    NotController,
+    Responded,
+    Seams,
+    Stopped,
+    refuse,
+)
+from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
+from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+INBOX_FACTS_MAX: Final = 10_000  # then requests are refused
+CHECKPOINT_MS: Final = 5000  # Kafka: replica.high.watermark.checkpoint.interval.ms
+_logger: Final = logging.getLogger(__name__)
+
+
+class Driver:
+    """Needs no lock: one thread calls it, and `done` of the seams in the same one.
+
+    1. While a write is under way, nothing else is done: facts wait in the inbox.
+    2. A turn does the most urgent thing: effects; then what the controller has appended; then
+       what the controller has to do; then the oldest fact of the inbox.
+    3. After `stop`, or an error, nothing is done, and every answer that is due is an error.
+    """
+
+    def __init__(
+        self,
+        *,
+        quorum: Quorum,
+        log: MetadataLog,
+        elections: ElectionStore,
+        committed: CommittedImage,
+        settings: ControllerSettings,
+        seams: Seams,
+    ) -> None:
+        self._quorum: Final = quorum
+        self._log: Final = log
+        self._elections: Final = elections
+        self._seams: Final = seams
+        self._orders: Final = deque[effects.Effect]()
+        self._urgent: Final = deque[events.Event]()
+        self._inbox: Final = deque[Fact]()
+        self._fetched: Responded | None = None  # of the step whose effects are performed
+        self._is_running = self._is_writing = self._has_ended = False
+        self._deadline: Final = Deadline(seams.clock, lambda: self.feed(events.Ticked()))
+        self._checkpoint_due: Final = Deadline(seams.clock, self._checkpoint)
+        self._request_ids: Final = count(1)
+        self._requests: Final[dict[int, Answer]] = {}  # of peers, without an answer yet
+        self._resignations: Final[list[Answer]] = []
+        self._corrupt_peers: Final[set[BrokerId]] = set()
+        self._controllership: Final = Controllership(
+            log=log, committed=committed, settings=settings, seams=seams, node_id=quorum.node_id,
+            feed_first=self._urgent.append,
+        )  # fmt: skip
+
+    # --- from outside ---
+
+    @property
+    def leader_id(self) -> BrokerId:
+        """The leader of the quorum, or NOBODY."""
+        return self._controllership.leader_id
+
+    @property
+    def is_active_controller(self) -> bool:
+        """Whether this node's controller has taken over."""
+        return self._controllership.is_active
+
+    def start(self, election: Election) -> None:
+        """Take part, from what the disk says."""
+        self.feed(
+            events.Started(
+                leader_epoch=election.leader_epoch,
+                leader_id=election.leader_id,
+                voted_id=election.voted_id,
+                is_new=election.is_new,
+                log_end_offset=self._log.end_offset,
+                flushed_offset=self._log.flushed_offset,
+                epoch_starts=self._log.epoch_starts(),
+            )
+        )
+
+    def stop(self) -> None:
+        """Do nothing more. A write that is under way goes on in its executor."""
+        self._has_ended = True
+        self._deadline.set(None)
+        self._checkpoint_due.set(None)
+        self._controllership.stop()
+        for answer in self._requests.values():
+            refuse(answer, Stopped())
+        for fact in self._inbox:
+            if isinstance(fact, Ask):
+                refuse(fact.answer, NotController("this node stops"))
+        for answer in self._resignations:
+            refuse(answer, Stopped())
+
+    def feed(self, fact: Fact) -> None:
+        """Take in a fact, or let it wait for the write that is under way."""
+        if not self._has_ended:
+            self._inbox.append(fact)
+            self._run()
+
+    def request(self, request: Request, answer: Answer) -> None:
+        """Take in a peer's request: the answer is a pair of response and records, or Stopped."""
+        if self._has_ended or len(self._inbox) >= INBOX_FACTS_MAX:
+            refuse(answer, Stopped())
+            return
+        request_id = next(self._request_ids)
+        self._requests[request_id] = answer
+        self.feed(events.RequestReceived(request_id=request_id, request=request))
+
+    def ask(
+        self, request: ControllerRequest, answer: Answer, request_id: str | None = None
+    ) -> None:
+        """Ask the active controller: the answer comes at commit, or is NotController.
+
+        A request that is repeated under the same id takes effect once.
+        """
+        if self._has_ended or not self._controllership.is_leading:
+            refuse(answer, NotController("this node does not lead the quorum"))
+            return
+        if isinstance(request, BrokerHeartbeat):
+            self._controllership.touch(request)
+        if len(self._inbox) >= INBOX_FACTS_MAX:
+            refuse(answer, NotController("too many requests wait"))
+            return
+        self.feed(Ask(request, answer, self._seams.clock.now_ms(), request_id))
+
+    def resign(self, answer: Answer) -> None:
+        """Lead no more, if this node does; answer None when the other voters know it."""
+        self._resignations.append(answer)
+        self.feed(events.ResignRequested())
+
+    # --- turns ---
+
+    def _run(self) -> None:
+        if self._is_running:
+            return  # called from within a turn
+        self._is_running = True
+        try:
+            while not (self._is_writing or self._has_ended) and self._take_turn():
+                pass
+            if not (self._is_writing or self._has_ended):
+                self._set_deadline()
+                self._maybe_answer_resignations()
+        except Exception as error:  # noqa: BLE001  # the outermost frame: the node ends
+            self.stop()
+            self._seams.failed(error)
+        finally:
+            self._is_running = False
+
+    def _take_turn(self) -> bool:
+        """Do the most urgent thing; False: there is nothing to do."""
+        if self._orders:
+            self._perform(self._orders.popleft())
+        elif self._urgent:
+            self._step(self._urgent.popleft())
+        elif self._controllership.maybe_act():
+            pass
+        elif self._inbox:
+            self._take_in(self._inbox.popleft())
+        else:
+            return False
+        return True
+
+    def _take_in(self, fact: Fact) -> None:
+        match fact:
+            case Ask():
+                self._controllership.decide(fact)
+            case BrokerProcessDied():
+                self._controllership.decide_process_died(fact)
+            case Responded(event=event):
+                self._step(event, fact)
+            case _:
+                self._step(fact)
+
+    def _step(self, event: events.Event, fetched: Responded | None = None) -> None:
+        self._fetched = fetched
+        self._orders.extend(self._quorum.step(self._seams.clock.now_ms(), event))
+
+    def _set_deadline(self) -> None:
+        due_ms = self._quorum.next_deadline_ms(), self._controllership.next_deadline_ms()
+        self._deadline.set(min((ms for ms in due_ms if ms is not None), default=None))
+
+    def _maybe_answer_resignations(self) -> None:
+        while self._resignations and not self._quorum.resignation_pending:
+            answer = self._resignations.pop()
+            if not answer.done():
+                answer.set_result(None)
+
+    # --- effects ---
+
+    def _perform(self, effect: effects.Effect) -> None:
+        match effect:
+            case effects.SendRequest(destination=destination, request=request):
+                done = partial(self._received, effect)
+                self._seams.transport.send(
+                    destination, request, timeout_ms=effect.timeout_ms, done=done
+                )
+            case effects.SendResponse(request_id=request_id, response=response):
+                self._respond(request_id, response, None)
+            case effects.AnswerFetch():
+                records = None
+                if effect.records_to > effect.records_from:
+                    records = self._log.read(effect.records_from, effect.records_to)
+                self._respond(effect.request_id, effect.response, records)
+            case effects.FlushLog():
+                self._seams.executor.run(self._log.flush, self._flushed)
+            case effects.AdvanceHighWatermark(high_watermark=high_watermark):
+                self._controllership.advance(high_watermark)
+                if not self._checkpoint_due.is_set:
+                    self._checkpoint_due.set(self._seams.clock.now_ms() + CHECKPOINT_MS)
+            case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
+                self._controllership.change_leader(effect)
+            case _:
+                self._perform_write(effect)
+
+    def _perform_write(self, effect: effects.DiskWrite) -> None:
+        match effect:
+            case effects.PersistElection():
+                election = Election(
+                    leader_epoch=effect.leader_epoch,
+                    leader_id=effect.leader_id,
+                    voted_id=effect.voted_id,
+                    is_new=effect.is_new,
+                )
+                self._write(partial(self._elections.save, election))
+            case effects.AppendLeaderChange():
+                wall_ms = self._seams.clock.wall_ms()
+                self._write(partial(self._log.append_leader_change, effect, wall_ms=wall_ms))
+            case effects.AppendFetched():
+                self._append_fetched()
+            case effects.TruncateLog(end_offset=end_offset):
+                self._write(partial(self._log.truncate_to, end_offset))
+            case _:
+                assert_never(effect)
+
+    def _append_fetched(self) -> None:
+        fetched = some(self._fetched, "fetched records come beside a response")
+        append = partial(self._log.append_fetched, fetched.records)
+        if self._log.starts_epoch(fetched.event.records):
+            self._write(append)  # the start of an epoch is fsynced before it is believed
+        else:
+            append()  # a flush follows
+
+    def _write(self, work: Callable[[], object]) -> None:
+        """Have it done before anything else."""
+        self._is_writing = True
+        self._seams.executor.run(work, self._written)
+
+    def _written(self, _: object) -> None:
+        self._is_writing = False
+        self._run()
+
+    def _flushed(self, flushed_offset: Offset) -> None:
+        self.feed(events.LogFlushed(flushed_offset=flushed_offset))
+
+    def _checkpoint(self) -> None:
+        checkpoint = partial(self._log.checkpoint, self._controllership.high_watermark)
+        self._seams.executor.run(checkpoint, lambda _: None)
+
+    def _respond(self, request_id: int, response: object, records: bytes | None) -> None:
+        answer = self._requests.pop(request_id)
+        if not answer.done():
+            answer.set_result((response, records))
+
+    def _received(self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None) -> None:
+        self.feed(self._read_answer(sent, answer))
+
+    def _read_answer(
+        self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None
+    ) -> Fact:
+        """Check the records beside a response; a response whose records are corrupt is none."""
+        failed = events.RequestFailed(request_id=sent.request_id)
+        if answer is None:
+            return failed
+        response, content = answer
+        try:
+            records, fetched = describe(content) if content else (b"", None)
+        except CorruptBatch as error:
+            if sent.destination not in self._corrupt_peers:
+                self._corrupt_peers.add(sent.destination)  # say it once
+                _logger.warning("node %d sends corrupt records: %s", sent.destination, error)
+            return failed
+        if fetched is not None:
+            self._corrupt_peers.discard(sent.destination)
+        received = events.ResponseReceived(
+            request_id=sent.request_id, source=sent.destination, response=response, records=fetched
+        )
+        return Responded(received, records)

@@ -1,0 +1,131 @@
+"""What a driver needs from outside, and the facts that it takes in beside the core's own events."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from quorumlog.metadata_quorum.controller.requests import ControllerRequest
+from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.messages import Request
+from quorumlog.wire.codec.identifiers import BrokerId
+
+T = TypeVar("T")
+
+
+class Stopped(Exception):
+    """The node takes part no more."""
+
+
+class NotController(Exception):
+    """Another node is the active controller, or became it before the answer."""
+
+
+def refuse(answer: "Answer", reason: Exception) -> None:
+    """Answer with an exception, unless the caller has given up."""
+    if not answer.done():
+        answer.set_exception(reason)
+
+
+class Answer(Protocol):
+    """Where an answer goes; an `asyncio.Future` is one. It is done when the caller has given up."""
+
+    def done(self) -> bool:
+        """Whether there is an answer already, or no caller any more."""
+
+    def set_result(self, result: Any, /) -> None:
+        """Answer."""
+
+    def set_exception(self, exception: Exception, /) -> None:
+        """Say why there is no answer."""
+
+
+class Ask(NamedTuple):
+    """A request to the active controller, when it came, and what names it if it is repeated."""
+
+    request: ControllerRequest
+    answer: Answer
+    received_ms: int
+    request_id: str | None = None
+
+
+class BrokerProcessDied(NamedTuple):
+    """The process of this registration is gone: its control address refuses connections."""
+
+    broker_id: BrokerId
+    broker_epoch: int
+
+
+class Responded(NamedTuple):
+    """A response, and the bytes of the records beside it."""
+
+    event: events.ResponseReceived
+    records: bytes
+
+
+Fact = events.Event | Ask | BrokerProcessDied | Responded
+
+
+class Timer(Protocol):
+    """A call to come."""
+
+    def cancel(self) -> None:
+        """Do not make it."""
+
+
+class Clock(Protocol):
+    """Two times, in ms."""
+
+    def now_ms(self) -> int:
+        """Return the monotonic time: that of the core."""
+
+    def wall_ms(self) -> int:
+        """Return the time since 1970: that of the records."""
+
+    def call_at(self, time_ms: int, action: Callable[[], None]) -> Timer:
+        """Call `action` once `now_ms` has reached `time_ms`: later, never from within."""
+
+
+class Executor(Protocol):
+    """Where a write may wait for the disk."""
+
+    def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
+        """Do `work`, then call `done` with its result, from the driver's thread.
+
+        If `work` raises, the node ends: `done` is not called.
+        """
+
+
+class Transport(Protocol):
+    """How requests reach the other nodes."""
+
+    def send(
+        self,
+        destination: BrokerId,
+        request: Request,
+        *,
+        timeout_ms: int,
+        done: Callable[[tuple[Any, bytes | None] | None], None],
+    ) -> None:
+        """Send; call `done` once, later: with the response and the records beside it, or None."""
+
+
+class LeaderListener(Protocol):
+    """What must know the leader of the quorum."""
+
+    def leader_changed(self, leader_id: BrokerId) -> None:
+        """Learn the leader; NOBODY: none is known."""
+
+    def controller_claimed(self) -> None:
+        """Learn that the controller of this node is active from now on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seams:
+    """What a driver needs from outside. `failed`: called once if it ends by itself, by an error."""
+
+    clock: Clock
+    executor: Executor
+    transport: Transport
+    leader_listener: LeaderListener
+    random_bytes: Callable[[int], bytes]
+    failed: Callable[[BaseException], None]

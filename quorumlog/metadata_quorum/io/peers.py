@@ -1,0 +1,61 @@
+"""The way of a driver's requests to the other nodes: one background task for each request."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from quorumlog.metadata_quorum.core.messages import Request
+from quorumlog.metadata_quorum.io.rpc import RpcFailed
+from quorumlog.tasks import OnError, Tasks
+from quorumlog.wire.codec.identifiers import BrokerId
+
+Reply = tuple[Any, bytes | None]
+
+
+class Caller(Protocol):
+    """`RpcClient`, or what stands for it in a test."""
+
+    async def call(self, address: str, request: object, *, timeout_ms: int) -> Reply:
+        """Return the response and the records beside it. Raises RpcFailed."""
+
+
+class Peers:
+    """A `Transport`. `on_error` is called for a failure that is our bug. `close` it."""
+
+    def __init__(
+        self, caller: Caller, addresses: Callable[[BrokerId], str], on_error: OnError
+    ) -> None:
+        """`addresses`: of the control listeners, `host:port`."""
+        self._caller: Final = caller
+        self._addresses: Final = addresses
+        self._tasks: Final = Tasks(on_error)
+
+    def send(
+        self,
+        destination: BrokerId,
+        request: Request,
+        *,
+        timeout_ms: int,
+        done: Callable[[Reply | None], None],
+    ) -> None:
+        """Send in the background; `done` gets the reply, or None."""
+        self._tasks.start(self._send(destination, request, timeout_ms, done))
+
+    async def _send(
+        self,
+        destination: BrokerId,
+        request: Request,
+        timeout_ms: int,
+        done: Callable[[Reply | None], None],
+    ) -> None:
+        try:
+            reply = await self._caller.call(
+                self._addresses(destination), request, timeout_ms=timeout_ms
+            )
+        except RpcFailed:
+            done(None)
+        else:
+            done(reply)
+
+    async def close(self) -> None:
+        """Give up what is under way; `done` is not called for it."""
+        await self._tasks.stop()
