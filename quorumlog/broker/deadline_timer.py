@@ -4,17 +4,14 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from quorumlog.broker.clocks import monotonic_ms
+
 
 class HasDeadlines(Protocol):
     """What the timer needs to know of a purgatory."""
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest; None: nobody waits."""
-
-
-def monotonic_ms() -> int:
-    """Return the event loop's clock in ms: what the cores call `now_ms`."""
-    return int(asyncio.get_running_loop().time() * 1000)
 
 
 class DeadlineTimer:

@@ -7,13 +7,12 @@ disk or invariant ends in `failure`: who runs the node awaits it.
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
+from quorumlog.broker.clocks import monotonic_ms, wall_clock_ms
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
-from quorumlog.broker.deadline_timer import monotonic_ms
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
@@ -64,11 +63,6 @@ TICK_MS_MAX: Final = 500
 _logger: Final = logging.getLogger(__name__)
 
 
-def wall_clock_ms() -> int:
-    """Return the time since 1970 in ms."""
-    return time.time_ns() // 1_000_000
-
-
 def _random_session_id() -> int:
     return 1 + secrets.randbelow(2**31 - 1)
 
@@ -89,7 +83,7 @@ class Replicas:
         disk: Disk,
         log_directory: str,
         controller: ControllerClient,
-        now_ms: Callable[[], int] = wall_clock_ms,
+        wall_ms: Callable[[], int] = wall_clock_ms,
         partition_class: type[Partition] = Partition,
     ) -> None:
         self.broker_id: Final = broker_id
@@ -97,7 +91,7 @@ class Replicas:
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.logs_open: Final = asyncio.Event()  # those that our registration's image gives us
-        self._now_ms: Final = now_ms
+        self._wall_ms: Final = wall_ms
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = False
         self._has_more: Final = asyncio.Event()  # logs to open, directories to remove
@@ -106,7 +100,7 @@ class Replicas:
             broker_id, settings, self._logs, partition_class=partition_class, failed=self._fail
         )
         self._drivers: Final = self._replicas.drivers
-        self._appends: Final = Appends(self._replicas, now_ms=now_ms, log_failed=self._fail)
+        self._appends: Final = Appends(self._replicas, wall_ms=wall_ms, log_failed=self._fail)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
         self.fetch_sessions: Final = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, new_id=_random_session_id
@@ -122,7 +116,7 @@ class Replicas:
             broker_id,
             settings,
             broker_epoch=lambda: self.broker_epoch,
-            now_ms=now_ms,
+            wall_ms=wall_ms,
             failed=self._fail,
         )
         self._checkpoints: Final = Checkpoints(
@@ -367,7 +361,9 @@ class Replicas:
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + expire_ms
                 for driver in self._drivers.values():
-                    driver.producers.expire(self._now_ms(), self.settings.producer_id_expiration_ms)
+                    driver.producers.expire(
+                        self._wall_ms(), self.settings.producer_id_expiration_ms
+                    )
 
     def _close_logs(self) -> None:
         logs = {at: driver.log for at, driver in self._drivers.items()}

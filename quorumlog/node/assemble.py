@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog.broker.clocks import wall_clock_ms
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
@@ -145,7 +146,7 @@ class BrokerParts:
         self.groups: Final = GroupService(
             replicas=self.replicas,
             settings=config.broker,
-            now_ms=_wall_clock_ms,
+            wall_ms=wall_clock_ms,
             on_fatal=node.fail,
         )
         self.replicas.add_leadership_listener(self.groups)
@@ -161,7 +162,7 @@ class BrokerParts:
             ),
             controller=quorum.controller,
             handlers=HANDLERS,
-            now_ms=_wall_clock_ms,
+            wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=node.fail)
         # The watch last: what a client reads in our metadata is done here by then.
@@ -219,10 +220,6 @@ class BrokerParts:
 
 async def _await_failure(failure: asyncio.Future[None]) -> None:
     await asyncio.shield(failure)
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _quorum_settings(

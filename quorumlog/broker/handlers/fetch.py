@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.fetching.core.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,

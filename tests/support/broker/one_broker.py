@@ -121,7 +121,7 @@ def follow(replicas: Replicas) -> Callable[[bytes | bytearray], Followed]:
             followed.position(),
             answer,
             now_ms=0,
-            wall_clock_ms=lambda: 0,
+            wall_ms=lambda: 0,
             backoff_max_ms=1000,
         )
         return followed

@@ -38,7 +38,7 @@ def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
         ("localhost", 0),
         BrokerSettings(),
         broker_epoch=lambda: broker_epoch,
-        now_ms=lambda: 0,
+        wall_ms=lambda: 0,
         failed=lambda error: None,
     )
 

@@ -8,7 +8,8 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from quorumlog.broker.deadline_timer import DeadlineTimer, monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
+from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory

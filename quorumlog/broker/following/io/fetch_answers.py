@@ -59,7 +59,7 @@ def take_answer(
     answer: PartitionData,
     *,
     now_ms: int,
-    wall_clock_ms: Callable[[], int],
+    wall_ms: Callable[[], int],
     backoff_max_ms: int,
 ) -> None:
     """Append, truncate or start over, if the answer still concerns us.
@@ -71,7 +71,7 @@ def take_answer(
     if not driver.partition.accepts_answer(followed.leader_epoch, fetch_offset, last_fetched_epoch):
         return
     if answer.error_code == ErrorCode.NONE and _take_records(
-        followed, asked, answer, now_ms, wall_clock_ms
+        followed, asked, answer, now_ms, wall_ms
     ):
         followed.backoff_ms = 0
         return
@@ -103,7 +103,7 @@ def _take_records(
     asked: Position,
     answer: PartitionData,
     now_ms: int,
-    wall_clock_ms: Callable[[], int],
+    wall_ms: Callable[[], int],
 ) -> bool:
     """Truncate or append; False: what came is of no use, ask again later."""
     driver, leader_epoch = followed.driver, followed.leader_epoch
@@ -127,7 +127,7 @@ def _take_records(
             high_watermark=Offset(answer.high_watermark),
             log_start_offset=Offset(answer.log_start_offset),
             now_ms=now_ms,
-            wall_ms=wall_clock_ms(),
+            wall_ms=wall_ms(),
         )
     except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
         if driver.log.failure is not None:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.broker.following.io.fetch_answers import (
     FIRST_BACKOFF_MS,
@@ -65,14 +65,14 @@ class ReplicaFetcher:
         settings: BrokerSettings,
         *,
         broker_epoch: Callable[[], int],
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.address: Final = address
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
-        self._wall_clock_ms: Final = now_ms
+        self._wall_ms: Final = wall_ms
         self._followed: dict[_Key, Followed] = {}
         self._session: _Session = SessionClient()  # of the loop that counts
         self._idle: list[KafkaConnection] = []
@@ -282,7 +282,7 @@ class ReplicaFetcher:
                     asked,
                     answer,
                     now_ms=now_ms,
-                    wall_clock_ms=self._wall_clock_ms,
+                    wall_ms=self._wall_ms,
                     backoff_max_ms=self._settings.replica_fetch_backoff_ms,
                 )
                 if answer.records:

@@ -21,13 +21,13 @@ class ReplicaFetchers:
         settings: BrokerSettings,
         *,
         broker_epoch: Callable[[], int],
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
-        self._now_ms: Final = now_ms
+        self._wall_ms: Final = wall_ms
         self._failed: Final = failed
         self._followed: dict[BrokerId, dict[PartitionDriver, Followed]] = {}
         self._leaders: dict[PartitionDriver, BrokerId] = {}
@@ -87,7 +87,7 @@ class ReplicaFetchers:
             address,
             self._settings,
             broker_epoch=self._broker_epoch,
-            now_ms=self._now_ms,
+            wall_ms=self._wall_ms,
             failed=self._failed,
         )
 

@@ -35,11 +35,11 @@ class GroupService:
         *,
         replicas: GroupLog,
         settings: BrokerSettings,
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         on_fatal: Callable[[InvariantViolation], None],
     ) -> None:
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
-        self._wall_clock_ms = now_ms
+        self._wall_ms = wall_ms
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
         self._shards: Final[dict[TopicPartition, GroupShard]] = {}
@@ -119,5 +119,5 @@ class GroupService:
         """Return the time: of the wall clock, but never set back or forth while we run."""
         elapsed_ms = asyncio.get_running_loop().time() * 1000
         if self._started_ms is None:
-            self._started_ms = self._wall_clock_ms() - elapsed_ms
+            self._started_ms = self._wall_ms() - elapsed_ms
         return int(self._started_ms + elapsed_ms)

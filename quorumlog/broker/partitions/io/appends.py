@@ -6,7 +6,8 @@ Everything up to the append happens within the call, so that the caller's buffer
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.deadline_timer import DeadlineTimer, monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
+from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.core.admission import Admission, admit
 from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceDone, ProduceResult
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, PendingProduce
@@ -24,18 +25,18 @@ TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait for their repl
 
 
 class Appends:
-    """Every produce of this broker. `now_ms` is the wall clock."""
+    """Every produce of this broker."""
 
     def __init__(
         self,
         replicas: ReplicaSet,
         *,
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         log_failed: Callable[[StorageError], None],
     ) -> None:
         self._replicas: Final = replicas
         self._drivers: Final = replicas.drivers
-        self._now_ms: Final = now_ms
+        self._wall_ms: Final = wall_ms
         self._log_failed: Final = log_failed
         self._deadlines: Final = replicas.deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
@@ -61,7 +62,7 @@ class Appends:
         if acks == ACKS_ALL and len(self._deadlines) >= WAITING_MAX:
             done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MANY_WAIT))
             return
-        wall_ms = self._now_ms()
+        wall_ms = self._wall_ms()
         limits = self._replicas.limits_of(topic_partition.topic)
         admission = admit(records, limits, wall_ms, topic_partition)
         if admission.header is None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.storage.errors import StorageError

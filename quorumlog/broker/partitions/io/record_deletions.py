@@ -3,7 +3,8 @@
 from contextlib import suppress
 from typing import Final
 
-from quorumlog.broker.deadline_timer import DeadlineTimer, monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
+from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.core.deletions import (
     DeletionDone,
     DeletionResult,

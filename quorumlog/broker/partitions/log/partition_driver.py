@@ -136,7 +136,7 @@ class PartitionDriver:
         Raises StorageError, RecordsTooLarge: nothing changed.
         """
         info = self.log.append_as_leader(
-            records, leader_epoch=self.partition.leader_epoch, now_ms=wall_ms
+            records, leader_epoch=self.partition.leader_epoch, wall_ms=wall_ms
         )
         self.producers.record(header, info.first_offset, wall_ms)
         if self.partition.has_followers:
