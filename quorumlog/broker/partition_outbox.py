@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
+from quorumlog.broker.fetching.io.delayed_fetch import News
 from quorumlog.broker.fetching.io.fetches import Fetches
-from quorumlog.broker.fetching.io.parked_fetch import News
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partitions.core.data_path import LeadershipListener
 from quorumlog.broker.partitions.core.effects import ProposeIsr

@@ -16,8 +16,8 @@ from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
+from quorumlog.broker.fetching.io.delayed_fetch import News
 from quorumlog.broker.fetching.io.fetches import Fetches
-from quorumlog.broker.fetching.io.parked_fetch import News
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partition_outbox import PartitionOutbox
 from quorumlog.broker.partitions.core.data_path import (

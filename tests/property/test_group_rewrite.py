@@ -16,8 +16,8 @@ import pytest
 from quorumlog.broker.groups.core import events, rewrite
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Reply
+from quorumlog.broker.groups.core.group_effects import Outbox
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox
 from quorumlog.broker.groups.core.records import Key, LogRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,

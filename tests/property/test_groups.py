@@ -19,9 +19,9 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group_effects import Outbox, WriteDone
 from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox, WriteDone
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import (

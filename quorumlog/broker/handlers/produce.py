@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.handlers.leaders import leader_hints
 from quorumlog.broker.partitions.core.admission import ZSTD_SINCE, is_zstd_too_early
 from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, Reply
 from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.broker.following.io.fetch_answers import Followed
+from quorumlog.broker.following.io.followed_partition import Followed
 from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition

@@ -13,7 +13,7 @@ from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
-from quorumlog.broker.fetching.io.parked_fetch import (
+from quorumlog.broker.fetching.io.delayed_fetch import (
     FetchAnswers,
     News,
     ParkedFetch,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.fetching.io.parked_fetch import FetchAnswers, Progress
+from quorumlog.broker.fetching.io.delayed_fetch import FetchAnswers, Progress
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.wire.codec.identifiers import TopicPartition

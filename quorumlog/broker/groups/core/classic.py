@@ -7,8 +7,8 @@ Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
 """
 
 from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.group_effects import Outbox
 from quorumlog.broker.groups.core.joining import Joining
-from quorumlog.broker.groups.core.outbox import Outbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import (

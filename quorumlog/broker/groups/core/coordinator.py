@@ -15,9 +15,9 @@ from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group_effects import Outbox, WriteDone
 from quorumlog.broker.groups.core.offset_deletion import decide_deletion
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox, WriteDone
 from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,

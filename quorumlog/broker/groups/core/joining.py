@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.outbox import Outbox
+from quorumlog.broker.groups.core.group_effects import Outbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult

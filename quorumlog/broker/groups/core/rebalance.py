@@ -4,7 +4,7 @@ Sources: KIP-62, KIP-134 (a new group waits a little for more members), KIP-345.
 """
 
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.outbox import Outbox
+from quorumlog.broker.groups.core.group_effects import Outbox
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import JoinResult, SyncResult
 from quorumlog.broker.groups.core.states import GroupState

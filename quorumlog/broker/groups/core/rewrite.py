@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.broker.groups.core.group_effects import Outbox
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox
 from quorumlog.broker.groups.core.records import Key, LogRecord, encode
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
