@@ -16,7 +16,7 @@ from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
-from quorumlog.broker.fetching.io.delayed_fetch import News
+from quorumlog.broker.fetching.io.delayed_fetch import PartitionChange
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partition_outbox import PartitionOutbox
@@ -210,7 +210,7 @@ class Replicas:
         """Tell who waits for these, and do some of the work for the disk that is left."""
         self._fetchers.publish(self.image)
         for topic_partition in changed:
-            self._fetches.tell(topic_partition, News.CHANGED)
+            self._fetches.note_change(topic_partition, PartitionChange.CHANGED)
         try:
             self._maybe_set_aside_strays()
             self._logs.remove_some()
