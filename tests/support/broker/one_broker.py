@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from quorumlog.backoff import Backoff
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.following.io.followed_partition import Followed, take_answer
 from quorumlog.broker.partitions.core.data_path import (
@@ -122,7 +123,7 @@ def follow(replicas: Replicas) -> Callable[[bytes | bytearray], Followed]:
             answer,
             now_ms=0,
             wall_ms=lambda: 0,
-            backoff_max_ms=1000,
+            backoff=Backoff(10, 1000),
         )
         return followed
 

@@ -1,6 +1,6 @@
 """Which partition is followed where: keeps the fetches to each leader at its current address."""
 
-import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -9,7 +9,10 @@ from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaFetchers:
@@ -33,7 +36,7 @@ class ReplicaFetchers:
         self._leaders: dict[PartitionDriver, BrokerId] = {}
         self._changed: set[BrokerId] = set()
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
         """Follow this leader in this epoch, and nobody else."""
@@ -63,7 +66,7 @@ class ReplicaFetchers:
             address = None if broker is None or not followed else (broker.host, broker.port)
             if fetcher is not None and fetcher.address != address:
                 del self._fetchers[leader_id]
-                self._stop(fetcher)
+                self._stopping.start(fetcher.stop())
                 fetcher = None
             if address is None:
                 continue
@@ -77,9 +80,9 @@ class ReplicaFetchers:
     async def stop(self) -> None:
         """Stop all."""
         for fetcher in self._fetchers.values():
-            self._stop(fetcher)
+            self._stopping.start(fetcher.stop())
         self._fetchers.clear()
-        await asyncio.gather(*self._stopping)
+        await self._stopping.join()
 
     def _start(self, address: tuple[str, int]) -> ReplicaFetcher:
         return ReplicaFetcher(
@@ -90,8 +93,3 @@ class ReplicaFetchers:
             wall_ms=self._wall_ms,
             failed=self._failed,
         )
-
-    def _stop(self, fetcher: ReplicaFetcher) -> None:
-        task = asyncio.create_task(fetcher.stop())
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)

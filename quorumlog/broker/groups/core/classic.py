@@ -7,7 +7,7 @@ Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
 """
 
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.group_effects import Outbox
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
@@ -29,7 +29,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 class ClassicProtocol:
     """Stateless but for the outbox: every method takes the group it is about."""
 
-    def __init__(self, settings: BrokerSettings, outbox: Outbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._outbox = outbox
         self._rebalance = Rebalance(settings, outbox)
         self._joining = Joining(settings, outbox, self._rebalance)

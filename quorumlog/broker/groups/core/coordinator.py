@@ -15,7 +15,7 @@ from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
-from quorumlog.broker.groups.core.group_effects import Outbox, WriteDone
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
 from quorumlog.broker.groups.core.offset_deletion import decide_deletion
 from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, OffsetRecord
@@ -54,7 +54,7 @@ class GroupCoordinator:
         self, settings: BrokerSettings, rewrite_limits: RewriteLimits = DEFAULT_LIMITS
     ) -> None:
         self._settings: Final = settings
-        self._outbox: Final = Outbox()
+        self._outbox: Final = GroupOutbox()
         self._classic: Final = ClassicProtocol(settings, self._outbox)
         self.committed: Final = CommittedState()
         self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)

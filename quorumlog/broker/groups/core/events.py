@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReceived:
-    """Somebody asks. `request_id` is unique in this coordinator; its Reply carries it."""
+    """Somebody asks. `request_id` is unique in this coordinator; its AnswerRequest carries it."""
 
     request_id: int
     request: Request

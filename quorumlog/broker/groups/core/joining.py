@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.group_effects import Outbox
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult
@@ -22,7 +22,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # a new member may wait that long f
 class Joining:
     """Stateless but for the outbox: every method takes the group it is about."""
 
-    def __init__(self, settings: BrokerSettings, outbox: Outbox, rebalance: Rebalance) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: GroupOutbox, rebalance: Rebalance) -> None:
         self._settings, self._outbox, self._rebalance = settings, outbox, rebalance
 
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:

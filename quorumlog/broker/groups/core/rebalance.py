@@ -4,7 +4,7 @@ Sources: KIP-62, KIP-134 (a new group waits a little for more members), KIP-345.
 """
 
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.group_effects import Outbox
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import JoinResult, SyncResult
 from quorumlog.broker.groups.core.states import GroupState
@@ -16,7 +16,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 class Rebalance:
     """Stateless but for the outbox: every method takes the group it is about."""
 
-    def __init__(self, settings: BrokerSettings, outbox: Outbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._settings, self._outbox = settings, outbox
 
     def members_changed(self, group: Group, now_ms: int) -> None:

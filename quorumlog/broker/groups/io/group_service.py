@@ -68,7 +68,7 @@ class GroupService:
         deleted = tuple(sorted(delta.deleted_topics))
         if deleted:
             for _, shard in sorted(self._shards.items()):
-                shard.tell(events.TopicsDeleted(topics=deleted))
+                shard.feed(events.TopicsDeleted(topics=deleted))
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Return where the group lives."""
