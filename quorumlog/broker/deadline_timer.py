@@ -1,4 +1,4 @@
-"""One timer of the event loop for all who wait in one purgatory."""
+"""One timer of the event loop for all entries of one purgatory."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,11 +11,11 @@ class HasDeadlines(Protocol):
     """What the timer needs to know of a purgatory."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest; None: nobody waits."""
+        """Return the earliest; None: nothing waits."""
 
 
 class DeadlineTimer:
-    """Calls `expire(now_ms)` at or after each deadline. Ringing once too often is harmless."""
+    """Calls `expire(now_ms)` at or after each deadline; one call too many is harmless."""
 
     def __init__(self, deadlines: HasDeadlines, expire: Callable[[int], None]) -> None:
         self._deadlines: Final = deadlines

@@ -44,7 +44,7 @@ class LifecycleSettings:
 
 
 class BrokerLifecycle:
-    """One task. An ImagePublisher: add it after those who act on the image.
+    """One task. An ImagePublisher: add it after the publishers that act on the image.
 
     `unfenced` is set while the image shows this process in service. `registered` is called with
     each broker epoch, before the controller may let the broker lead. `may_lead`: set by the caller
@@ -78,7 +78,7 @@ class BrokerLifecycle:
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
         """Take over the new image."""
         self._image = image
-        self._look()
+        self._note_registration()
 
     def start(self, *, previous_broker_epoch: int = -1) -> None:
         """Register, then send heartbeats until `stop`.
@@ -118,7 +118,7 @@ class BrokerLifecycle:
         is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
         return broker if is_ours else None
 
-    def _look(self) -> None:
+    def _note_registration(self) -> None:
         """Compare the image with what it showed before."""
         ours = self._ours()
         if ours is not None and not ours.fenced:
@@ -172,7 +172,7 @@ class BrokerLifecycle:
         self.broker_epoch = reply.broker_epoch
         _logger.info("broker %d is registered, with epoch %d", self._id, self.broker_epoch)
         self._registered(self.broker_epoch)
-        self._look()  # the image may have been faster than the answer
+        self._note_registration()  # the image may have been faster than the answer
         return None
 
     async def _send_heartbeats(self) -> None:

@@ -91,7 +91,7 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
     if request.acks not in (-1, 0, 1):
         return ProduceResult(ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is not None:
-        # DEVIATION: Kafka appends it. Here nobody could ever end the transaction.
+        # DEVIATION: Kafka appends it. Here no coordinator could end the transaction.
         # docs/decisions/0013-transactional-ids-are-refused.md
         return ProduceResult(
             ErrorCode.UNSUPPORTED_VERSION, error_message="this broker has no transactions"

@@ -105,7 +105,7 @@ class Connection(FrameProtocol):
     # FrameProtocol's hooks.
 
     def connection_opened(self) -> None:
-        """Say who it is that asks."""
+        """Note the address of the client."""
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self._peer = f"{name[0]}:{name[1]}"
@@ -113,7 +113,7 @@ class Connection(FrameProtocol):
         self._server.opened(self)
 
     def connection_closed(self, error: Exception | None) -> None:
-        """Forget everything that was under way: nobody waits for it."""
+        """Forget everything that was under way: its client has gone."""
         if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
             _logger.warning("%s: closed: %s", self._peer, error)
         if self._task is not None:

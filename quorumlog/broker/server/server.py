@@ -51,7 +51,7 @@ class Server:
         return chosen
 
     async def stop(self, *, grace_ms: int = 1000) -> None:
-        """Accept nobody, let requests that are under way end for a while, close everything."""
+        """Accept no connection, give requests under way `grace_ms` to end, close everything."""
         if self._listener is not None:
             self._listener.close()
         for timer in (self._idle_timer, self._silence_timer):

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.following.io.followed_partition import Followed, take_answer
+from quorumlog.broker.following.io.followed_partition import FollowedPartition, take_answer
 from quorumlog.broker.partitions.core.data_path import (
     FetchedPartition,
     PartitionFetch,
@@ -108,14 +108,14 @@ def from_leader(offset: int, sequence: int | None = None) -> bytearray:
     return records
 
 
-def follow(replicas: Replicas) -> Callable[[bytes | bytearray], Followed]:
+def follow(replicas: Replicas) -> Callable[[bytes | bytearray], FollowedPartition]:
     """Become a follower; return what takes a leader's answer with these records."""
     publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
     driver = replicas.driver(AT)
     assert driver is not None
-    followed = Followed(driver, Epoch(1))
+    followed = FollowedPartition(driver, Epoch(1))
 
-    def take(records: bytes | bytearray) -> Followed:
+    def take(records: bytes | bytearray) -> FollowedPartition:
         answer = PartitionData(partition_index=0, high_watermark=9, records=records)
         take_answer(
             followed,

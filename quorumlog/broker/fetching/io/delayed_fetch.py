@@ -1,4 +1,4 @@
-"""A fetch under way: how far each of its partitions has come, and what it waits for."""
+"""A fetch under way: what each of its partitions has read, and which changes it waits for."""
 
 from collections.abc import Callable
 from enum import IntFlag

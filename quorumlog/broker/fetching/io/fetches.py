@@ -1,7 +1,7 @@
 """Fetches: reads, and long polls that are delayed until there is enough to answer.
 
-What wakes a delayed fetch is only noted when it happens, and looked at once per turn of the event
-loop: several produces then share one answer, and nothing is sent from within an append.
+A change that may complete a delayed fetch is only noted. The next turn of the event loop tries the
+fetches: several produces then share one answer, and nothing is sent from within an append.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class Fetches:
     def fetch(
         self, spec: FetchSpec, render: Callable[[FetchAnswers], AnswerT]
     ) -> AnswerT | asyncio.Future[AnswerT]:
-        """Answer now, or return a future. Cancel it if nobody wants the answer any more."""
+        """Answer now, or return a future. Cancel it if the client has gone."""
         if spec.session is not None:
             self._complete_waiting(spec.session)
         now_ms = monotonic_ms()
@@ -104,7 +104,7 @@ class Fetches:
         self._schedule_completion()
 
     def stop(self) -> None:
-        """Answer everybody with what there is."""
+        """Complete every delayed fetch with what it has."""
         self._timer.stop()
         deadline_ms = self._purgatory.deadlines.next_deadline_ms()
         while deadline_ms is not None:

@@ -28,7 +28,7 @@ class Position(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
+class FollowedPartition:
     """A partition that is followed in one leader epoch."""
 
     driver: PartitionDriver
@@ -54,7 +54,7 @@ class Followed:
 
 
 def take_answer(
-    followed: Followed,
+    followed: FollowedPartition,
     asked: Position,
     answer: PartitionData,
     *,
@@ -99,7 +99,7 @@ def take_answer(
 
 
 def _take_records(
-    followed: Followed,
+    followed: FollowedPartition,
     asked: Position,
     answer: PartitionData,
     now_ms: int,

@@ -16,7 +16,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.broker.following.io.followed_partition import (
-    Followed,
+    FollowedPartition,
     Position,
     take_answer,
 )
@@ -76,7 +76,7 @@ class ReplicaFetcher:
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
         self._wall_ms: Final = wall_ms
-        self._followed: dict[_Key, Followed] = {}
+        self._followed: dict[_Key, FollowedPartition] = {}
         self._session: _Session = SessionClient()  # of the loop that counts
         self._idle: list[KafkaConnection] = []
         self._tasks: Final = Tasks(failed)
@@ -87,7 +87,7 @@ class ReplicaFetcher:
         self._is_stopped = False
         self._changed: Final = asyncio.Event()
 
-    def set_followed(self, followed: Iterable[Followed]) -> None:
+    def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
         """Replace what is followed; a parked fetch does not delay what is new."""
         self._followed = {
             (one.driver.topic_id, one.driver.topic_partition.partition): one for one in followed

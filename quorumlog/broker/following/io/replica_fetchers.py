@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.following.io.followed_partition import Followed
+from quorumlog.broker.following.io.followed_partition import FollowedPartition
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
@@ -32,21 +32,21 @@ class ReplicaFetchers:
         self._broker_epoch: Final = broker_epoch
         self._wall_ms: Final = wall_ms
         self._failed: Final = failed
-        self._followed: dict[BrokerId, dict[PartitionDriver, Followed]] = {}
+        self._followed: dict[BrokerId, dict[PartitionDriver, FollowedPartition]] = {}
         self._leaders: dict[PartitionDriver, BrokerId] = {}
         self._changed: set[BrokerId] = set()
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
         self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Follow this leader in this epoch, and nobody else."""
+        """Follow this leader only, in this epoch only."""
         self.unfollow(driver)
         self._leaders[driver] = leader_id
-        self._followed.setdefault(leader_id, {})[driver] = Followed(driver, leader_epoch)
+        self._followed.setdefault(leader_id, {})[driver] = FollowedPartition(driver, leader_epoch)
         self._changed.add(leader_id)
 
     def unfollow(self, driver: PartitionDriver) -> None:
-        """Follow nobody."""
+        """Follow no leader."""
         leader_id = self._leaders.pop(driver, None)
         if leader_id is not None:
             del self._followed[leader_id][driver]

@@ -1,6 +1,6 @@
-"""The classic group protocol: who is a member, which generation it is, who gets which assignment.
+"""The classic group protocol: members, generations, assignments.
 
-The leader of a generation assigns, the assignment is committed, then everybody is told: nobody
+The leader of a generation assigns, the assignment is committed, then every member is told: none
 acts on an assignment that could be lost (KAFKA-13614). It refuses members it does not know,
 generations that are over, and instances that were replaced.
 Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
@@ -85,7 +85,7 @@ class ClassicProtocol:
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
             if group.storing_generation != generation_id:
-                return  # a rebalance began meanwhile, and those who waited were told
+                return  # a rebalance began meanwhile and answered the waiting members
             group.storing_generation = None
             if error_code is not ErrorCode.NONE:
                 for member in group.members.values():

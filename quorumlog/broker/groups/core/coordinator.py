@@ -2,7 +2,7 @@
 
 Requests are decided on the live groups, written, and answered once the records are committed.
 What is durable changes only then (`CommittedState`), so that a write that fails needs no undoing,
-and nobody reads an offset that could be lost (KAFKA-17507's kind of bug has no place to live).
+and no member reads an offset that could be lost (KAFKA-17507's kind of bug has no place to live).
 """
 
 from collections.abc import Iterable, Mapping
@@ -319,7 +319,7 @@ class GroupCoordinator:
         for group_id in self.known_groups():
             group = self.groups.get(group_id)
             if group is not None and (group.state is not GroupState.EMPTY or group.pending):
-                continue  # whoever still reads needs its offsets (KAFKA-13636)
+                continue  # a member that still reads needs its offsets (KAFKA-13636)
             if self._outbox.is_writing(group_id):
                 continue
             expired = self.committed.expired(group_id, before_ms)

@@ -1,4 +1,4 @@
-"""Where groups live: routes requests to the partitions of `__consumer_offsets` led here.
+"""Routes group requests to the partitions of `__consumer_offsets` that this broker leads.
 
 A LeadershipListener (which partitions) and an ImagePublisher (which topics are gone).
 Source: KIP-62; the coordinator of a group is the leader of its partition.
@@ -94,7 +94,7 @@ class GroupService:
             yield shard.coordinator
 
     def stop(self) -> None:
-        """Forget all groups; answer all who wait."""
+        """Forget all groups; answer every open request NOT_COORDINATOR."""
         for shard in self._shards.values():
             shard.close()
         self._shards.clear()

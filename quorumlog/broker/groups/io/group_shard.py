@@ -97,7 +97,7 @@ class GroupShard:
     `on_fatal` is told of our bugs, `on_lost` that another shard must be loaded in place of this.
 
     # DEVIATION: Kafka serves as soon as it has read its log to the end. We serve once all that we
-    # have read is committed, so that nobody is told an offset that the next leader may not have:
+    # have read is committed, so that no member is told an offset that the next leader may not have:
     # docs/decisions/0005-groups-change-when-their-record-is-committed.md
     """
 
@@ -157,7 +157,7 @@ class GroupShard:
             match effect:
                 case AnswerRequest(request_id=request_id, result=result):
                     _, answer = self._asked.pop(request_id)
-                    if not answer.done():  # whoever asked may have given up
+                    if not answer.done():  # the client may have gone
                         answer.set_result(result)
                 case AppendRecords():
                     self._append(effect)
@@ -169,7 +169,7 @@ class GroupShard:
         self._set_timer()
 
     def close(self) -> None:
-        """Stop serving: whoever waits is told to look for the coordinator elsewhere."""
+        """Stop serving: answer every open request NOT_COORDINATOR."""
         self._phase = _Phase.CLOSED
         self._loading.cancel()
         if self._timer is not None:

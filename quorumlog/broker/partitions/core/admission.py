@@ -137,7 +137,7 @@ def _judge_header(records: Buffer, header: BatchHeader) -> Admission:
     if flaw is not None:
         return _invalid(flaw)
     if header.is_transactional:
-        # DEVIATION: Kafka appends it. Here nobody could ever end the transaction.
+        # DEVIATION: Kafka appends it. Here no coordinator could end the transaction.
         # docs/decisions/0013-transactional-ids-are-refused.md
         reason = "this broker has no transactions"
         return Admission(ErrorCode.UNSUPPORTED_VERSION, reason=reason)

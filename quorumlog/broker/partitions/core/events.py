@@ -28,7 +28,7 @@ class BrokersPublished:
 class ReplicaRemoved:
     """The topic was deleted, or this broker is no longer a replica."""
 
-    error_code: ErrorCode  # for those who wait
+    error_code: ErrorCode  # for the produces that wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class Followership:
     def accepts_answer(
         self, leader_epoch: Epoch, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> bool:
-        """Whether the answer to this fetch still concerns us, who follow (KAFKA-13207).
+        """Whether the answer to this fetch still concerns this follower (KAFKA-13207).
 
         The epoch of the last record counts too: after a truncation the log may have grown to the
         same length again, and an answer that was late would cut what is committed by now.

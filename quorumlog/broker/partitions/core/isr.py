@@ -1,7 +1,7 @@
-"""Who is in sync: the leader's view of its followers, and what it has asked the controller.
+"""The leader's view of its followers, and the ISR that it has asked the controller for.
 
 Sources: KIP-497 (maximal ISR), KIP-903 and KAFKA-15221 (broker epochs), KAFKA-7152 (an idle
-follower stays), KAFKA-7128 (who may join).
+follower stays), KAFKA-7128 (which followers may join).
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class PendingIsr:
     partition_epoch: Epoch  # ours, when asking
     members: tuple[tuple[BrokerId, int], ...]
     is_in_flight: bool = True
-    awaits_metadata: bool = False  # refused by one who knows of a newer state: do not ask again
+    awaits_metadata: bool = False  # the controller knows a newer state: do not ask again
 
 
 class ProposalOutcome(Enum):
@@ -62,7 +62,7 @@ class ProposalOutcome(Enum):
     COMMITTED = "the controller granted it"
     REFUSED = "it was not granted and will not be"
     AWAIT_METADATA = "the controller knows something that we do not: the metadata log will tell"
-    ASK_AGAIN = "nobody knows"
+    ASK_AGAIN = "the outcome is unknown"
 
 
 _REFUSED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})

@@ -1,4 +1,4 @@
-"""What a leader does at each fact: it counts what its followers hold, and who they are."""
+"""What a leader does at each fact: it counts what its followers hold."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, assert_never

@@ -1,4 +1,4 @@
-"""What one replica does: lead or follow, who is in sync, which records are committed.
+"""What one replica does: lead or follow, which replicas are in sync, which records are committed.
 
 It refuses fetches of another leader epoch, of replicas that are not assigned and of processes that
 have been replaced. The log's bytes are elsewhere: here it is its two ends and a history of epochs.

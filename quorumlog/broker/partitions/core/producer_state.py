@@ -174,7 +174,7 @@ class ProducerStates:
             self.record(batch, batch.base_offset, batch.max_timestamp)
 
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
-        """Forget who has been idle for longer than `producer.id.expiration.ms`."""
+        """Forget the producers that were idle for longer than `producer.id.expiration.ms`."""
         idle = [
             producer_id
             for producer_id, producer in self._producers.items()
