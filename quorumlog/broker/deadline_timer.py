@@ -1,24 +1,21 @@
-"""One timer of the event loop for all who wait in one purgatory."""
+"""One timer of the event loop for all entries of one purgatory."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from quorumlog.broker.clocks import monotonic_ms
 
 
 class HasDeadlines(Protocol):
     """What the timer needs to know of a purgatory."""
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest; None: nobody waits."""
-
-
-def monotonic_ms() -> int:
-    """Return the event loop's clock in ms: what the cores call `now_ms`."""
-    return int(asyncio.get_running_loop().time() * 1000)
+        """Return the earliest; None: nothing waits."""
 
 
 class DeadlineTimer:
-    """Calls `expire(now_ms)` at or after each deadline. Ringing once too often is harmless."""
+    """Calls `expire(now_ms)` at or after each deadline; one call too many is harmless."""
 
     def __init__(self, deadlines: HasDeadlines, expire: Callable[[int], None]) -> None:
         self._deadlines: Final = deadlines

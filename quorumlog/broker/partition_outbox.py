@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
+from quorumlog.broker.fetching.io.delayed_fetch import PartitionChange
 from quorumlog.broker.fetching.io.fetches import Fetches
-from quorumlog.broker.fetching.io.parked_fetch import News
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partitions.core.data_path import LeadershipListener
 from quorumlog.broker.partitions.core.effects import ProposeIsr
@@ -37,11 +37,11 @@ class PartitionOutbox:
 
     def appended(self, driver: PartitionDriver) -> None:
         """Wake the followers."""
-        self._fetches.tell(driver.topic_partition, News.APPENDED)
+        self._fetches.note_change(driver.topic_partition, PartitionChange.APPENDED)
 
     def committed(self, driver: PartitionDriver) -> None:
         """Wake the consumers."""
-        self._fetches.tell(driver.topic_partition, News.COMMITTED)
+        self._fetches.note_change(driver.topic_partition, PartitionChange.COMMITTED)
 
     def truncated(self, driver: PartitionDriver) -> None:
         """Correct the recovery point and the log start."""
@@ -50,7 +50,7 @@ class PartitionOutbox:
     def log_start_rose(self, driver: PartitionDriver) -> None:
         """Let it be written to the checkpoint; show it to the followers."""
         self._log_starts.note(driver)
-        self._fetches.tell(driver.topic_partition, News.LOG_START)
+        self._fetches.note_change(driver.topic_partition, PartitionChange.LOG_START)
 
     def start_fetching(
         self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch

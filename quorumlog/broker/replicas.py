@@ -7,18 +7,17 @@ disk or invariant ends in `failure`: who runs the node awaits it.
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, TypeVar
 
+from quorumlog.broker.clocks import monotonic_ms, wall_clock_ms
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
-from quorumlog.broker.deadline_timer import monotonic_ms
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
+from quorumlog.broker.fetching.io.delayed_fetch import PartitionChange
 from quorumlog.broker.fetching.io.fetches import Fetches
-from quorumlog.broker.fetching.io.parked_fetch import News
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partition_outbox import PartitionOutbox
 from quorumlog.broker.partitions.core.data_path import (
@@ -31,7 +30,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
     ReadEnd,
 )
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
@@ -64,11 +63,6 @@ TICK_MS_MAX: Final = 500
 _logger: Final = logging.getLogger(__name__)
 
 
-def wall_clock_ms() -> int:
-    """Return the time since 1970 in ms."""
-    return time.time_ns() // 1_000_000
-
-
 def _random_session_id() -> int:
     return 1 + secrets.randbelow(2**31 - 1)
 
@@ -76,8 +70,8 @@ def _random_session_id() -> int:
 class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
-    Made inside a running event loop. `partition_class` is for those who want to see a broken rule
-    be found: a test's subclass of Partition.
+    Made inside a running event loop. A mutant node passes `partition_rules` of its own, one of
+    them broken.
     """
 
     def __init__(
@@ -89,24 +83,24 @@ class Replicas:
         disk: Disk,
         log_directory: str,
         controller: ControllerClient,
-        now_ms: Callable[[], int] = wall_clock_ms,
-        partition_class: type[Partition] = Partition,
+        wall_ms: Callable[[], int] = wall_clock_ms,
+        partition_rules: PartitionRules = KAFKA_RULES,
     ) -> None:
         self.broker_id: Final = broker_id
         self.settings: Final = settings
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.logs_open: Final = asyncio.Event()  # those that our registration's image gives us
-        self._now_ms: Final = now_ms
+        self._wall_ms: Final = wall_ms
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = False
         self._has_more: Final = asyncio.Event()  # logs to open, directories to remove
         self._logs: Final = LogDirectory(disk, log_directory, log_settings)
         self._replicas: Final = ReplicaSet(
-            broker_id, settings, self._logs, partition_class=partition_class, failed=self._fail
+            broker_id, settings, self._logs, rules=partition_rules, failed=self._fail
         )
         self._drivers: Final = self._replicas.drivers
-        self._appends: Final = Appends(self._replicas, now_ms=now_ms, log_failed=self._fail)
+        self._appends: Final = Appends(self._replicas, wall_ms=wall_ms, log_failed=self._fail)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
         self.fetch_sessions: Final = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, new_id=_random_session_id
@@ -122,7 +116,7 @@ class Replicas:
             broker_id,
             settings,
             broker_epoch=lambda: self.broker_epoch,
-            now_ms=now_ms,
+            wall_ms=wall_ms,
             failed=self._fail,
         )
         self._checkpoints: Final = Checkpoints(
@@ -216,7 +210,7 @@ class Replicas:
         """Tell who waits for these, and do some of the work for the disk that is left."""
         self._fetchers.publish(self.image)
         for topic_partition in changed:
-            self._fetches.tell(topic_partition, News.CHANGED)
+            self._fetches.note_change(topic_partition, PartitionChange.CHANGED)
         try:
             self._maybe_set_aside_strays()
             self._logs.remove_some()
@@ -367,7 +361,9 @@ class Replicas:
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + expire_ms
                 for driver in self._drivers.values():
-                    driver.producers.expire(self._now_ms(), self.settings.producer_id_expiration_ms)
+                    driver.producers.expire(
+                        self._wall_ms(), self.settings.producer_id_expiration_ms
+                    )
 
     def _close_logs(self) -> None:
         logs = {at: driver.log for at, driver in self._drivers.items()}

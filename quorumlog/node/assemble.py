@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from quorumlog.broker.clocks import wall_clock_ms
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import BACKLOG, Server
@@ -44,7 +45,7 @@ CONTROLLED_SHUTDOWN_MS: Final = 2_000
 class NodeParts:
     """What a node is made of, and finds on its machine; a test of the tests replaces one."""
 
-    partition: type[Partition] = Partition
+    partition_rules: PartitionRules = KAFKA_RULES
     boot_id_file: Path = BOOT_ID_FILE
 
 
@@ -140,12 +141,12 @@ class BrokerParts:
             disk=disk,
             log_directory=str(config.log_dir),
             controller=quorum.controller,
-            partition_class=parts.partition,
+            partition_rules=parts.partition_rules,
         )
         self.groups: Final = GroupService(
             replicas=self.replicas,
             settings=config.broker,
-            now_ms=_wall_clock_ms,
+            wall_ms=wall_clock_ms,
             on_fatal=node.fail,
         )
         self.replicas.add_leadership_listener(self.groups)
@@ -161,7 +162,7 @@ class BrokerParts:
             ),
             controller=quorum.controller,
             handlers=HANDLERS,
-            now_ms=_wall_clock_ms,
+            wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=node.fail)
         # The watch last: what a client reads in our metadata is done here by then.
@@ -219,10 +220,6 @@ class BrokerParts:
 
 async def _await_failure(failure: asyncio.Future[None]) -> None:
     await asyncio.shield(failure)
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _quorum_settings(

@@ -15,9 +15,9 @@ import pytest
 
 from quorumlog.broker.groups.core import events, rewrite
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Reply
+from quorumlog.broker.groups.core.effects import AdvanceLogStart, AnswerRequest, AppendRecords
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox
 from quorumlog.broker.groups.core.records import Key, LogRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
@@ -115,7 +115,7 @@ class World:
                     self.writes.append(Written(write_id, len(self.history), self.refuses))
                 case AdvanceLogStart(offset=offset):
                     self.let_go(offset)
-                case Reply(request_id=request_id, result=result):
+                case AnswerRequest(request_id=request_id, result=result):
                     self.hear(self.asked.pop(request_id), result)
         while self.to_ask:
             self.ask(self.to_ask.pop())
@@ -338,12 +338,12 @@ class ForgetsWhatIsUnderWay(Rewrite):
 
 class WritesOverWhatIsUnderWay(Rewrite):
     def _write_slice(self) -> None:
-        keys_under_way = Outbox.keys_under_way
+        keys_under_way = GroupOutbox.keys_under_way
         try:
-            Outbox.keys_under_way = lambda self: frozenset()  # type: ignore[method-assign]
+            GroupOutbox.keys_under_way = lambda self: frozenset()  # type: ignore[method-assign]
             super()._write_slice()
         finally:
-            Outbox.keys_under_way = keys_under_way  # type: ignore[method-assign]
+            GroupOutbox.keys_under_way = keys_under_way  # type: ignore[method-assign]
 
 
 class LetsOlderValuesWin(Rewrite):

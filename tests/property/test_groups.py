@@ -19,9 +19,9 @@ from hypothesis.stateful import run_state_machine_as_test as run_machine
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
 from quorumlog.broker.groups.core.joining import Joining
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox, WriteDone
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import (
@@ -324,7 +324,9 @@ def test_whatever_strangers_ask_the_promises_hold() -> None:
     run_machine(OneGroupAmongStrangers, settings=settings(EXAMPLES, max_examples=100))
 
 
-def _answers_before_commit(self: Outbox, records: tuple[LogRecord, ...], done: WriteDone) -> None:
+def _answers_before_commit(
+    self: GroupOutbox, records: tuple[LogRecord, ...], done: WriteDone
+) -> None:
     done(0, ErrorCode.NONE)
     APPEND(self, records, lambda _now_ms, _error_code: None)
 
@@ -346,9 +348,9 @@ def _replaces_in_memory(self: Joining, group: Group, request_id: int, joining: J
     self._outbox.reply(request_id, self._rebalance.joined(group, member))
 
 
-APPEND, COMPLETE = Outbox.append, Rebalance._complete_join
+APPEND, COMPLETE = GroupOutbox.append, Rebalance._complete_join
 MUTANTS = {
-    "answers before commit": (Outbox, "append", _answers_before_commit),
+    "answers before commit": (GroupOutbox, "append", _answers_before_commit),
     "takes any generation": (ClassicProtocol, "_generation_refusal", _any_generation),
     "repeats a generation": (Rebalance, "_complete_join", _same_generation),
     "replaces in memory only": (Joining, "_replace_once_stored", _replaces_in_memory),

@@ -62,7 +62,7 @@ class Life:
         for value in values:
             after = (*self.written, f"{value}{leader_epoch}" * 20)
             self.possible.append(after)
-            self.log.append_as_leader(batch(after[-1]), leader_epoch=leader_epoch, now_ms=0)
+            self.log.append_as_leader(batch(after[-1]), leader_epoch=leader_epoch, wall_ms=0)
             self.written = after
 
     def _flush(self) -> None:
@@ -126,7 +126,7 @@ def check_after(life: Life, disk: SimDisk) -> None:
     epochs = [int(value[1]) for value in found]
     for epoch, start in log.epochs.entries:
         assert epochs.index(epoch) == start
-    log.append_as_leader(batch("more"), leader_epoch=9, now_ms=0)
+    log.append_as_leader(batch("more"), leader_epoch=9, wall_ms=0)
     log.flush()
     log.close()
     log = open_log(disk, SETTINGS, clean=True)
@@ -223,16 +223,16 @@ def test_kafka_7866_an_io_error_at_any_operation_fails_the_log_or_leaves_it_as_i
 def test_kafka_7866_a_full_disk_leaves_the_log_as_it_was(room: int) -> None:
     disk = SimDisk()
     log = open_log(disk, LogSettings())
-    log.append_as_leader(batch("a"), leader_epoch=0, now_ms=0)
+    log.append_as_leader(batch("a"), leader_epoch=0, wall_ms=0)
     before = read_all(log)
     disk.capacity_bytes = disk.bytes_used() + room
     two = batch("b") + batch("c")
     if len(two) > room:
         with pytest.raises(StorageError, match="No space"):
-            log.append_as_leader(two, leader_epoch=0, now_ms=0)
+            log.append_as_leader(two, leader_epoch=0, wall_ms=0)
         assert (log.log_end_offset, read_all(log), log.failure) == (1, before, None)
     disk.capacity_bytes = None
-    log.append_as_leader(two, leader_epoch=0, now_ms=0)
+    log.append_as_leader(two, leader_epoch=0, wall_ms=0)
     expected = read_all(log)
     disk.kill()
     assert read_all(open_log(disk, LogSettings())) == expected
@@ -263,7 +263,7 @@ def test_a_flipped_bit_in_a_middle_segment_ends_an_unclean_log_before_it() -> No
         disk, rng = SimDisk(), Random(seed)
         log = open_log(disk)
         for value in values:
-            log.append_as_leader(batch(value), leader_epoch=0, now_ms=0)
+            log.append_as_leader(batch(value), leader_epoch=0, wall_ms=0)
         base_offset = log.segment_base_offsets[3]
         log.close()
         position = disk.flip_bit(f"{DIRECTORY}/{base_offset:020d}.log", rng)
@@ -283,7 +283,7 @@ def test_kafka_16541_a_torn_epoch_checkpoint_is_rebuilt_from_the_log() -> None:
     disk = SimDisk()
     log = open_log(disk)
     for leader_epoch in range(12):
-        log.append_as_leader(batch("a", "b"), leader_epoch=leader_epoch, now_ms=0)
+        log.append_as_leader(batch("a", "b"), leader_epoch=leader_epoch, wall_ms=0)
     expected = log.epochs.entries
     log.close()
     path = f"{DIRECTORY}/leader-epoch-checkpoint"

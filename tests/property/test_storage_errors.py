@@ -58,7 +58,7 @@ class Life:
         log, what = self.log, self.rng.random()
         if what < 0.6:
             value = f"{step}-" + "x" * self.rng.choice((3, 30, 120))
-            log.append_as_leader(batch(value), leader_epoch=self.epoch, now_ms=0)
+            log.append_as_leader(batch(value), leader_epoch=self.epoch, wall_ms=0)
             self.written.append((self.epoch, value))
         elif what < 0.7:
             self.epoch += 1

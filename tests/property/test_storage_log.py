@@ -81,7 +81,7 @@ class LogMachine(RuleBasedStateMachine):
             offset += size
         data = b"".join(part.data for part in parts)
         if as_leader:
-            info = self.log.append_as_leader(data, leader_epoch=self.epoch, now_ms=0)
+            info = self.log.append_as_leader(data, leader_epoch=self.epoch, wall_ms=0)
         else:
             info = self.log.append_as_follower(data)
         assert (info.first_offset, info.last_offset) == (self.end, offset - 1)

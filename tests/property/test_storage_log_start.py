@@ -57,7 +57,7 @@ class Life:
     def _append(self, count: int) -> None:
         for _ in range(count):
             self.written.append(f"value-{len(self.written)}" * 5)
-            self.log.append_as_leader(batch(self.written[-1]), leader_epoch=0, now_ms=0)
+            self.log.append_as_leader(batch(self.written[-1]), leader_epoch=0, wall_ms=0)
 
     def _flush(self) -> None:
         self.log.flush()
@@ -107,7 +107,7 @@ def check_after(life: Life) -> None:
     if start < end:
         assert log.epochs.epoch_at(start) == 0
     log.remove_dead_segments()
-    log.append_as_leader(batch("more"), leader_epoch=0, now_ms=0)
+    log.append_as_leader(batch("more"), leader_epoch=0, wall_ms=0)
     log.close()
 
 

@@ -60,11 +60,11 @@ def test_every_lookup_is_what_a_linear_scan_finds(interval_bytes: int) -> None:
         rng, disk = Random(seed), SimDisk()
         log = open_log(disk, settings)
         for _ in range(rng.randint(1, 60)):
-            log.append_as_leader(timed_batch(*random_times(rng)), leader_epoch=0, now_ms=0)
+            log.append_as_leader(timed_batch(*random_times(rng)), leader_epoch=0, wall_ms=0)
         check_lookups(log)
         log.truncate_to(rng.randint(0, log.log_end_offset))
         for _ in range(rng.randint(0, 20)):
-            log.append_as_leader(timed_batch(*random_times(rng)), leader_epoch=0, now_ms=0)
+            log.append_as_leader(timed_batch(*random_times(rng)), leader_epoch=0, wall_ms=0)
         log.advance_log_start_offset(
             rng.choice([*(header.base_offset for header in log.headers(0)), log.log_end_offset])
         )
@@ -82,7 +82,7 @@ def test_no_flipped_bit_in_an_index_changes_an_answer(suffix: str) -> None:
     log = open_log(disk, LogSettings(index_interval_bytes=250))
     times = [1000 + 10 * index + rng.randrange(30) for index in range(60)]
     for time in times:
-        log.append_as_leader(timed_batch(time), leader_epoch=0, now_ms=0)
+        log.append_as_leader(timed_batch(time), leader_epoch=0, wall_ms=0)
     expected = [log.offset_for_timestamp(time) for time in times]
     log.close()
     path = f"{DIRECTORY}/{0:020d}{suffix}"
@@ -102,7 +102,7 @@ def test_an_index_that_lacks_its_end_changes_no_answer(suffix: str) -> None:
     disk = SimDisk()
     log = open_log(disk, SETTINGS)
     for time in (*range(1000, 1010), *range(1000, 980, -1)):
-        log.append_as_leader(timed_batch(time), leader_epoch=0, now_ms=0)
+        log.append_as_leader(timed_batch(time), leader_epoch=0, wall_ms=0)
     log.close()
     path = f"{DIRECTORY}/{0:020d}{suffix}"
     whole = read_file(disk, path)
@@ -119,7 +119,7 @@ def test_a_death_at_any_operation_of_a_flush_leaves_no_index_that_misleads() -> 
         log = open_log(disk, SETTINGS)
         # The first segment was full once before: its old indexes must not be taken for new ones.
         for time in (9000, 1000, *range(1100, 1130)):
-            log.append_as_leader(timed_batch(time), leader_epoch=0, now_ms=0)
+            log.append_as_leader(timed_batch(time), leader_epoch=0, wall_ms=0)
         log.flush()
         log.truncate_to(2)
         base_offset, recovery_point = 0, Offset(0)
@@ -127,7 +127,7 @@ def test_a_death_at_any_operation_of_a_flush_leaves_no_index_that_misleads() -> 
             recovery_point = log.flush()
             base_offset = log.log_end_offset
             time = 9500 - base_offset  # the largest is not in the last batch
-            log.append_as_leader(timed_batch(time), leader_epoch=1, now_ms=0)
+            log.append_as_leader(timed_batch(time), leader_epoch=1, wall_ms=0)
         assert recovery_point == log.segment_base_offsets[1]
         left = number
 
@@ -153,7 +153,7 @@ def test_the_time_index_of_a_full_segment_ends_with_its_maximum_as_kafkas_does()
     disk = SimDisk()
     log = open_log(disk, LogSettings(segment_bytes=300))
     for time in (1000, 3000, 2000, 1500, 1600):
-        log.append_as_leader(timed_batch(time), leader_epoch=0, now_ms=0)
+        log.append_as_leader(timed_batch(time), leader_epoch=0, wall_ms=0)
     assert len(log.segment_base_offsets) == 2
     log.flush()
     content = read_file(disk, f"{DIRECTORY}/{0:020d}.timeindex")
@@ -181,10 +181,10 @@ def bomb(count: int, body: bytes, compression: Compression) -> bytes:
 )
 def test_a_batch_that_cannot_be_looked_into_counts_as_one(data: bytes) -> None:
     log = open_log(settings=LogSettings())
-    log.append_as_leader(timed_batch(500), leader_epoch=0, now_ms=0)
-    log.append_as_leader(data, leader_epoch=0, now_ms=0)
+    log.append_as_leader(timed_batch(500), leader_epoch=0, wall_ms=0)
+    log.append_as_leader(data, leader_epoch=0, wall_ms=0)
     end = log.log_end_offset
-    log.append_as_leader(timed_batch(2000), leader_epoch=0, now_ms=0)
+    log.append_as_leader(timed_batch(2000), leader_epoch=0, wall_ms=0)
     assert log.offset_for_timestamp(400) == (0, 500)
     assert log.offset_for_timestamp(600) == (1, 1000)
     assert log.offset_for_timestamp(1001) == (end, 2000)
@@ -210,5 +210,5 @@ def test_compressed_batches_are_looked_into() -> None:
         log = open_log()
         records = [Record(index, time, None, b"x") for index, time in enumerate((10, 30, 20))]
         data = encode_batch(records, compression=compression)
-        log.append_as_leader(data, leader_epoch=0, now_ms=0)
+        log.append_as_leader(data, leader_epoch=0, wall_ms=0)
         assert log.offset_for_timestamp(11) == (1, 30)

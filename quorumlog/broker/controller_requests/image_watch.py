@@ -14,7 +14,8 @@ SEEN_HERE_MS: Final = 1000
 class ImageWatch:
     """An ImagePublisher that keeps what it is told.
 
-    Add it after those who act on the image: what a client reads in our metadata is then done here.
+    Add it after the publishers that act on the image: what a client reads in our metadata is then
+    done here.
     """
 
     def __init__(self, image: ClusterImage | None = None) -> None:
@@ -22,7 +23,7 @@ class ImageWatch:
         self._waiting: set[asyncio.Event] = set()
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002  # ImagePublisher's signature
-        """Take over the new image and wake everybody who waits."""
+        """Take over the new image and wake every waiting request."""
         self.image = image
         for published in self._waiting:
             published.set()

@@ -9,10 +9,12 @@ NOT_LEADER_OR_FOLLOWER for partitions that it leads. Source: KIP-631.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from quorumlog.backoff import Backoff
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistrar,
@@ -21,9 +23,10 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-RETRY_S: Final = (0.05, 1.0)  # first, last
+REGISTRATION_BACKOFF: Final = Backoff(50, 1000)
 SHUTDOWN_HEARTBEAT_S: Final = 0.1
 _logger: Final = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ class LifecycleSettings:
 
 
 class BrokerLifecycle:
-    """One task. An ImagePublisher: add it after those who act on the image.
+    """One task. An ImagePublisher: add it after the publishers that act on the image.
 
     `unfenced` is set while the image shows this process in service. `registered` is called with
     each broker epoch, before the controller may let the broker lead. `may_lead`: set by the caller
@@ -69,14 +72,13 @@ class BrokerLifecycle:
         self._image = ClusterImage()
         self._wake: Final = asyncio.Event()
         self._may_stop: Final = asyncio.Event()
-        self._wants_to_stop = False
-        self._task: asyncio.Task[None] | None = None
-        self._waiting: asyncio.Task[None] | None = None
+        self._is_started = self._wants_to_stop = False
+        self._tasks: Final = Tasks(self._fail)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
         """Take over the new image."""
         self._image = image
-        self._look()
+        self._note_registration()
 
     def start(self, *, previous_broker_epoch: int = -1) -> None:
         """Register, then send heartbeats until `stop`.
@@ -86,12 +88,13 @@ class BrokerLifecycle:
         self._registration = replace(
             self._registration, previous_broker_epoch=previous_broker_epoch
         )
-        self._task = asyncio.create_task(self._run())
-        self._waiting = asyncio.create_task(self._wake_when_it_may_lead())
+        self._is_started = True
+        self._tasks.start(self._run())
+        self._tasks.start(self._wake_when_it_may_lead())
 
     async def stop(self, *, timeout_ms: int) -> None:
         """Hand over what this broker leads, for at most `timeout_ms`, then fall silent."""
-        if self._task is None:
+        if not self._is_started:
             return
         self._wants_to_stop = True
         self._wake.set()
@@ -101,10 +104,7 @@ class BrokerLifecycle:
                     await self._may_stop.wait()
             except TimeoutError:
                 _logger.warning("broker %d stops before all has been handed over", self._id)
-        tasks = [task for task in (self._task, self._waiting) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
         self.unfenced.clear()
         self.failure.cancel()
 
@@ -118,7 +118,7 @@ class BrokerLifecycle:
         is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
         return broker if is_ours else None
 
-    def _look(self) -> None:
+    def _note_registration(self) -> None:
         """Compare the image with what it showed before."""
         ours = self._ours()
         if ours is not None and not ours.fenced:
@@ -133,17 +133,17 @@ class BrokerLifecycle:
         self._wake.set()
 
     async def _run(self) -> None:
-        try:
-            while not self._may_stop.is_set():
-                await self._register()
-                await self._send_heartbeats()
-        except Exception as error:  # noqa: BLE001  # the task's outermost frame; `registered` acts
-            if not self.failure.done():
-                self.failure.set_exception(error)
+        while not self._may_stop.is_set():
+            await self._register()
+            await self._send_heartbeats()
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failure.done():
+            self.failure.set_exception(error)
 
     async def _register(self) -> None:
         """Register, however often it takes. Raises RegistrationFailed when the time is up."""
-        backoff_s, last_error = RETRY_S[0], "no controller has answered"
+        failures, last_error = 0, "no controller has answered"
         try:
             async with asyncio.timeout(
                 self._settings.initial_broker_registration_timeout_ms / 1000
@@ -155,8 +155,9 @@ class BrokerLifecycle:
                     if error != last_error:
                         _logger.warning("broker %d cannot register: %s", self._id, error)
                     last_error = error
-                    await asyncio.sleep(backoff_s)
-                    backoff_s = min(backoff_s * 2, RETRY_S[1])
+                    failures += 1
+                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random.random())  # noqa: S311 -- jitter, no secret
+                    await asyncio.sleep(delay_ms / 1000)
         except TimeoutError:
             raise RegistrationFailed(f"broker {self._id} cannot register: {last_error}") from None
 
@@ -171,7 +172,7 @@ class BrokerLifecycle:
         self.broker_epoch = reply.broker_epoch
         _logger.info("broker %d is registered, with epoch %d", self._id, self.broker_epoch)
         self._registered(self.broker_epoch)
-        self._look()  # the image may have been faster than the answer
+        self._note_registration()  # the image may have been faster than the answer
         return None
 
     async def _send_heartbeats(self) -> None:

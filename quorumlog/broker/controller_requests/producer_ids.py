@@ -14,7 +14,7 @@ from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, BrokerId, ProducerI
 
 
 class ProducerIds:
-    """Invariant: no id is handed out twice, by anybody: a block is ours, and used once."""
+    """Invariant: no id is handed out twice in the cluster: a block is ours alone, and used once."""
 
     def __init__(
         self, *, broker_id: BrokerId, metadata: ImageWatch, controller: ControllerClient
@@ -24,7 +24,7 @@ class ProducerIds:
         self._allocating: Final = asyncio.Lock()
 
     async def next(self) -> tuple[ErrorCode, ProducerId]:
-        """Return an id nobody has; or COORDINATOR_LOAD_IN_PROGRESS, which makes clients retry."""
+        """Return an unused id, or COORDINATOR_LOAD_IN_PROGRESS, which makes clients retry."""
         async with self._allocating:
             producer_id = next(self._unused, None)
             if producer_id is None:

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from quorumlog.broker.handlers.features import (
+from quorumlog.broker.responses.features import (
     finalized_features,
     finalized_features_epoch,
     supported_features,

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from quorumlog.broker.handlers.unanswered import unanswered
+from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.broker.topic_names import OFFSETS_TOPIC, shortened
 from quorumlog.metadata_quorum.controller_client import (

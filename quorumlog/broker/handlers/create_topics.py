@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quorumlog.broker.handlers.describe_configs import topic_configs
-from quorumlog.broker.handlers.unanswered import unanswered
+from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.topic_names import is_topic_name, shortened

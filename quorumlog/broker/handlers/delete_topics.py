@@ -7,7 +7,7 @@ that was made under that name in the meantime, nor one that has the name of a to
 from collections import Counter
 from typing import Final
 
-from quorumlog.broker.handlers.unanswered import unanswered
+from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from quorumlog.broker.handlers.authorized_operations import ALL_OF_CLUSTER
-from quorumlog.broker.handlers.cluster_view import controller_for_clients
+from quorumlog.broker.responses.authorized_operations import ALL_OF_CLUSTER
+from quorumlog.broker.responses.cluster_view import controller_for_clients
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_cluster import (

@@ -6,8 +6,8 @@ request hands back. The last-known ELR is empty: elections here never go by it.
 
 from heapq import nsmallest
 
-from quorumlog.broker.handlers.authorized_operations import ALL_OF_TOPIC
-from quorumlog.broker.handlers.cluster_view import offline_replicas
+from quorumlog.broker.responses.authorized_operations import ALL_OF_TOPIC
+from quorumlog.broker.responses.cluster_view import offline_replicas
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.broker.topic_names import INTERNAL_TOPICS, is_topic_name
 from quorumlog.metadata_quorum.image import ClusterImage, TopicImage

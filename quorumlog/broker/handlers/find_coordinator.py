@@ -5,10 +5,10 @@ Creates `__consumer_offsets` when it is first needed. Source: KIP-699 (many keys
 
 from typing import Final
 
+from quorumlog.broker.groups.offsets_topic import offsets_topic
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
-from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.topic_names import OFFSETS_TOPIC
-from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.find_coordinator import (
@@ -29,20 +29,6 @@ def handle(context: BrokerContext, header: RequestHeader, request: FindCoordinat
     if request.key_type == GROUP and not _has_leaders(context.image):
         return _create_then_answer(context, header, request)
     return _answer(context, header, request)
-
-
-def offsets_topic(settings: BrokerSettings) -> NewTopic:
-    """Return what `__consumer_offsets` is to be, whoever is the first to ask for it."""
-    return NewTopic(
-        name=OFFSETS_TOPIC,
-        partitions=settings.offsets_topic_num_partitions,
-        replication_factor=settings.offsets_topic_replication_factor,
-        configs={
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(settings.offsets_topic_segment_bytes),
-        },
-    )
 
 
 def _has_leaders(image: ClusterImage) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.handlers.cluster_view import metadata_response, topic_of
-from quorumlog.broker.handlers.find_coordinator import offsets_topic
+from quorumlog.broker.groups.offsets_topic import offsets_topic
+from quorumlog.broker.responses.cluster_view import metadata_response, topic_of
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
 from quorumlog.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_topic_name
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic

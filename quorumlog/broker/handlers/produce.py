@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.handlers.leaders import leader_hints
 from quorumlog.broker.partitions.core.admission import ZSTD_SINCE, is_zstd_too_early
 from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, Reply
 from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -91,7 +91,7 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
     if request.acks not in (-1, 0, 1):
         return ProduceResult(ErrorCode.INVALID_REQUIRED_ACKS)
     if request.transactional_id is not None:
-        # DEVIATION: Kafka appends it. Here nobody could ever end the transaction.
+        # DEVIATION: Kafka appends it. Here no coordinator could end the transaction.
         # docs/decisions/0013-transactional-ids-are-refused.md
         return ProduceResult(
             ErrorCode.UNSUPPORTED_VERSION, error_message="this broker has no transactions"

@@ -56,7 +56,7 @@ class BrokerContext:
     producer_ids: ProducerIds
     controller: ControllerClient
     handlers: Mapping[int, ApiHandler]  # by API key: what is answered, and advertised
-    now_ms: Callable[[], int]  # wall clock, ms since 1970
+    wall_ms: Callable[[], int]  # ms since 1970
     client_host: str = ""  # the peer's address
     account: ResponseAccount | None = None  # what the peer was answered and has not taken
 

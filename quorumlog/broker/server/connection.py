@@ -10,11 +10,12 @@ read what it asked for, or asks too much at once, is not read from until it has 
 import asyncio
 import logging
 from collections import deque
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from quorumlog.broker.server.api import Disconnect, Reply
+from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply
 from quorumlog.broker.server.version_ranges import unsupported_version
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.errors import MalformedFrame
@@ -28,15 +29,47 @@ from quorumlog.wire.codec.schemas import (
 )
 from quorumlog.wire.io.frames import FrameProtocol
 
-if TYPE_CHECKING:
-    from quorumlog.broker.server.server import Server
-
 FETCH_KEY: Final = 1
 FLUSH_BYTES: Final = 256 * 1024  # responses are gathered up to here, then written
 
 _logger: Final = logging.getLogger(__name__)
 
 Turn = tuple[RequestHeader, "asyncio.Future[Any]"]
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerStats:
+    """Totals since the start; `requests` by API key, sizes in bytes."""
+
+    requests: dict[int, int] = field(default_factory=dict)
+    bytes_in: int = 0
+    bytes_out: int = 0
+    connections: int = 0  # accepted, ever
+    connections_refused: int = 0
+    connections_idle: int = 0  # closed because nothing came, or was taken, for too long
+    connections_silent: int = 0  # closed because others needed the memory of what was not taken
+
+
+class Acceptor(Protocol):
+    """The listener that accepted a connection, as the connection needs it."""
+
+    @property
+    def context(self) -> BrokerContext:
+        """The parts of the broker, for handlers."""
+
+    @property
+    def stats(self) -> ServerStats:
+        """Counters that the connection adds to."""
+
+    @property
+    def on_fatal(self) -> Callable[[InvariantViolation], None]:
+        """Ends the node: a handler has found a bug of ours."""
+
+    def opened(self, connection: "Connection") -> None:
+        """Count a connection, or close it if there are too many."""
+
+    def closed(self, connection: "Connection") -> None:
+        """Count the connection no longer."""
 
 
 class Connection(FrameProtocol):
@@ -48,8 +81,8 @@ class Connection(FrameProtocol):
     3. At most `queued_max_requests` requests are under way, and at most one of them is a Fetch.
     """
 
-    def __init__(self, server: "Server") -> None:
-        super().__init__(frame_max_bytes=server.settings.socket_request_max_bytes)
+    def __init__(self, server: Acceptor) -> None:
+        super().__init__(frame_max_bytes=server.context.settings.socket_request_max_bytes)
         self._server: Final = server
         self._stats: Final = server.stats
         self._loop: Final = asyncio.get_running_loop()
@@ -59,7 +92,7 @@ class Connection(FrameProtocol):
         self._turns: Final[deque[Turn]] = deque()
         # DEVIATION: Kafka counts the requests of all connections together.
         # docs/decisions/0014-every-memory-has-a-limit.md
-        self._turns_max: Final = server.settings.queued_max_requests
+        self._turns_max: Final = server.context.settings.queued_max_requests
         self._task: asyncio.Task[Any] | None = None
         self._gathered: list[Buffer] = []
         self._gathered_bytes = 0
@@ -72,7 +105,7 @@ class Connection(FrameProtocol):
     # FrameProtocol's hooks.
 
     def connection_opened(self) -> None:
-        """Say who it is that asks."""
+        """Note the address of the client."""
         name = self.transport.get_extra_info("peername")
         if isinstance(name, tuple):
             self._peer = f"{name[0]}:{name[1]}"
@@ -80,7 +113,7 @@ class Connection(FrameProtocol):
         self._server.opened(self)
 
     def connection_closed(self, error: Exception | None) -> None:
-        """Forget everything that was under way: nobody waits for it."""
+        """Forget everything that was under way: its client has gone."""
         if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
             _logger.warning("%s: closed: %s", self._peer, error)
         if self._task is not None:

@@ -4,11 +4,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
 
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.server.connection import Connection
+from quorumlog.broker.server.connection import Connection, ServerStats
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
 
@@ -19,19 +18,6 @@ SILENCE_CHECK_S: Final = 1.0
 SILENT_S: Final = 5.0  # so long a client may take nothing while memory is scarce
 
 _logger: Final = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class ServerStats:
-    """Totals since the start; `requests` by API key, sizes in bytes."""
-
-    requests: dict[int, int] = field(default_factory=dict)
-    bytes_in: int = 0
-    bytes_out: int = 0
-    connections: int = 0  # accepted, ever
-    connections_refused: int = 0
-    connections_idle: int = 0  # closed because nothing came, or was taken, for too long
-    connections_silent: int = 0  # closed because others needed the memory of what was not taken
 
 
 class Server:
@@ -65,7 +51,7 @@ class Server:
         return chosen
 
     async def stop(self, *, grace_ms: int = 1000) -> None:
-        """Accept nobody, let requests that are under way end for a while, close everything."""
+        """Accept no connection, give requests under way `grace_ms` to end, close everything."""
         if self._listener is not None:
             self._listener.close()
         for timer in (self._idle_timer, self._silence_timer):

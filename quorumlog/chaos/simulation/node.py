@@ -172,7 +172,7 @@ class SimNode:
         content = batch[CHECKED_FROM:]
         entries = [Entry(epoch, content, index) for index in range(len(values))]
         self._oracle.appended(self.node_id, entries)  # first: power loss may come within
-        self.log.append_as_leader(batch, leader_epoch=epoch, now_ms=now_ms)
+        self.log.append_as_leader(batch, leader_epoch=epoch, wall_ms=now_ms)
         return entries
 
     def keep_response(self, request_id: int, records: bytes) -> None:

@@ -164,7 +164,7 @@ class MetadataLog:
             for index, (key, value) in enumerate(pairs)
         ]
         batch = encode_batch(records, leader_epoch=leader_epoch, is_control=is_control)
-        self._log.append_as_leader(batch, leader_epoch=leader_epoch, now_ms=wall_ms)
+        self._log.append_as_leader(batch, leader_epoch=leader_epoch, wall_ms=wall_ms)
 
 
 def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:

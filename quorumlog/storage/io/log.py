@@ -136,11 +136,11 @@ class Log:
 
     # --- appends ---
 
-    def append_as_leader(self, records: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+    def append_as_leader(self, records: Buffer, *, leader_epoch: int, wall_ms: int) -> AppendInfo:
         """Append whole batches, giving them the next offsets and this leader epoch.
 
         The caller has checked the CRCs; the buffer is not changed, the records are not copied.
-        now_ms counts for the age of the segment where the batches have no timestamp. Raises
+        wall_ms counts for the age of the segment where the batches have no timestamp. Raises
         CorruptBatch (not whole batches), RecordsTooLarge, StorageError: nothing is appended.
         """
         self._require_usable()
@@ -150,7 +150,7 @@ class Log:
             leader_epoch=leader_epoch,
             latest_epoch=self.epochs.latest_epoch,
         )
-        return self._append(append, now_ms)
+        return self._append(append, wall_ms)
 
     def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
         """Append batches that a leader has stamped; a partial batch at the end is left out.
@@ -171,13 +171,13 @@ class Log:
             return self._append(append, NO_TIMESTAMP)
         return AppendInfo(self.log_end_offset, Offset(self._log_end_offset - 1), NO_TIMESTAMP, 0)
 
-    def _append(self, append: Append, now_ms: int) -> AppendInfo:
+    def _append(self, append: Append, wall_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp
         self.epochs.extend(append.epoch_starts)
         if self._segments.active.index.must_roll_for(
             size=append.size,
             last_offset=last_offset,
-            max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else now_ms,
+            max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else wall_ms,
             settings=self.settings,
         ):
             self._roll(append.base_offset)

@@ -10,7 +10,12 @@ import pytest
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Effect, Reply
+from quorumlog.broker.groups.core.effects import (
+    AdvanceLogStart,
+    AnswerRequest,
+    AppendRecords,
+    Effect,
+)
 from quorumlog.broker.groups.core.records import GroupRecord, LogRecord
 from quorumlog.broker.groups.core.requests import (
     CommitResult,
@@ -90,7 +95,7 @@ class Story:
 
     def show(self, effect: Effect) -> str:
         match effect:
-            case Reply(request_id=request_id, result=result):
+            case AnswerRequest(request_id=request_id, result=result):
                 return f"#{request_id} {show_result(result)}"
             case AppendRecords(write_id=write_id, records=records):
                 self.writes[write_id] = records

@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+from quorumlog.backoff import Backoff
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.following.io.fetch_answers import Followed, take_answer
+from quorumlog.broker.following.io.followed_partition import FollowedPartition, take_answer
 from quorumlog.broker.partitions.core.data_path import (
     FetchedPartition,
     PartitionFetch,
@@ -107,22 +108,22 @@ def from_leader(offset: int, sequence: int | None = None) -> bytearray:
     return records
 
 
-def follow(replicas: Replicas) -> Callable[[bytes | bytearray], Followed]:
+def follow(replicas: Replicas) -> Callable[[bytes | bytearray], FollowedPartition]:
     """Become a follower; return what takes a leader's answer with these records."""
     publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
     driver = replicas.driver(AT)
     assert driver is not None
-    followed = Followed(driver, Epoch(1))
+    followed = FollowedPartition(driver, Epoch(1))
 
-    def take(records: bytes | bytearray) -> Followed:
+    def take(records: bytes | bytearray) -> FollowedPartition:
         answer = PartitionData(partition_index=0, high_watermark=9, records=records)
         take_answer(
             followed,
             followed.position(),
             answer,
             now_ms=0,
-            wall_clock_ms=lambda: 0,
-            backoff_max_ms=1000,
+            wall_ms=lambda: 0,
+            backoff=Backoff(10, 1000),
         )
         return followed
 

@@ -89,7 +89,7 @@ class Node:
             producer_ids=cast(Any, None),
             controller=cast(ControllerClient, self.cluster),
             handlers={**handlers, api_versions.api_key: api_versions},
-            now_ms=lambda: 0,
+            wall_ms=lambda: 0,
         )
         self.server = Server(context, on_fatal=self.replicas.failure.set_exception)
         self.port = await self.server.start("127.0.0.1", 0)
@@ -111,7 +111,7 @@ class Node:
     def offsets(self) -> tuple[int, int]:
         partition = self.replicas.partition(AT)
         assert partition is not None
-        return partition.high_watermark, partition.log_end_offset
+        return partition.state.high_watermark, partition.state.log_end_offset
 
 
 class Cluster:

@@ -2,7 +2,7 @@
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Reply
+from quorumlog.broker.groups.core.effects import AdvanceLogStart, AnswerRequest, AppendRecords
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.records import LogRecord, decode, encode
 from quorumlog.broker.groups.core.requests import (
@@ -99,7 +99,7 @@ class Coordination:
     def step(self, event: Event) -> None:
         for effect in self.coordinator.step(self.now_ms, event):
             match effect:
-                case Reply(request_id=request_id, result=result):
+                case AnswerRequest(request_id=request_id, result=result):
                     assert request_id not in self.replies, "answered twice"
                     self.replies[request_id] = result
                 case AppendRecords():

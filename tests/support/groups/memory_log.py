@@ -107,7 +107,7 @@ class World:
         self.service = GroupService(
             replicas=self.log,
             settings=SETTINGS,
-            now_ms=lambda: self.wall_clock_ms,
+            wall_ms=lambda: self.wall_clock_ms,
             on_fatal=self.violations.append,
         )
 

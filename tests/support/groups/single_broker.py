@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from quorumlog.broker.clocks import wall_clock_ms
 from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.replicas import Replicas, wall_clock_ms
+from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
@@ -247,7 +248,7 @@ class SingleBroker:
         self.groups = GroupService(
             replicas=self.replicas,
             settings=settings,
-            now_ms=wall_clock_ms,
+            wall_ms=wall_clock_ms,
             on_fatal=self.violations.append,
         )
         self.replicas.add_leadership_listener(self.groups)
@@ -265,7 +266,7 @@ class SingleBroker:
             ),
             controller=self.controller,
             handlers=HANDLERS,
-            now_ms=wall_clock_ms,
+            wall_ms=wall_clock_ms,
         )
         self.server = Server(self.context, on_fatal=self.violations.append)
         self.port = 0

@@ -45,7 +45,7 @@ def open_log(
 def fill(log: Log, values: Iterable[str], *, leader_epoch: int = 0) -> None:
     """One batch of one record for each value."""
     for value in values:
-        log.append_as_leader(batch(value), leader_epoch=leader_epoch, now_ms=0)
+        log.append_as_leader(batch(value), leader_epoch=leader_epoch, wall_ms=0)
 
 
 def read_all(log: Log, *, max_bytes: int = 1 << 20) -> bytes:

@@ -92,7 +92,7 @@ def test_the_first_flush_makes_the_name_and_the_epoch_of_a_new_log_durable() -> 
         logs = started(disk)
         log, _ = logs.open(MANY[0], TOPIC_ID, {})
         log.epochs.assign(4, 0)
-        log.append_as_leader(BATCH, leader_epoch=4, now_ms=0)
+        log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
         log.flush()
         disk.crash(Random(seed))
         log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
@@ -106,7 +106,7 @@ def test_an_epoch_without_a_record_is_written_with_the_first_one() -> None:
     log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
     log.epochs.assign(4, 0)
     assert disk.durable_bytes(path) is None
-    log.append_as_leader(BATCH, leader_epoch=4, now_ms=0)
+    log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
     assert disk.durable_bytes(path) == b"0\n1\n4 0\n"
 
 
@@ -118,7 +118,7 @@ def live(disk: SimDisk) -> None:
     opened = open_all(logs)
     for log in opened.values():
         log.epochs.assign(0, 0)
-        log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+        log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
         log.flush()
     logs.checkpoint(dict.fromkeys(opened, Offset(1)))
     logs.checkpoint_recovery_points(opened)
@@ -156,7 +156,7 @@ def check_power_loss_at(number: int) -> None:
         assert log.log_end_offset in (0, 1)
         assert log.epochs.entries in ((), ((0, 0),))
         assert [header.base_offset for header in log.headers(0)] == [0] * log.log_end_offset
-        log.append_as_leader(BATCH, leader_epoch=1, now_ms=0)
+        log.append_as_leader(BATCH, leader_epoch=1, wall_ms=0)
     while logs.is_removing:
         logs.remove_some()
     names = disk.listdir(DIRECTORY)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.fetching.core.fetch_sessions import SWEEP_INTERVAL_MS, FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core import events

@@ -23,7 +23,7 @@ def started(directory: Path) -> LogDirectory:
 def fill_and_stop(directory: Path, high_watermark: int = 2) -> None:
     logs = started(directory)
     log, _ = logs.open(AT, OLD, {})
-    log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     logs.close({AT: log}, {AT: Offset(high_watermark)}, broker_epoch=9)
 
 
@@ -41,7 +41,7 @@ def test_a_clean_stop_is_known_once(tmp_path: Path) -> None:
 def test_a_torn_tail_is_cut_after_a_crash(tmp_path: Path) -> None:
     logs = started(tmp_path)
     log, _ = logs.open(AT, OLD, {})
-    log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     log.close(clean=False)
     segment = tmp_path / "orders-3" / f"{0:020d}.log"
     segment.write_bytes(segment.read_bytes() + BATCH[:30])
@@ -146,7 +146,7 @@ def test_a_crash_does_not_give_a_new_log_the_checkpoints_of_an_older_one(
         for new in logs.without_directory([(AT, NEW)]):
             logs.make_directory(*new)
     log, _ = logs.open(AT, NEW, {})
-    log.append_as_leader(BATCH, leader_epoch=0, now_ms=0)
+    log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
     log.close(clean=False)
     log, high_watermark = started(tmp_path).open(AT, NEW, {})
     assert (log.log_end_offset, high_watermark) == (4, 0)

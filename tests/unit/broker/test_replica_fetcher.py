@@ -1,10 +1,12 @@
+"""How a broker asks its leaders for records: order, epochs, back-off and sessions."""
+
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from quorumlog.broker.following.io.fetch_answers import Followed
+from quorumlog.broker.following.io.followed_partition import FollowedPartition
 from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
@@ -27,7 +29,8 @@ class FakeDriver:
     def __init__(self, index: int) -> None:
         self.topic_partition, self.topic_id = TopicPartition("t", index), TOPIC_ID
         self.partition = SimpleNamespace(
-            log_end_offset=0, kept_log_start_offset=0, accepts_answer=lambda *asked: False
+            state=SimpleNamespace(log_end_offset=0, kept_log_start_offset=0),
+            accepts_answer=lambda *asked: False,
         )
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 
@@ -38,7 +41,7 @@ def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
         ("localhost", 0),
         BrokerSettings(),
         broker_epoch=lambda: broker_epoch,
-        now_ms=lambda: 0,
+        wall_ms=lambda: 0,
         failed=lambda error: None,
     )
 
@@ -54,7 +57,9 @@ def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) 
     async def story() -> None:
         monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
         fetches = fetcher()
-        fetches.set_followed(Followed(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4))
+        fetches.set_followed(
+            FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)
+        )
         assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
         answers = [
             PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
@@ -98,12 +103,12 @@ class ParkingLeader:
 def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
     """Without the two epochs a leader could tell neither a deposed one nor a parted log."""
     driver = FakeDriver(3)
-    driver.partition.log_end_offset, driver.partition.kept_log_start_offset = 70, 20
+    driver.partition.state = SimpleNamespace(log_end_offset=70, kept_log_start_offset=20)
     driver.log.epochs.latest_epoch = 4
 
     async def story() -> None:
         fetches = fetcher(broker_epoch=77)
-        fetches._followed[TOPIC_ID, 3] = Followed(cast(Any, driver), Epoch(5))
+        fetches._followed[TOPIC_ID, 3] = FollowedPartition(cast(Any, driver), Epoch(5))
         request = fetches._request(fetches._session)
         assert request is not None
         assert request.replica_state == ReplicaState(replica_id=1, replica_epoch=77)
@@ -130,7 +135,9 @@ def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
         leader = ParkingLeader()
         monkeypatch.setattr(KafkaConnection, "open", leader.open)
         fetches = fetcher()
-        followed = [Followed(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)]
+        followed = [
+            FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)
+        ]
         async with asyncio.timeout(5):
             for count in range(1, 11):
                 fetches.set_followed(followed[:count])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.handlers.features import FEATURES
+from quorumlog.broker.responses.features import FEATURES
 from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset

@@ -110,7 +110,7 @@ def test_the_producers_of_a_partition_are_described(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with asking(tmp_path) as (broker, connection):
             topic_id = await create(connection, "t", 1)
-            before_ms = broker.context.now_ms()
+            before_ms = broker.context.wall_ms()
             await produce(connection, topic_id)
             await produce(connection, topic_id, producer_id=7, sequence=0)
             await produce(connection, topic_id, producer_id=8, sequence=0)
@@ -129,7 +129,7 @@ def test_the_producers_of_a_partition_are_described(tmp_path: Path) -> None:
             ]
             assert told == [(8, 4, 2), (7, 4, 5)]
             for producer in here.active_producers:
-                assert before_ms <= producer.last_timestamp <= broker.context.now_ms()
+                assert before_ms <= producer.last_timestamp <= broker.context.wall_ms()
                 assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             assert (elsewhere.partition_index, elsewhere.error_code) == (5, unknown)

@@ -31,7 +31,7 @@ def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_given_buffer_alone(
     log = open_log()
     given = batch("a", "b") + batch("c", timestamp_ms=2000)
     view = memoryview(given)
-    assert log.append_as_leader(view, leader_epoch=7, now_ms=0) == AppendInfo(
+    assert log.append_as_leader(view, leader_epoch=7, wall_ms=0) == AppendInfo(
         first_offset=Offset(0), last_offset=Offset(2), max_timestamp=2000, size=len(given)
     )
     assert given == batch("a", "b") + batch("c", timestamp_ms=2000)
@@ -45,7 +45,7 @@ def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_given_buffer_alone(
 def test_a_leader_appends_whole_batches_only(records: bytes) -> None:
     log = open_log()
     with pytest.raises(CorruptBatch):
-        log.append_as_leader(records, leader_epoch=0, now_ms=0)
+        log.append_as_leader(records, leader_epoch=0, wall_ms=0)
     assert (log.log_end_offset, log.size) == (0, 0)
 
 
@@ -135,14 +135,14 @@ def test_reads_return_whole_batches_within_max_bytes_and_go_on_where_they_stoppe
 
 def test_a_read_starts_with_the_batch_that_holds_the_offset() -> None:
     log = open_log()
-    log.append_as_leader(batch("a", "b", "c"), leader_epoch=0, now_ms=0)
+    log.append_as_leader(batch("a", "b", "c"), leader_epoch=0, wall_ms=0)
     assert log.read(2, max_bytes=1000, end_offset=3).records == batch("a", "b", "c", leader_epoch=0)
 
 
 def test_kafka_9807_no_read_returns_a_record_at_or_above_its_end_offset() -> None:
     log = open_log()
     for index in range(30):
-        log.append_as_leader(batch(*"xyz"[: index % 3 + 1]), leader_epoch=0, now_ms=0)
+        log.append_as_leader(batch(*"xyz"[: index % 3 + 1]), leader_epoch=0, wall_ms=0)
     for offset in range(log.log_end_offset):
         for end_offset in range(log.log_end_offset + 3):
             for max_bytes in (1, 1000):  # 1: the first batch is too large, and read all the same
@@ -177,7 +177,7 @@ def test_a_segment_is_rolled_by_size_by_a_full_index_and_by_age(
     log = open_log(settings=settings)
     values = [f"value-{index:02}" for index in range(20)]
     for index, value in enumerate(values):
-        log.append_as_leader(batch(value, timestamp_ms=1000 + index), leader_epoch=0, now_ms=0)
+        log.append_as_leader(batch(value, timestamp_ms=1000 + index), leader_epoch=0, wall_ms=0)
     count = len(log.segment_base_offsets)
     assert count == segments or (settings.segment_bytes > 1 and 5 <= count <= 7)
     assert len(read_all(log)) == log.size
@@ -195,11 +195,11 @@ def test_truncation_cuts_whole_batches_and_the_log_goes_on_from_there() -> None:
     for offset, end in ((11, 10), (10, 10), (4, 4), (1, 0), (0, 0), (12, 12), (40, 12)):
         log = open_log()
         for index in range(6):
-            log.append_as_leader(batch(f"a{index}", "b"), leader_epoch=index, now_ms=0)
+            log.append_as_leader(batch(f"a{index}", "b"), leader_epoch=index, wall_ms=0)
         log.truncate_to(offset)
         assert log.log_end_offset == end
         assert [start for _, start in log.epochs.entries] == list(range(0, end, 2))
-        log.append_as_leader(batch("new"), leader_epoch=9, now_ms=0)
+        log.append_as_leader(batch("new"), leader_epoch=9, wall_ms=0)
         assert log.epochs.entries[-1] == (9, end)
         assert read_all(log).endswith(batch("new", base_offset=end, leader_epoch=9))
 
@@ -285,7 +285,7 @@ def test_a_log_closed_cleanly_is_as_it_was_without_being_checked() -> None:
 def test_timestamps_lead_to_the_first_record_that_has_them_or_more() -> None:
     log = open_log()
     for times in ((10, 12), (11,), (30, 20), (5,), (30, 31), (40,)):
-        log.append_as_leader(timed_batch(*times), leader_epoch=0, now_ms=0)
+        log.append_as_leader(timed_batch(*times), leader_epoch=0, wall_ms=0)
     expected = {0: (0, 10), 11: (1, 12), 12: (1, 12), 13: (3, 30), 31: (7, 31), 32: (8, 40)}
     for timestamp, found in expected.items():
         assert log.offset_for_timestamp(timestamp) == found

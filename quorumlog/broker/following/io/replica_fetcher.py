@@ -8,18 +8,20 @@ fits. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumlog.broker.deadline_timer import monotonic_ms
+from quorumlog.backoff import Backoff
+from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.following.core.session_client import SessionClient
-from quorumlog.broker.following.io.fetch_answers import (
-    FIRST_BACKOFF_MS,
-    Followed,
+from quorumlog.broker.following.io.followed_partition import (
+    FollowedPartition,
     Position,
     take_answer,
 )
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages.fetch import (
@@ -38,6 +40,7 @@ from quorumlog.wire.io.connection import (
 )
 
 LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
+FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated less and less often: rather begin anew
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
@@ -65,26 +68,26 @@ class ReplicaFetcher:
         settings: BrokerSettings,
         *,
         broker_epoch: Callable[[], int],
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
     ) -> None:
         self.address: Final = address
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
-        self._wall_clock_ms: Final = now_ms
-        self._followed: dict[_Key, Followed] = {}
+        self._wall_ms: Final = wall_ms
+        self._followed: dict[_Key, FollowedPartition] = {}
         self._session: _Session = SessionClient()  # of the loop that counts
         self._idle: list[KafkaConnection] = []
-        self._loops: dict[asyncio.Task[None], None] = {}  # the oldest first
-        self._given_up: set[asyncio.Task[None]] = set()  # loops that close their connections
+        self._tasks: Final = Tasks(failed)
+        self._loops: dict[asyncio.Task[None], None] = {}  # those not given up, the oldest first
+        self._backoff: Final = Backoff(FIRST_BACKOFF_MS, settings.replica_fetch_backoff_ms)
         self._serial = 0  # of the loop that counts
         self._is_at_leader = False  # a fetch of that loop is with the leader
         self._is_stopped = False
         self._changed: Final = asyncio.Event()
-        self._failed: Final = failed
 
-    def set_followed(self, followed: Iterable[Followed]) -> None:
+    def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
         """Replace what is followed; a parked fetch does not delay what is new."""
         self._followed = {
             (one.driver.topic_id, one.driver.topic_partition.partition): one for one in followed
@@ -109,18 +112,15 @@ class ReplicaFetcher:
             if len(self._loops) >= LOOPS_MAX:
                 oldest = next(iter(self._loops))
                 del self._loops[oldest]
-                self._given_up.add(oldest)
                 oldest.cancel()
-            loop = asyncio.create_task(self._run(self._serial))
+            loop = self._tasks.start(self._run(self._serial))
             self._loops[loop] = None
-            loop.add_done_callback(self._loop_ended)
+            loop.add_done_callback(lambda ended: self._loops.pop(ended, None))
 
     async def stop(self) -> None:
         """End every fetch, for good, and close the connections."""
         self._is_stopped = True
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, *self._given_up, return_exceptions=True)
+        await self._tasks.stop()
         for connection in self._idle:
             await connection.close()
         self._idle.clear()
@@ -190,8 +190,8 @@ class ReplicaFetcher:
         """Try again: at once after the first failure, then less and less often."""
         _logger.info("fetching from %s:%d: %s", *self.address, error)
         if failures > 1:
-            doubled = FIRST_BACKOFF_MS * 2 ** min(failures, 10)
-            await self._wait(min(doubled, self._settings.replica_fetch_backoff_ms))
+            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311 -- jitter, no secret
+            await self._wait(int(delay_ms))
 
     def _is_due(self) -> bool:
         """Whether there is anything to ask for."""
@@ -282,16 +282,9 @@ class ReplicaFetcher:
                     asked,
                     answer,
                     now_ms=now_ms,
-                    wall_clock_ms=self._wall_clock_ms,
-                    backoff_max_ms=self._settings.replica_fetch_backoff_ms,
+                    wall_ms=self._wall_ms,
+                    backoff=self._backoff,
                 )
                 if answer.records:
                     # Asked for last in a full fetch: an answer that is full leaves out the last.
                     self._followed[key] = self._followed.pop(key)
-
-    def _loop_ended(self, loop: asyncio.Task[None]) -> None:
-        self._loops.pop(loop, None)
-        self._given_up.discard(loop)
-        error = None if loop.cancelled() else loop.exception()
-        if error is not None:
-            self._failed(error)

@@ -1,15 +1,18 @@
 """Which partition is followed where: keeps the fetches to each leader at its current address."""
 
-import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.following.io.fetch_answers import Followed
+from quorumlog.broker.following.io.followed_partition import FollowedPartition
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaFetchers:
@@ -21,29 +24,29 @@ class ReplicaFetchers:
         settings: BrokerSettings,
         *,
         broker_epoch: Callable[[], int],
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._broker_epoch: Final = broker_epoch
-        self._now_ms: Final = now_ms
+        self._wall_ms: Final = wall_ms
         self._failed: Final = failed
-        self._followed: dict[BrokerId, dict[PartitionDriver, Followed]] = {}
+        self._followed: dict[BrokerId, dict[PartitionDriver, FollowedPartition]] = {}
         self._leaders: dict[PartitionDriver, BrokerId] = {}
         self._changed: set[BrokerId] = set()
         self._fetchers: dict[BrokerId, ReplicaFetcher] = {}
-        self._stopping: set[asyncio.Task[None]] = set()
+        self._stopping: Final = Tasks(log_failure(_logger, "closing the connections to a leader"))
 
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Follow this leader in this epoch, and nobody else."""
+        """Follow this leader only, in this epoch only."""
         self.unfollow(driver)
         self._leaders[driver] = leader_id
-        self._followed.setdefault(leader_id, {})[driver] = Followed(driver, leader_epoch)
+        self._followed.setdefault(leader_id, {})[driver] = FollowedPartition(driver, leader_epoch)
         self._changed.add(leader_id)
 
     def unfollow(self, driver: PartitionDriver) -> None:
-        """Follow nobody."""
+        """Follow no leader."""
         leader_id = self._leaders.pop(driver, None)
         if leader_id is not None:
             del self._followed[leader_id][driver]
@@ -63,7 +66,7 @@ class ReplicaFetchers:
             address = None if broker is None or not followed else (broker.host, broker.port)
             if fetcher is not None and fetcher.address != address:
                 del self._fetchers[leader_id]
-                self._stop(fetcher)
+                self._stopping.start(fetcher.stop())
                 fetcher = None
             if address is None:
                 continue
@@ -77,9 +80,9 @@ class ReplicaFetchers:
     async def stop(self) -> None:
         """Stop all."""
         for fetcher in self._fetchers.values():
-            self._stop(fetcher)
+            self._stopping.start(fetcher.stop())
         self._fetchers.clear()
-        await asyncio.gather(*self._stopping)
+        await self._stopping.join()
 
     def _start(self, address: tuple[str, int]) -> ReplicaFetcher:
         return ReplicaFetcher(
@@ -87,11 +90,6 @@ class ReplicaFetchers:
             address,
             self._settings,
             broker_epoch=self._broker_epoch,
-            now_ms=self._now_ms,
+            wall_ms=self._wall_ms,
             failed=self._failed,
         )
-
-    def _stop(self, fetcher: ReplicaFetcher) -> None:
-        task = asyncio.create_task(fetcher.stop())
-        self._stopping.add(task)
-        task.add_done_callback(self._stopping.discard)

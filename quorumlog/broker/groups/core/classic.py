@@ -1,14 +1,14 @@
-"""The classic group protocol: who is a member, which generation it is, who gets which assignment.
+"""The classic group protocol: members, generations, assignments.
 
-The leader of a generation assigns, the assignment is committed, then everybody is told: nobody
+The leader of a generation assigns, the assignment is committed, then every member is told: none
 acts on an assignment that could be lost (KAFKA-13614). It refuses members it does not know,
 generations that are over, and instances that were replaced.
 Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
 """
 
 from quorumlog.broker.groups.core.group import Group, Member
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.joining import Joining
-from quorumlog.broker.groups.core.outbox import Outbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import (
@@ -29,7 +29,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 class ClassicProtocol:
     """Stateless but for the outbox: every method takes the group it is about."""
 
-    def __init__(self, settings: BrokerSettings, outbox: Outbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._outbox = outbox
         self._rebalance = Rebalance(settings, outbox)
         self._joining = Joining(settings, outbox, self._rebalance)
@@ -85,7 +85,7 @@ class ClassicProtocol:
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
             if group.storing_generation != generation_id:
-                return  # a rebalance began meanwhile, and those who waited were told
+                return  # a rebalance began meanwhile and answered the waiting members
             group.storing_generation = None
             if error_code is not ErrorCode.NONE:
                 for member in group.members.values():

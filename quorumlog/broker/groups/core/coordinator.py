@@ -2,7 +2,7 @@
 
 Requests are decided on the live groups, written, and answered once the records are committed.
 What is durable changes only then (`CommittedState`), so that a write that fails needs no undoing,
-and nobody reads an offset that could be lost (KAFKA-17507's kind of bug has no place to live).
+and no member reads an offset that could be lost (KAFKA-17507's kind of bug has no place to live).
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +15,9 @@ from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.effects import Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
 from quorumlog.broker.groups.core.offset_deletion import decide_deletion
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox, WriteDone
 from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, OffsetRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
@@ -54,7 +54,7 @@ class GroupCoordinator:
         self, settings: BrokerSettings, rewrite_limits: RewriteLimits = DEFAULT_LIMITS
     ) -> None:
         self._settings: Final = settings
-        self._outbox: Final = Outbox()
+        self._outbox: Final = GroupOutbox()
         self._classic: Final = ClassicProtocol(settings, self._outbox)
         self.committed: Final = CommittedState()
         self.rewrite: Final = Rewrite(self.committed, self._outbox, rewrite_limits)
@@ -319,7 +319,7 @@ class GroupCoordinator:
         for group_id in self.known_groups():
             group = self.groups.get(group_id)
             if group is not None and (group.state is not GroupState.EMPTY or group.pending):
-                continue  # whoever still reads needs its offsets (KAFKA-13636)
+                continue  # a member that still reads needs its offsets (KAFKA-13636)
             if self._outbox.is_writing(group_id):
                 continue
             expired = self.committed.expired(group_id, before_ms)

@@ -16,7 +16,7 @@ class AppendRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
+class AnswerRequest:
     """Answer one request."""
 
     request_id: int
@@ -30,4 +30,4 @@ class AdvanceLogStart:
     offset: Offset
 
 
-Effect = AppendRecords | Reply | AdvanceLogStart
+Effect = AppendRecords | AnswerRequest | AdvanceLogStart

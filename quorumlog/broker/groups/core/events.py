@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReceived:
-    """Somebody asks. `request_id` is unique in this coordinator; its Reply carries it."""
+    """A request came in. `request_id` is unique here; its AnswerRequest carries it."""
 
     request_id: int
     request: Request
@@ -36,7 +36,7 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted:
-    """These topics are no more; a topic of the same name may come, with other records."""
+    """These topics were deleted; a topic of the same name may come, with other records."""
 
     topics: tuple[str, ...]
 

@@ -70,7 +70,7 @@ class Group:
     Invariants (`check_invariants`, after every step that touches more than a session):
     1. The generation never decreases.
     2. Empty if and only if there are no members, but for those that prepare a rebalance.
-    3. A Completing or Stable group has a leader, who is a member, and a protocol.
+    3. A Completing or Stable group has a leader, which is a member, and a protocol.
     4. Requests wait where they may: joins in PreparingRebalance, syncs in CompletingRebalance.
     5. The static members are those members that have an instance id: one each.
     """
@@ -97,7 +97,7 @@ class Group:
 
     @classmethod
     def from_stored(cls, group_id: str, stored: StoredGroup, now_ms: int) -> "Group":
-        """Return the group as it was committed; everybody gets a fresh session."""
+        """Return the group as it was committed; every member gets a fresh session."""
         group = cls(group_id)
         group.state = GroupState.STABLE if stored.members else GroupState.EMPTY
         group.state_since_ms = stored.state_since_ms
@@ -182,7 +182,7 @@ class Group:
         return member
 
     def refusal(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Say whether whoever claims to be this member is it (KIP-345 fencing)."""
+        """Say whether a request that claims to be of this member is (KIP-345 fencing)."""
         if group_instance_id is not None:
             owner = self.static.get(group_instance_id)
             if owner is None:
@@ -211,7 +211,7 @@ class Group:
         return set.intersection(*known)
 
     def has_all_joined(self) -> bool:
-        """Whether nobody is missing, not even those who only have a member id yet."""
+        """Whether every member has joined, even those that only have a member id yet."""
         waiting = (member.awaiting_join is not None for member in self.members.values())
         return not self.pending and all(waiting)
 
@@ -220,7 +220,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """Return what the leader must know of everybody."""
+        """Return what the leader must know of every member."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,
@@ -251,7 +251,10 @@ class Group:
             is_empty = state in {GroupState.EMPTY, GroupState.DEAD}
             require(bool(members) != is_empty, f"2: {state.name} with {len(members)} members")
         if state in {GroupState.COMPLETING_REBALANCE, GroupState.STABLE}:
-            require(self.leader in members and self.protocol_name is not None, "3: who leads, how")
+            require(
+                self.leader in members and self.protocol_name is not None,
+                "3: a leader and a protocol",
+            )
         joining = any(member.awaiting_join is not None for member in members.values())
         syncing = any(member.awaiting_sync is not None for member in members.values())
         require(not joining or state is GroupState.PREPARING_REBALANCE, f"4: joins in {state.name}")

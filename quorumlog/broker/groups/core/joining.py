@@ -1,4 +1,4 @@
-"""Who may join a group, and when that starts a rebalance.
+"""Which members may join a group, and when a join starts a rebalance.
 
 It refuses members it does not know, instances that were replaced, and protocols that the others
 do not speak. Sources: KIP-345 (static members), KIP-394 (a member must know its id), KIP-814.
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.outbox import Outbox
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.rebalance import Rebalance
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import Join, JoinResult
@@ -22,7 +22,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # a new member may wait that long f
 class Joining:
     """Stateless but for the outbox: every method takes the group it is about."""
 
-    def __init__(self, settings: BrokerSettings, outbox: Outbox, rebalance: Rebalance) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: GroupOutbox, rebalance: Rebalance) -> None:
         self._settings, self._outbox, self._rebalance = settings, outbox, rebalance
 
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
@@ -54,7 +54,7 @@ class Joining:
     def _is_full(self, group: Group, member_id: str) -> bool:
         """Whether there is no place for this member, new or not.
 
-        In a rebalance only those who are back have a place (KAFKA-7728, KAFKA-9844).
+        In a rebalance only members that have joined again have a place (KAFKA-7728, KAFKA-9844).
         """
         placed = [
             member.member_id
@@ -185,7 +185,7 @@ class Joining:
         self._outbox.append((GroupRecord(group_id=group.group_id, stored=stored),), done)
 
     def _rename(self, group: Group, old_id: str, new_id: str) -> Member:
-        """Fence whoever has used this instance id until now."""
+        """Fence the member that has used this instance id until now."""
         member = group.members[old_id]
         self._rebalance.supersede_join(member, ErrorCode.FENCED_INSTANCE_ID)
         self._rebalance.supersede_sync(member, ErrorCode.FENCED_INSTANCE_ID)

@@ -1,10 +1,10 @@
-"""A rebalance: everybody joins again, and those who came make up the next generation.
+"""A rebalance: every member joins again; those that did make up the next generation.
 
 Sources: KIP-62, KIP-134 (a new group waits a little for more members), KIP-345.
 """
 
 from quorumlog.broker.groups.core.group import Group, Member
-from quorumlog.broker.groups.core.outbox import Outbox
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import JoinResult, SyncResult
 from quorumlog.broker.groups.core.states import GroupState
@@ -16,7 +16,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 class Rebalance:
     """Stateless but for the outbox: every method takes the group it is about."""
 
-    def __init__(self, settings: BrokerSettings, outbox: Outbox) -> None:
+    def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._settings, self._outbox = settings, outbox
 
     def members_changed(self, group: Group, now_ms: int) -> None:
@@ -26,7 +26,7 @@ class Rebalance:
         self.maybe_complete(group, now_ms)
 
     def prepare(self, group: Group, now_ms: int) -> None:
-        """Start a rebalance: whoever waits for an assignment must join again."""
+        """Start a rebalance: a member that waits for an assignment must join again."""
         for member in group.members.values():
             if member.awaiting_sync is not None:
                 member.touch(now_ms)
@@ -45,7 +45,7 @@ class Rebalance:
         group.transition(GroupState.PREPARING_REBALANCE, now_ms)
 
     def maybe_complete(self, group: Group, now_ms: int) -> None:
-        """End the rebalance if everybody is there, or if it lasts too long."""
+        """End the rebalance if every member has joined, or if it lasts too long."""
         deadline_ms = group.rebalance_deadline_ms
         is_over = deadline_ms is not None and now_ms >= deadline_ms
         if group.initial_delay_left_ms is None:
@@ -60,7 +60,7 @@ class Rebalance:
             self._complete_join(group, now_ms)
 
     def _complete_join(self, group: Group, now_ms: int) -> None:
-        """Start the next generation with those who came; static members may still come later."""
+        """Start the next generation with the members that joined; static ones may join later."""
         for member in list(group.members.values()):
             if member.awaiting_join is None and member.group_instance_id is None:
                 group.remove(member.member_id)
@@ -89,7 +89,7 @@ class Rebalance:
         group.transition(GroupState.EMPTY, now_ms)
         stored = group.to_stored({}, now_ms)
         record = GroupRecord(group_id=group.group_id, stored=stored)
-        # Nobody waits for it. If it is lost, who takes over finds members whose sessions end.
+        # No answer waits for it. If it is lost, the next coordinator ends the members' sessions.
         self._outbox.append((record,), lambda _now_ms, _error_code: None)
 
     def _answer_join(self, group: Group, now_ms: int, member: Member) -> None:
@@ -101,7 +101,7 @@ class Rebalance:
     def joined(
         self, group: Group, member: Member, leader: str | None = None, *, skips: bool = False
     ) -> JoinResult:
-        """Return what this member must know of the generation; `leader` overrides who leads."""
+        """Return what this member must know of the generation; `leader` overrides its leader."""
         leads = member.member_id == group.leader and leader is None
         return JoinResult(
             error_code=ErrorCode.NONE,

@@ -1,6 +1,6 @@
 """What a member or an administrator may ask of a group, and the answers.
 
-Each request can say its own refusal, so that whoever routes requests needs no table of answers.
+Each request makes its own refusal, so that the code that routes requests needs no table.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(GroupRequest[JoinResult]):
-    """JoinGroup. `new_member_id` is what the member will be called, should it be new."""
+    """JoinGroup. `new_member_id` is the member id to use if the member is new."""
 
     member_id: str
     new_member_id: str
@@ -157,7 +157,7 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets(GroupRequest[CommitResult]):
-    """OffsetCommit; generation -1 and member "" from whoever consumes without a group."""
+    """OffsetCommit; generation -1 and member "" from a consumer that is no member."""
 
     generation_id: int = -1
     member_id: str = ""

@@ -19,8 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.broker.groups.core.group_outbox import GroupOutbox
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.outbox import Outbox
 from quorumlog.broker.groups.core.records import Key, LogRecord, encode
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
@@ -48,7 +48,9 @@ class Rewrite:
          at or above `_begun_at` is committed, or is in a slice that is under way. At most one is.
     """
 
-    def __init__(self, committed: CommittedState, outbox: Outbox, limits: RewriteLimits) -> None:
+    def __init__(
+        self, committed: CommittedState, outbox: GroupOutbox, limits: RewriteLimits
+    ) -> None:
         self._committed: Final = committed
         self._outbox: Final = outbox
         self._limits: Final = limits

@@ -1,4 +1,4 @@
-"""Where groups live: routes requests to the partitions of `__consumer_offsets` led here.
+"""Routes group requests to the partitions of `__consumer_offsets` that this broker leads.
 
 A LeadershipListener (which partitions) and an ImagePublisher (which topics are gone).
 Source: KIP-62; the coordinator of a group is the leader of its partition.
@@ -35,11 +35,11 @@ class GroupService:
         *,
         replicas: GroupLog,
         settings: BrokerSettings,
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         on_fatal: Callable[[InvariantViolation], None],
     ) -> None:
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
-        self._wall_clock_ms = now_ms
+        self._wall_ms = wall_ms
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
         self._shards: Final[dict[TopicPartition, GroupShard]] = {}
@@ -68,7 +68,7 @@ class GroupService:
         deleted = tuple(sorted(delta.deleted_topics))
         if deleted:
             for _, shard in sorted(self._shards.items()):
-                shard.tell(events.TopicsDeleted(topics=deleted))
+                shard.feed(events.TopicsDeleted(topics=deleted))
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Return where the group lives."""
@@ -94,7 +94,7 @@ class GroupService:
             yield shard.coordinator
 
     def stop(self) -> None:
-        """Forget all groups; answer all who wait."""
+        """Forget all groups; answer every open request NOT_COORDINATOR."""
         for shard in self._shards.values():
             shard.close()
         self._shards.clear()
@@ -119,5 +119,5 @@ class GroupService:
         """Return the time: of the wall clock, but never set back or forth while we run."""
         elapsed_ms = asyncio.get_running_loop().time() * 1000
         if self._started_ms is None:
-            self._started_ms = self._wall_clock_ms() - elapsed_ms
+            self._started_ms = self._wall_ms() - elapsed_ms
         return int(self._started_ms + elapsed_ms)

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, TypeVar, assert_never
 
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Reply
+from quorumlog.broker.groups.core.effects import AdvanceLogStart, AnswerRequest, AppendRecords
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.records import decode, encode
 from quorumlog.broker.groups.core.requests import GroupRequest
@@ -97,7 +97,7 @@ class GroupShard:
     `on_fatal` is told of our bugs, `on_lost` that another shard must be loaded in place of this.
 
     # DEVIATION: Kafka serves as soon as it has read its log to the end. We serve once all that we
-    # have read is committed, so that nobody is told an offset that the next leader may not have:
+    # have read is committed, so that no member is told an offset that the next leader may not have:
     # docs/decisions/0005-groups-change-when-their-record-is-committed.md
     """
 
@@ -121,7 +121,7 @@ class GroupShard:
         self._asked: dict[int, tuple[GroupRequest[Any], asyncio.Future[Any]]] = {}
         self._writes: deque[tuple[int, int, asyncio.Future[ProduceResult]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._heard_while_loading: list[Event] = []
+        self._fed_while_loading: list[Event] = []
         self._loading: Final = asyncio.get_running_loop().create_task(self._load())
 
     @property
@@ -138,13 +138,13 @@ class GroupShard:
         self._last_request_id += 1
         self._asked[self._last_request_id] = (request, answer)
         event = events.RequestReceived(request_id=self._last_request_id, request=request)  # type: ignore[arg-type]  # the union of all GroupRequests
-        self.tell(event)
+        self.feed(event)
         return answer
 
-    def tell(self, event: Event) -> None:
+    def feed(self, event: Event) -> None:
         """Step, and perform the effects: once loaded. Does nothing if the shard has ended."""
         if self._phase is _Phase.LOADING:
-            self._heard_while_loading.append(event)
+            self._fed_while_loading.append(event)
         if self._phase is not _Phase.ACTIVE:
             return
         try:
@@ -155,9 +155,9 @@ class GroupShard:
             return
         for effect in effects:
             match effect:
-                case Reply(request_id=request_id, result=result):
+                case AnswerRequest(request_id=request_id, result=result):
                     _, answer = self._asked.pop(request_id)
-                    if not answer.done():  # whoever asked may have given up
+                    if not answer.done():  # the client may have gone
                         answer.set_result(result)
                 case AppendRecords():
                     self._append(effect)
@@ -169,7 +169,7 @@ class GroupShard:
         self._set_timer()
 
     def close(self) -> None:
-        """Stop serving: whoever waits is told to look for the coordinator elsewhere."""
+        """Stop serving: answer every open request NOT_COORDINATOR."""
         self._phase = _Phase.CLOSED
         self._loading.cancel()
         if self._timer is not None:
@@ -200,9 +200,9 @@ class GroupShard:
                 error_code = outcome.result().error_code
                 next_offset = Offset(outcome.result().base_offset + count)
             if error_code is ErrorCode.NONE:
-                self.tell(events.WriteCommitted(write_id=write_id, next_offset=next_offset))
+                self.feed(events.WriteCommitted(write_id=write_id, next_offset=next_offset))
             elif error_code in NOT_WRITTEN:
-                self.tell(events.WriteFailed(write_id=write_id, error_code=NOT_WRITTEN[error_code]))
+                self.feed(events.WriteFailed(write_id=write_id, error_code=NOT_WRITTEN[error_code]))
             else:
                 self._lose(error_code)
 
@@ -225,7 +225,7 @@ class GroupShard:
 
     def _tick(self) -> None:
         self._timer = None
-        self.tell(events.Ticked())
+        self.feed(events.Ticked())
 
     async def _load(self) -> None:
         try:
@@ -242,10 +242,10 @@ class GroupShard:
             groups = len(self._coordinator.groups)
             _logger.info("%s: %d groups, epoch %d", self.topic_partition, groups, self.leader_epoch)
             self._set_timer()
-            for event in self._heard_while_loading:
-                self.tell(event)
-            self._heard_while_loading.clear()
-            self.tell(events.Ticked())  # the log may be due for a rewrite
+            for event in self._fed_while_loading:
+                self.feed(event)
+            self._fed_while_loading.clear()
+            self.feed(events.Ticked())  # the log may be due for a rewrite
 
     async def _read_all(self) -> tuple[int, int]:
         """Replay the log; return its start and end when all is replayed, and thus committed."""

@@ -99,8 +99,8 @@ def is_zstd_too_early(records: Buffer, produce_version: int) -> bool:
     )
 
 
-def admit(records: Buffer, limits: TopicLimits, now_ms: int, at: TopicPartition) -> Admission:
-    """Judge what a client sent for the partition `at`. `now_ms` is the wall clock.
+def admit(records: Buffer, limits: TopicLimits, wall_ms: int, at: TopicPartition) -> Admission:
+    """Judge what a client sent for the partition `at`.
 
     A wrong checksum is CORRUPT_MESSAGE: the client may send the batch again. Everything else is
     final: the same bytes are refused each time.
@@ -108,7 +108,7 @@ def admit(records: Buffer, limits: TopicLimits, now_ms: int, at: TopicPartition)
     framed = _judge_frame(records, limits)
     if framed.header is None or limits.is_internal:
         return framed
-    return _judge_records(records, framed.header, limits, now_ms, at)
+    return _judge_records(records, framed.header, limits, wall_ms, at)
 
 
 def _judge_frame(records: Buffer, limits: TopicLimits) -> Admission:
@@ -137,7 +137,7 @@ def _judge_header(records: Buffer, header: BatchHeader) -> Admission:
     if flaw is not None:
         return _invalid(flaw)
     if header.is_transactional:
-        # DEVIATION: Kafka appends it. Here nobody could ever end the transaction.
+        # DEVIATION: Kafka appends it. Here no coordinator could end the transaction.
         # docs/decisions/0013-transactional-ids-are-refused.md
         reason = "this broker has no transactions"
         return Admission(ErrorCode.UNSUPPORTED_VERSION, reason=reason)
@@ -157,7 +157,7 @@ def _flaw(header: BatchHeader) -> str | None:
 
 
 def _judge_records(
-    records: Buffer, header: BatchHeader, limits: TopicLimits, now_ms: int, at: TopicPartition
+    records: Buffer, header: BatchHeader, limits: TopicLimits, wall_ms: int, at: TopicPartition
 ) -> Admission:
     bytes_max = max(DECOMPRESSED_BYTES_MAX, limits.max_message_bytes)
     try:
@@ -167,8 +167,8 @@ def _judge_records(
         return Admission(ErrorCode.MESSAGE_TOO_LARGE, reason=str(error))
     except CorruptBatch as error:
         return _invalid(str(error))
-    if _may_break(summary, limits, now_ms):
-        refusal = _refusal(data, header, limits, now_ms, at)
+    if _may_break(summary, limits, wall_ms):
+        refusal = _refusal(data, header, limits, wall_ms, at)
         if refusal is not None:
             return refusal
     max_timestamp = max(summary.max_timestamp, NO_TIMESTAMP)
@@ -177,21 +177,21 @@ def _judge_records(
     return Admission(ErrorCode.NONE, header, records)
 
 
-def _may_break(summary: RecordsSummary, limits: TopicLimits, now_ms: int) -> bool:
+def _may_break(summary: RecordsSummary, limits: TopicLimits, wall_ms: int) -> bool:
     """Whether one record may be against the limits; if not, none is."""
     return (
         (summary.has_null_key and limits.is_compacted)
-        or summary.max_timestamp > now_ms + limits.timestamp_after_max_ms
-        or summary.min_timestamp < now_ms - limits.timestamp_before_max_ms
+        or summary.max_timestamp > wall_ms + limits.timestamp_after_max_ms
+        or summary.min_timestamp < wall_ms - limits.timestamp_before_max_ms
     )
 
 
 def _refusal(
-    data: Buffer, header: BatchHeader, limits: TopicLimits, now_ms: int, at: TopicPartition
+    data: Buffer, header: BatchHeader, limits: TopicLimits, wall_ms: int, at: TopicPartition
 ) -> Admission | None:
     """Name the records that are against the limits. A record without a timestamp has no time."""
-    earliest = now_ms - limits.timestamp_before_max_ms
-    latest = now_ms + limits.timestamp_after_max_ms
+    earliest = wall_ms - limits.timestamp_before_max_ms
+    latest = wall_ms + limits.timestamp_after_max_ms
     errors: list[RecordError] = []
     count, error_code = 0, ErrorCode.INVALID_RECORD
     for index, (timestamp_ms, has_key) in enumerate(iterate_facts(data, header)):

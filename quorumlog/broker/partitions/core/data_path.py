@@ -104,7 +104,7 @@ class OffsetAnswer(NamedTuple):
 
 
 class LeadershipListener(Protocol):
-    """Who must know which partitions this broker leads (the coordinators)."""
+    """A part that must know which partitions this broker leads: a coordinator."""
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """We lead since `leader_epoch`; called again when only the epoch rose. Must not block."""

@@ -17,7 +17,7 @@ class AssignEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFetching:
-    """Replicate from this leader, in this epoch only, and from nobody else."""
+    """Replicate from this leader only, in this epoch only."""
 
     leader_id: BrokerId
     leader_epoch: Epoch
@@ -25,7 +25,7 @@ class StartFetching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopFetching:
-    """Replicate from nobody."""
+    """Replicate from no leader."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class CompleteBelow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailWaiting:
-    """Answer every waiting produce with this error, and look at every parked fetch again."""
+    """Answer every waiting produce with this error, and try every delayed fetch again."""
 
     error_code: ErrorCode
 

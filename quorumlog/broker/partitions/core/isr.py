@@ -1,7 +1,7 @@
-"""Who is in sync: the leader's view of its followers, and what it has asked the controller.
+"""The leader's view of its followers, and the ISR that it has asked the controller for.
 
 Sources: KIP-497 (maximal ISR), KIP-903 and KAFKA-15221 (broker epochs), KAFKA-7152 (an idle
-follower stays), KAFKA-7128 (who may join).
+follower stays), KAFKA-7128 (which followers may join).
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Of
 
 
 @dataclass(slots=True)
-class Progress:
+class FollowerProgress:
     """What a leader knows of one follower, in this leader epoch."""
 
     log_end_offset: Offset = UNKNOWN_OFFSET  # until it fetches
@@ -53,16 +53,16 @@ class PendingIsr:
     partition_epoch: Epoch  # ours, when asking
     members: tuple[tuple[BrokerId, int], ...]
     is_in_flight: bool = True
-    awaits_metadata: bool = False  # refused by one who knows of a newer state: do not ask again
+    awaits_metadata: bool = False  # the controller knows a newer state: do not ask again
 
 
-class Verdict(Enum):
+class ProposalOutcome(Enum):
     """What an answer to AlterPartition means for the proposal."""
 
     COMMITTED = "the controller granted it"
     REFUSED = "it was not granted and will not be"
     AWAIT_METADATA = "the controller knows something that we do not: the metadata log will tell"
-    ASK_AGAIN = "nobody knows"
+    ASK_AGAIN = "the outcome is unknown"
 
 
 _REFUSED: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
@@ -78,13 +78,17 @@ _AWAIT_METADATA: Final = frozenset(
 )
 
 
-def verdict_on(error_code: ErrorCode) -> Verdict:
+def outcome_of(error_code: ErrorCode) -> ProposalOutcome:
     """Read the controller's answer; whatever is not listed leaves the outcome open."""
     if error_code is ErrorCode.NONE:
-        return Verdict.COMMITTED
+        return ProposalOutcome.COMMITTED
     if error_code in _REFUSED:
-        return Verdict.REFUSED
-    return Verdict.AWAIT_METADATA if error_code in _AWAIT_METADATA else Verdict.ASK_AGAIN
+        return ProposalOutcome.REFUSED
+    return (
+        ProposalOutcome.AWAIT_METADATA
+        if error_code in _AWAIT_METADATA
+        else ProposalOutcome.ASK_AGAIN
+    )
 
 
 def is_eligible(

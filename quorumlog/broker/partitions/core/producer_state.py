@@ -141,7 +141,7 @@ class ProducerStates:
                 return Check(ErrorCode.NONE, stored)
         return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
-    def record(self, batch: ProducedBatch, base_offset: int, now_ms: int) -> None:
+    def record(self, batch: ProducedBatch, base_offset: int, wall_ms: int) -> None:
         """Take over a batch that is in the log at `base_offset`."""
         if batch.producer_id < 0:
             return
@@ -152,7 +152,7 @@ class ProducerStates:
                 self._producers.popitem(last=False)
         else:
             self._producers.move_to_end(batch.producer_id)
-        producer.seen_ms = now_ms
+        producer.seen_ms = wall_ms
         if producer.epoch != batch.producer_epoch:
             producer.epoch = batch.producer_epoch
             producer.batches.clear()
@@ -173,12 +173,12 @@ class ProducerStates:
         for batch in batches:
             self.record(batch, batch.base_offset, batch.max_timestamp)
 
-    def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget who has been idle for longer than `producer.id.expiration.ms`."""
+    def expire(self, wall_ms: int, expiration_ms: int) -> None:
+        """Forget the producers that were idle for longer than `producer.id.expiration.ms`."""
         idle = [
             producer_id
             for producer_id, producer in self._producers.items()
-            if now_ms - producer.seen_ms > expiration_ms
+            if wall_ms - producer.seen_ms > expiration_ms
         ]
         for producer_id in idle:
             del self._producers[producer_id]

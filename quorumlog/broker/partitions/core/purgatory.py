@@ -1,7 +1,7 @@
-"""Who waits for what, and until when. Each waits once and is completed once.
+"""What waits for which offset or bytes, and until when. Each entry is completed once.
 
 A produce waits for the high watermark of one partition, a fetch for bytes in any of several. This
-module keeps the books; its caller holds the clock, and answers whoever is handed back.
+module keeps the entries; its caller holds the clock and answers the entries handed back.
 """
 
 from collections import deque
@@ -11,11 +11,11 @@ from typing import Final, Generic, TypeVar
 
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PURGE_AT_LEAST: Final = 1000  # entries of those who are done, before the heap is rebuilt
+PURGE_AT_LEAST: Final = 1000  # entries that are over, before the heap is rebuilt
 
 
 class Wait:
-    """Somebody who waits until `deadline_ms` at most. `is_over`: has been handed back."""
+    """One entry, which waits until `deadline_ms` at most. `is_over`: it was handed back."""
 
     __slots__ = ("deadline_ms", "is_over")
 
@@ -28,9 +28,9 @@ WaitT = TypeVar("WaitT", bound=Wait)
 
 
 class Deadlines(Generic[WaitT]):
-    """All who wait, the earliest deadline first.
+    """All entries that wait, the earliest deadline first.
 
-    Those who are done stay in the heap until they surface or outnumber the others.
+    Entries that are over stay in the heap until they surface or outnumber the others.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Deadlines(Generic[WaitT]):
         self._done = 0
 
     def __len__(self) -> int:
-        """Those who still wait."""
+        """How many entries still wait."""
         return len(self._heap) - self._done
 
     def add(self, wait: WaitT) -> bool:
@@ -61,7 +61,7 @@ class Deadlines(Generic[WaitT]):
         return True
 
     def next_deadline_ms(self) -> int | None:
-        """Return the earliest deadline of those who still wait."""
+        """Return the earliest deadline of the entries that still wait."""
         self._drop_done()
         return self._heap[0][0] if self._heap else None
 
@@ -164,11 +164,11 @@ class FetchPurgatory(Generic[FetchT]):
         return self.deadlines.add(wait)
 
     def has_waiting(self, key: TopicPartition) -> bool:
-        """Whether anybody waits on this partition."""
+        """Whether a fetch waits on this partition."""
         return key in self._by_key
 
     def waiting_on(self, key: TopicPartition) -> list[FetchT]:
-        """Return all who wait on this partition, the longest waiting first. They stay."""
+        """Return the fetches that wait on this partition, the oldest first. They stay."""
         return list(self._by_key.get(key, ()))
 
     def end(self, wait: FetchT) -> bool:

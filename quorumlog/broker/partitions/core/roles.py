@@ -1,10 +1,10 @@
-"""The roles of a replica: each holds only its own state, and one table says who may follow whom."""
+"""The roles of a replica, each with only its own state, and the table of their legal changes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from quorumlog.broker.partitions.core.isr import PendingIsr, Progress
+from quorumlog.broker.partitions.core.isr import FollowerProgress, PendingIsr
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
@@ -15,23 +15,23 @@ class Unassigned:
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Replicates from `leader_id`, or from nobody (NO_LEADER)."""
+    """Replicates from `leader_id`, or waits for a leader (NO_LEADER)."""
 
     leader_id: BrokerId
 
 
 @dataclass(slots=True, kw_only=True)
 class Leader:
-    """Counts who holds what.
+    """Knows what each follower holds.
 
-    `isr` is what the controller committed; `maximal_isr` adds whoever it may yet grant
+    `isr` is what the controller committed; `maximal_isr` adds the replicas it may yet grant
     (KIP-497). `epoch_start` is our log end when this leader epoch began.
     """
 
     epoch_start: Offset
     isr: frozenset[BrokerId]
     maximal_isr: frozenset[BrokerId]
-    followers: dict[BrokerId, Progress]
+    followers: dict[BrokerId, FollowerProgress]
     pending: PendingIsr | None = None
 
 

@@ -49,7 +49,7 @@ class Tail:
             self._size -= len(batches.popleft().content)
 
     def forget_below(self, offset: int) -> None:
-        """Let go of the batches that end at or below `offset`: whoever waited has them."""
+        """Drop the batches that end at or below `offset`: the followers that waited have them."""
         batches = self._batches
         while batches and batches[0].next_offset <= offset:
             self._size -= len(batches.popleft().content)

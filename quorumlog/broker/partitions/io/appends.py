@@ -6,7 +6,8 @@ Everything up to the append happens within the call, so that the caller's buffer
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.deadline_timer import DeadlineTimer, monotonic_ms
+from quorumlog.broker.clocks import monotonic_ms
+from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.core.admission import Admission, admit
 from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceDone, ProduceResult
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, PendingProduce
@@ -24,18 +25,18 @@ TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait for their repl
 
 
 class Appends:
-    """Every produce of this broker. `now_ms` is the wall clock."""
+    """Every produce of this broker."""
 
     def __init__(
         self,
         replicas: ReplicaSet,
         *,
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         log_failed: Callable[[StorageError], None],
     ) -> None:
         self._replicas: Final = replicas
         self._drivers: Final = replicas.drivers
-        self._now_ms: Final = now_ms
+        self._wall_ms: Final = wall_ms
         self._log_failed: Final = log_failed
         self._deadlines: Final = replicas.deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
@@ -54,14 +55,14 @@ class Appends:
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        refusal = driver.partition.append_refusal(acks)
+        refusal = driver.partition.serving.append_refusal(acks)
         if refusal is not ErrorCode.NONE:
             done(ProduceResult(refusal))
             return
         if acks == ACKS_ALL and len(self._deadlines) >= WAITING_MAX:
             done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT, error_message=TOO_MANY_WAIT))
             return
-        wall_ms = self._now_ms()
+        wall_ms = self._wall_ms()
         limits = self._replicas.limits_of(topic_partition.topic)
         admission = admit(records, limits, wall_ms, topic_partition)
         if admission.header is None:
@@ -72,11 +73,12 @@ class Appends:
             done(appended)
             return
         base_offset, next_offset = appended
-        result = ProduceResult(ErrorCode.NONE, base_offset, -1, driver.partition.log_start_offset)
+        state = driver.partition.state
+        result = ProduceResult(ErrorCode.NONE, base_offset, -1, state.log_start_offset)
         if acks != ACKS_ALL:
             done(result)
-        elif driver.partition.high_watermark >= next_offset:
-            outcome = driver.partition.commit_outcome()
+        elif state.high_watermark >= next_offset:
+            outcome = driver.partition.serving.commit_outcome()
             done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
         else:
             deadline_ms = monotonic_ms() + max(timeout_ms, 0)
@@ -116,7 +118,7 @@ class Appends:
 def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:
     return ProduceResult(
         admission.error_code,
-        log_start_offset=driver.partition.log_start_offset,
+        log_start_offset=driver.partition.state.log_start_offset,
         error_message=admission.reason,
         record_errors=admission.record_errors,
     )

@@ -4,7 +4,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quorumlog.broker.groups.core.effects import AdvanceLogStart, AppendRecords, Effect, Reply
+from quorumlog.broker.groups.core.effects import (
+    AdvanceLogStart,
+    AnswerRequest,
+    AppendRecords,
+    Effect,
+)
 from quorumlog.broker.groups.core.records import Key, LogRecord
 from quorumlog.broker.groups.core.requests import Result
 from quorumlog.invariants import require
@@ -24,7 +29,7 @@ class PendingWrite:
     done: WriteDone
 
 
-class Outbox:
+class GroupOutbox:
     """Invariant: writes end in the order in which they were made."""
 
     def __init__(self) -> None:
@@ -34,7 +39,7 @@ class Outbox:
 
     def reply(self, request_id: int, result: Result) -> None:
         """Answer a request."""
-        self._effects.append(Reply(request_id=request_id, result=result))
+        self._effects.append(AnswerRequest(request_id=request_id, result=result))
 
     def append(self, records: tuple[LogRecord, ...], done: WriteDone) -> None:
         """Write; `done` is told how it ended."""

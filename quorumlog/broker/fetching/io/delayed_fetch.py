@@ -1,4 +1,4 @@
-"""A fetch under way: how far each of its partitions has come, and what it waits for."""
+"""A fetch under way: what each of its partitions has read, and which changes it waits for."""
 
 from collections.abc import Callable
 from enum import IntFlag
@@ -10,16 +10,16 @@ from quorumlog.broker.partitions.core.data_path import (
     PartitionFetch,
     ReadEnd,
 )
+from quorumlog.broker.partitions.core.effects import AnswerFetch
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset
 
 FetchAnswers = list[FetchedPartition]
 Chunk = bytes | bytearray | memoryview
 
 
-class News(IntFlag):
-    """What has happened to a partition since its parked fetches were last looked at."""
+class PartitionChange(IntFlag):
+    """What has happened to a partition since its delayed fetches were last tried."""
 
     APPENDED = 1  # of interest to followers
     COMMITTED = 2  # of interest to consumers
@@ -27,17 +27,22 @@ class News(IntFlag):
     LOG_START = 8  # it rose: followers are told at once, for a deletion waits for them
 
 
-class Progress:
-    """How far one partition of a fetch has come."""
+class PartitionRead:
+    """How far one partition of a fetch has come. `fetch`: what is asked of it."""
 
-    __slots__ = ("chunks", "diverging", "error_code", "next_offset", "size")
+    __slots__ = ("chunks", "diverging", "error_code", "fetch", "next_offset", "size")
 
-    def __init__(self, fetch_offset: Offset) -> None:
+    def __init__(self, fetch: PartitionFetch) -> None:
+        self.fetch = fetch
         self.error_code = ErrorCode.NONE
         self.diverging: DivergingEpoch | None = None
         self.chunks: list[Chunk] = []
         self.size = 0
-        self.next_offset = fetch_offset
+        self.next_offset = fetch.fetch_offset
+
+    def judged(self, judgement: AnswerFetch) -> None:
+        """Take over what the replica made of the fetch, before anything is read."""
+        self.error_code, self.diverging = judgement.error_code, judgement.diverging
 
     @property
     def is_final(self) -> bool:
@@ -45,36 +50,36 @@ class Progress:
         return self.error_code is not ErrorCode.NONE or self.diverging is not None
 
 
-class ParkedFetch(WaitingFetch):
-    """A long poll that has not enough yet."""
+class DelayedFetch(WaitingFetch):
+    """A long poll that has not enough yet (Kafka's DelayedFetch)."""
 
-    __slots__ = ("answer", "progress", "spec")
+    __slots__ = ("answer", "reads", "spec")
 
     def __init__(
         self,
         deadline_ms: int,
         spec: FetchSpec,
-        progress: list[Progress],
+        reads: list[PartitionRead],
         answer: Callable[[FetchAnswers], None],
     ) -> None:
-        partitions = spec.partitions if spec.session is None else ()  # a session is told
+        # A session notes the changes of its partitions itself.
+        partitions = spec.partitions if spec.session is None else ()
         super().__init__(deadline_ms, [partition.topic_partition for partition in partitions])
         self.spec = spec
-        self.progress = progress
+        self.reads = reads
         self.answer = answer
 
     def join(self, fetch: PartitionFetch) -> None:
         """Look at a partition of the session that was left out as settled."""
-        if not any(fetch is one for one in self.spec.partitions):
-            self.spec.partitions.append(fetch)
-            self.progress.append(Progress(fetch.fetch_offset))
+        if not any(fetch is read.fetch for read in self.reads):
+            self.reads.append(PartitionRead(fetch))
 
 
-def of_interest(spec: FetchSpec) -> News:
-    """Return the news for which a parked fetch is looked at again."""
+def changes_of_interest(spec: FetchSpec) -> PartitionChange:
+    """Return the changes that may complete a delayed fetch."""
     if spec.read_end is ReadEnd.HIGH_WATERMARK:
-        return News.COMMITTED | News.CHANGED
+        return PartitionChange.COMMITTED | PartitionChange.CHANGED
     if spec.is_from_follower:
-        return News.APPENDED | News.CHANGED | News.LOG_START
+        return PartitionChange.APPENDED | PartitionChange.CHANGED | PartitionChange.LOG_START
     # A follower, which a debugging consumer may read, learns with its records what is committed.
-    return News.APPENDED | News.COMMITTED | News.CHANGED
+    return PartitionChange.APPENDED | PartitionChange.COMMITTED | PartitionChange.CHANGED

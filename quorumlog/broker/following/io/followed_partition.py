@@ -1,10 +1,12 @@
 """What a follower does with its leader's answer for one partition."""
 
 import logging
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from quorumlog.backoff import Backoff
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOffset
@@ -12,8 +14,6 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.messages.fetch import PartitionData
-
-FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -28,39 +28,39 @@ class Position(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Followed:
+class FollowedPartition:
     """A partition that is followed in one leader epoch."""
 
     driver: PartitionDriver
     leader_epoch: Epoch
-    backoff_ms: int = 0
-    not_before_ms: int = 0
+    failures: int = 0  # in a row
+    not_before_ms: int = 0  # backs off until then
 
     def position(self) -> Position:
         """Return what to ask now."""
         driver = self.driver
         return Position(
             self.leader_epoch,
-            driver.partition.log_end_offset,
+            driver.partition.state.log_end_offset,
             driver.log.epochs.latest_epoch,
-            driver.partition.kept_log_start_offset,
+            driver.partition.state.kept_log_start_offset,
         )
 
-    def back_off(self, now_ms: int, backoff_max_ms: int) -> None:
-        """Leave it out for a while, twice as long each time."""
-        doubled = self.backoff_ms * 2 or FIRST_BACKOFF_MS
-        self.backoff_ms = min(doubled, backoff_max_ms)
-        self.not_before_ms = now_ms + self.backoff_ms
+    def back_off(self, now_ms: int, backoff: Backoff) -> None:
+        """Leave it out of fetches for a while, longer after each failure in a row."""
+        self.failures += 1
+        delay_ms = backoff.delay_ms(self.failures, random.random())  # noqa: S311 -- jitter, no secret
+        self.not_before_ms = now_ms + int(delay_ms)
 
 
 def take_answer(
-    followed: Followed,
+    followed: FollowedPartition,
     asked: Position,
     answer: PartitionData,
     *,
     now_ms: int,
-    wall_clock_ms: Callable[[], int],
-    backoff_max_ms: int,
+    wall_ms: Callable[[], int],
+    backoff: Backoff,
 ) -> None:
     """Append, truncate or start over, if the answer still concerns us.
 
@@ -71,9 +71,9 @@ def take_answer(
     if not driver.partition.accepts_answer(followed.leader_epoch, fetch_offset, last_fetched_epoch):
         return
     if answer.error_code == ErrorCode.NONE and _take_records(
-        followed, asked, answer, now_ms, wall_clock_ms
+        followed, asked, answer, now_ms, wall_ms
     ):
-        followed.backoff_ms = 0
+        followed.failures = 0
         return
     if answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         driver.feed(
@@ -85,9 +85,9 @@ def take_answer(
                 log_start_offset=Offset(answer.log_start_offset),
             ),
         )
-        if driver.partition.log_end_offset != fetch_offset:
+        if driver.partition.state.log_end_offset != fetch_offset:
             return
-    if followed.backoff_ms == 0:  # said once, not at each try
+    if followed.failures == 0:  # logged once, not at each attempt
         _logger.info(
             "%s: the leader of epoch %d answered %d to a fetch from %d",
             driver.topic_partition,
@@ -95,15 +95,15 @@ def take_answer(
             answer.error_code,
             fetch_offset,
         )
-    followed.back_off(now_ms, backoff_max_ms)
+    followed.back_off(now_ms, backoff)
 
 
 def _take_records(
-    followed: Followed,
+    followed: FollowedPartition,
     asked: Position,
     answer: PartitionData,
     now_ms: int,
-    wall_clock_ms: Callable[[], int],
+    wall_ms: Callable[[], int],
 ) -> bool:
     """Truncate or append; False: what came is of no use, ask again later."""
     driver, leader_epoch = followed.driver, followed.leader_epoch
@@ -127,7 +127,7 @@ def _take_records(
             high_watermark=Offset(answer.high_watermark),
             log_start_offset=Offset(answer.log_start_offset),
             now_ms=now_ms,
-            wall_ms=wall_clock_ms(),
+            wall_ms=wall_ms(),
         )
     except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
         if driver.log.failure is not None:

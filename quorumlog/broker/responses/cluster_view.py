@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from quorumlog.broker.handlers.authorized_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC
+from quorumlog.broker.responses.authorized_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage

@@ -1,0 +1,14 @@
+"""The two clocks of a broker. A name tells them apart: `now_ms` is monotonic, `wall_ms` is not."""
+
+import asyncio
+import time
+
+
+def monotonic_ms() -> int:
+    """Return the event loop's clock in ms: the `now_ms` of the cores, deadlines and back-offs."""
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+def wall_clock_ms() -> int:
+    """Return the ms since 1970: for timestamps of records and what is compared with them."""
+    return time.time_ns() // 1_000_000
