@@ -3,16 +3,17 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from quorumlog.broker.handlers.describe_configs import topic_configs
+from quorumlog.broker.handlers.config_entries import topic_entries
 from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.topic_names import is_topic_name, shortened
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewTopic,
     TopicResult,
 )
+from quorumlog.settings.servers import StaticConfig
+from quorumlog.settings.topics import TOPIC_SETTINGS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.messages.create_topics import (
@@ -126,16 +127,20 @@ def _outcome(
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
         # Never null: Java's admin client does not expect that.
-        configs=_configs(context.settings, given) if is_fine else [],
+        configs=_configs(context.static, given) if is_fine else [],
     )
 
 
-def _configs(settings: BrokerSettings, given: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+def _configs(static: StaticConfig, given: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    own = {name: TOPIC_SETTINGS[name].kind.normalize(text) for name, text in given.items()}
     return [
         CreatableTopicConfigs(
-            name=config.name, value=config.value, config_source=config.config_source
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
         )
-        for config in topic_configs(settings, given)
+        for entry in topic_entries(static, own)
     ]
 
 

@@ -1,13 +1,10 @@
-"""DescribeConfigs (32): of topics, and of this broker. Source: KIP-133, KIP-226, KIP-569."""
+"""DescribeConfigs (32): of topics, groups and this broker. Source: KIP-133, KIP-226, KIP-569."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from enum import IntEnum
-from typing import Final
+from collections.abc import Iterable
 
-from quorumlog.broker.handlers.topic_configs import TOPIC_CONFIGS, ConfigType, broker_default
+from quorumlog.broker.handlers.config_entries import ConfigEntry, broker_entries, topic_entries
+from quorumlog.broker.handlers.list_config_resources import ResourceType
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.topic_names import is_topic_name
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
@@ -20,16 +17,14 @@ from quorumlog.wire.codec.messages.describe_configs import (
 )
 from quorumlog.wire.codec.schemas import RequestHeader
 
-TOPIC: Final = 2
-BROKER: Final = 4
 
+class _Refused(Exception):
+    """A resource cannot be described."""
 
-class ConfigSource(IntEnum):
-    """Where a value comes from."""
-
-    DYNAMIC_TOPIC = 1
-    STATIC_BROKER = 4
-    DEFAULT = 5
+    def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
+        super().__init__(message)
+        self.error_code = error_code
+        self.message = message
 
 
 def handle(
@@ -38,85 +33,65 @@ def handle(
     """Describe each resource; without keys (null or none): all of it."""
     del header
     return DescribeConfigsResponse(
-        results=[
-            _describe(context, resource, request.include_synonyms) for resource in request.resources
-        ]
+        results=[_describe(context, resource, request) for resource in request.resources]
     )
 
 
 def _describe(
-    context: BrokerContext, resource: DescribeConfigsResource, with_synonyms: bool
+    context: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
-    name = resource.resource_name
-    if resource.resource_type == TOPIC:
-        topic = context.image.topics.get(name)
-        if topic is None:
-            is_name = is_topic_name(name)
-            result.error_code = (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if is_name
-                else ErrorCode.INVALID_TOPIC_EXCEPTION
-            )
-            return result
-        configs = topic_configs(context.settings, topic.configs)
-    elif resource.resource_type == BROKER and not name:
-        return result  # what all brokers are told at run time: nothing, so far
-    elif resource.resource_type == BROKER and name == str(context.broker_id):
-        configs = _broker_configs(context)
-    else:
-        result.error_code = ErrorCode.INVALID_REQUEST
-        result.error_message = f"this is broker {context.broker_id}: it describes topics and itself"
-        return result
     wanted = resource.configuration_keys
-    result.configs = [config for config in configs if not wanted or config.name in wanted]
-    if with_synonyms:
-        for config in result.configs:
-            own = DescribeConfigsSynonym(
-                name=config.name, value=config.value, source=config.config_source
-            )
-            config.synonyms = [own]
+    try:
+        result.configs = [
+            _shown(entry, request)
+            for entry in _entries(context, resource)
+            if not wanted or entry.name in wanted
+        ]
+    except _Refused as refusal:
+        result.error_code, result.error_message = refusal.error_code, refusal.message
     return result
 
 
-def topic_configs(
-    settings: BrokerSettings, given: Mapping[str, str]
-) -> Iterator[DescribeConfigsResourceResult]:
-    """Yield every setting of a topic that is `given` these, as DescribeConfigs shows it."""
-    for name in sorted({*TOPIC_CONFIGS, *given}):
-        config_type, default = TOPIC_CONFIGS.get(name, (ConfigType.STRING, ""))
-        is_given = name in given
-        yield DescribeConfigsResourceResult(
-            name=name,
-            value=given[name] if is_given else broker_default(settings, name, default),
-            config_source=ConfigSource.DYNAMIC_TOPIC if is_given else ConfigSource.DEFAULT,
-            config_type=config_type,
-        )
+def _entries(context: BrokerContext, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+    name = resource.resource_name
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            topic = context.image.topics.get(name)
+            if topic is not None:
+                return topic_entries(context.static, topic.configs)
+            if is_topic_name(name):
+                raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        case ResourceType.BROKER if not name:
+            return ()  # the settings that all brokers are given while they run: none can be
+        case ResourceType.BROKER if name == str(context.broker_id):
+            return broker_entries(context.static)
+        case ResourceType.GROUP if name:
+            return ()  # Kafka's are those of protocols that are not here
+        case ResourceType.GROUP:
+            raise _Refused(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        case _:
+            message = f"this is broker {context.broker_id}: it describes topics, groups and itself"
+            raise _Refused(ErrorCode.INVALID_REQUEST, message)
 
 
-def _broker_configs(context: BrokerContext) -> Iterator[DescribeConfigsResourceResult]:
-    settings, broker = context.settings, context.image.brokers.get(context.broker_id)
-    if broker is not None:
-        yield DescribeConfigsResourceResult(
-            name="advertised.listeners",
-            value=f"PLAINTEXT://{broker.host}:{broker.port}",
-            read_only=True,
-            config_source=ConfigSource.STATIC_BROKER,
-            config_type=ConfigType.LIST,
-        )
-    for field in sorted(fields(settings), key=lambda field: field.name):
-        value = getattr(settings, field.name)
-        is_default = value == field.default
-        is_flag = isinstance(value, bool)
-        yield DescribeConfigsResourceResult(
-            name=field.name.replace("_", "."),
-            value=str(value).lower() if is_flag else str(value),
-            read_only=True,
-            config_source=ConfigSource.DEFAULT if is_default else ConfigSource.STATIC_BROKER,
-            config_type=ConfigType.BOOLEAN if is_flag else ConfigType.LONG,
-        )
+def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    levels = entry.levels if request.include_synonyms else []
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        config_type=entry.config_type,
+        documentation=entry.documentation if request.include_documentation else None,
+        synonyms=[
+            DescribeConfigsSynonym(name=level.name, value=level.value, source=level.source)
+            for level in levels
+        ],
+    )
 
 
 HANDLER = ApiHandler(

@@ -1,12 +1,16 @@
-"""What the active controller is told: Kafka's names (dots are underscores here) and defaults."""
+"""The settings that the active controller reads: Kafka's names (dots are underscores here)."""
 
 from dataclasses import dataclass
+
+from quorumlog.settings.servers import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, integer, row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Cluster-wide defaults and the broker session."""
 
-    broker_session_timeout_ms: int = 9000
-    num_partitions: int = 1
-    default_replication_factor: int = 1
+    broker_session_timeout_ms: int = integer(
+        9000, "After which silence the controller fences a broker."
+    )
+    num_partitions: int = row(NUM_PARTITIONS)
+    default_replication_factor: int = row(DEFAULT_REPLICATION_FACTOR)
