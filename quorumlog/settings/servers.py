@@ -183,14 +183,14 @@ def explanation(setting: ServerSetting[Any] | TopicSetting[Any]) -> str:
 class StaticConfig:
     """What a node was told at its start, of the settings in a table.
 
-    `texts` has the value in force of each setting that has one, in the form in which it is
-    described.
+    `texts` has the value in force of each setting that has one, `given` what the node was told, by
+    the name that it was told: both in the form in which they are described.
     """
 
     def __init__(self, table: Mapping[str, ServerSetting[Any]], given: Mapping[str, str]) -> None:
         """Check all of `given` that the table knows. Raises BadValue, which names the setting."""
         self.table: Final = table
-        self._given: Final[dict[str, str]] = {}
+        self.given: Final[dict[str, str]] = {}
         self.texts: Final[dict[str, str]] = {}
         for setting in table.values():
             text = self._read(setting, given)
@@ -203,7 +203,7 @@ class StaticConfig:
         for name, unit in units.items():
             if name in given:
                 try:
-                    self._given[name], text = _understood(setting, given[name], unit)
+                    self.given[name], text = _understood(setting, given[name], unit)
                 except BadValue as error:
                     raise BadValue(f"{name}={given[name]}: {error}") from None
                 texts.append(text)
@@ -226,9 +226,9 @@ class StaticConfig:
         setting = self.table[name]
         names = [name, *(alias.name for alias in setting.aliases)]
         given = [
-            Level(one, self._given[one], ConfigSource.STATIC_BROKER)
+            Level(one, self.given[one], ConfigSource.STATIC_BROKER)
             for one in names
-            if one in self._given
+            if one in self.given
         ]
         if not setting.aliases:
             defaults = [(name, setting.default)]
