@@ -24,7 +24,6 @@ from quorumlog.storage.core.settings import LogSettings
 
 ENVIRONMENT_PREFIX: Final = "QUORUMLOG_CONFIG_"
 _ROLES: Final = frozenset({"broker", "controller"})
-_PORT: Final = re.compile(r"[+-]?[0-9]+")
 _CLUSTER_ID: Final = re.compile(r"[!-\[\]-~]+")  # survives meta.properties: no blank, no backslash
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - refused as an address to tell
 
@@ -103,13 +102,6 @@ def known_names() -> list[str]:
     return [name for name, setting in SETTINGS.items() if not setting.without_effect]
 
 
-def reason_without_effect(name: str) -> str | None:
-    """Return why a setting of Apache Kafka changes nothing here, or None."""
-    setting = SETTINGS.get(name) or _ALIASES.get(name)
-    reason = WITHOUT_EFFECT.get(name) if setting is None else setting.without_effect
-    return reason or None
-
-
 def read_properties(path: Path) -> dict[str, str]:
     """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line.
 
@@ -171,7 +163,8 @@ def check_names(values: Mapping[str, str]) -> None:
 
 def without_effect(values: Mapping[str, str]) -> list[str]:
     """Return those of the names, sorted, that Apache Kafka knows and that change nothing here."""
-    return sorted(name for name in values if reason_without_effect(name) or is_protection(name))
+    rows = {**SETTINGS, **_ALIASES}.items()
+    return sorted(values.keys() - {name for name, row in rows if not row.without_effect})
 
 
 def build(values: Mapping[str, str]) -> NodeConfig:
@@ -262,7 +255,8 @@ def _listener(name: str, text: str) -> Address:
 
 def _address(name: str, text: str) -> Address:
     host, colon, port = text.rpartition(":")
-    if not colon or not host or _PORT.fullmatch(port) is None or not 0 < int(port) <= 65_535:
+    is_number = port.isascii() and port.isdecimal()
+    if not colon or not host or not is_number or not 0 < int(port[:6]) <= 65_535:
         raise ConfigError(f"{name}={text}: write it as host:port")
     return Address(host=host, port=int(port))
 

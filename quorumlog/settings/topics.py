@@ -5,7 +5,7 @@ by the setting of the node that the row names (Kafka's ServerTopicConfigSynonyms
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Generic, Self, TypeVar, overload
+from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, overload
 
 from quorumlog.settings import kinds
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, ConfigType, Kind
@@ -25,16 +25,15 @@ NO_APPEND_TIME: Final = "records keep the time that the producer gave them"
 NO_UNCLEAN_ELECTION: Final = "only a replica that has every committed record is elected"
 
 
-class Alias:
+class Alias(NamedTuple):
     """Another name of a node's setting. Its value times `unit` is the value of the setting.
 
     A number below zero says "no limit" in every unit. `default` is what Kafka describes.
     """
 
-    def __init__(self, name: str, unit: int, default: int | None = None) -> None:
-        self.name: Final = name
-        self.unit: Final = unit
-        self.default: Final = None if default is None else str(default)
+    name: str
+    unit: int
+    default: str | None = None
 
 
 class TopicSetting(Generic[T]):
@@ -178,7 +177,7 @@ class TopicConfig:
         "After which time a log is flushed to the disk.",
         least=0,
         server="log.flush.interval.ms",
-        aliases=(Alias("log.flush.scheduler.interval.ms", 1, LONG_MAX),),
+        aliases=(Alias("log.flush.scheduler.interval.ms", 1, str(LONG_MAX)),),
         without_effect=NO_FLUSHING,
     )
     follower_replication_throttled_replicas = TopicSetting(
@@ -305,7 +304,7 @@ class TopicConfig:
         server="log.retention.ms",
         aliases=(
             Alias("log.retention.minutes", MINUTE_MS),
-            Alias("log.retention.hours", HOUR_MS, 168),
+            Alias("log.retention.hours", HOUR_MS, "168"),
         ),
         without_effect=NO_CLEANING,
     )
@@ -328,7 +327,7 @@ class TopicConfig:
         "By how much the age at which a segment ends varies.",
         least=0,
         server="log.roll.jitter.ms",
-        aliases=(Alias("log.roll.jitter.hours", HOUR_MS, 0),),
+        aliases=(Alias("log.roll.jitter.hours", HOUR_MS, "0"),),
         without_effect="a segment ends at its exact age",
     )
     segment_ms = _long(
@@ -336,7 +335,7 @@ class TopicConfig:
         "The age at which a segment ends and the next one begins.",
         least=1,
         server="log.roll.ms",
-        aliases=(Alias("log.roll.hours", HOUR_MS, 168),),
+        aliases=(Alias("log.roll.hours", HOUR_MS, "168"),),
     )
     unclean_leader_election_enable = TopicSetting(
         kinds.FLAG,
