@@ -158,7 +158,7 @@ def rows_of(group: type[Any]) -> dict[str, ServerSetting[Any]]:
 
 
 def table_of(*groups: type[Any]) -> Mapping[str, ServerSetting[Any]]:
-    """Return the table, by name: of these classes, of who a node is, and of what topics take."""
+    """Return the rows of these classes, of IDENTITY, and those behind the settings of topics."""
     rows = [*IDENTITY, *(_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server)]
     for group in groups:
         rows += rows_of(group).values()

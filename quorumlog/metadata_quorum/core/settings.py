@@ -9,7 +9,8 @@ from quorumlog.settings.servers import flag, integer
 class QuorumSettings:
     """How long a voter waits, and for what. Milliseconds.
 
-    The last four are ours: Kafka has the first two as constants, and never notices a dead process.
+    Kafka has constants in the place of fetch_max_wait and observer_session, and never notices a
+    dead process.
     """
 
     controller_quorum_election_timeout_ms: int = integer(
