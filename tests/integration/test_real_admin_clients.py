@@ -17,6 +17,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __al
 from confluent_kafka.cimpl import NewTopic
 
 from quorumlog import LocalCluster
+from quorumlog.wire.codec.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from quorumlog.wire.io.connection import KafkaConnection
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("real_clients")]
 WAIT_S = 30.0
@@ -159,3 +165,21 @@ async def test_aiokafka_reads_the_settings(bootstrap: str) -> None:
     assert (error_code, name, len(settings)) == (0, "t", 33)
     values = {setting[0]: setting[1] for setting in settings}
     assert NODE["log.segment.bytes"] == values["segment.bytes"]
+
+
+async def test_a_creation_is_answered_with_the_settings_as_they_are_kept(bootstrap: str) -> None:
+    given = {"flush.ms": " 007", "preallocate": "TRUE", "cleanup.policy": "compact , delete"}
+    configs = [CreatableTopicConfig(name=name, value=value) for name, value in given.items()]
+    topic = CreatableTopic(name="kept", num_partitions=1, replication_factor=1, configs=configs)
+    host, _, port = bootstrap.rpartition(":")
+    connection = await KafkaConnection.open(host, int(port), client_id="test")
+    try:
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=30_000)
+        [made] = (await connection.send(request, version=7)).topics
+    finally:
+        await connection.close()
+    kept = {"flush.ms": "7", "preallocate": "true", "cleanup.policy": "compact,delete"}
+    sources = {config.name: config.config_source for config in made.configs or []}
+    assert kept.items() <= {config.name: config.value for config in made.configs or []}.items()
+    assert {name for name, source in sources.items() if source == 1} == given.keys()
+    assert (sources["segment.bytes"], sources["retention.ms"]) == (4, 5)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from quorumlog.broker.handlers.config_entries import ConfigEntry, broker_entries, topic_entries
 from quorumlog.broker.handlers.list_config_resources import ResourceType
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.topic_names import is_topic_name
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -16,6 +15,7 @@ from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import is_topic_name
 
 
 class _Refused(Exception):
