@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
-from quorumlog.broker.handlers.list_config_resources import ResourceType
+from quorumlog.broker.handlers.config_entries import ResourceType
 from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.topic_names import shortened

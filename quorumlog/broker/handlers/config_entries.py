@@ -4,6 +4,7 @@ Sources: KIP-226 (sources and synonyms), KIP-569 (types and documentation).
 """
 
 from collections.abc import Iterator, Mapping
+from enum import IntEnum
 from typing import NamedTuple
 
 from quorumlog.settings.kinds import ConfigType
@@ -15,6 +16,16 @@ from quorumlog.settings.servers import (
     explanation,
 )
 from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig, TopicSetting
+
+
+class ResourceType(IntEnum):
+    """What has a configuration, in Kafka's codes."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
 
 
 class ConfigEntry(NamedTuple):

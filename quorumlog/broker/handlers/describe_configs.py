@@ -1,9 +1,14 @@
 """DescribeConfigs (32): of topics, groups and this broker. Source: KIP-133, KIP-226, KIP-569."""
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
-from quorumlog.broker.handlers.config_entries import ConfigEntry, broker_entries, topic_entries
-from quorumlog.broker.handlers.list_config_resources import ResourceType
+from quorumlog.broker.handlers.config_entries import (
+    ConfigEntry,
+    ResourceType,
+    broker_entries,
+    topic_entries,
+)
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
@@ -18,13 +23,11 @@ from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import is_topic_name
 
 
-class _Refused(Exception):
-    """A resource cannot be described."""
+class _Refusal(NamedTuple):
+    """Why a resource cannot be described."""
 
-    def __init__(self, error_code: ErrorCode, message: str | None = None) -> None:
-        super().__init__(message)
-        self.error_code = error_code
-        self.message = message
+    error_code: ErrorCode
+    message: str | None = None
 
 
 def handle(
@@ -43,39 +46,44 @@ def _describe(
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
+    found = _entries(context, resource)
+    if isinstance(found, _Refusal):
+        result.error_code, result.error_message = found
+        return result
     wanted = resource.configuration_keys
-    try:
-        result.configs = [
-            _shown(entry, request)
-            for entry in _entries(context, resource)
-            if not wanted or entry.name in wanted
-        ]
-    except _Refused as refusal:
-        result.error_code, result.error_message = refusal.error_code, refusal.message
+    result.configs = [
+        _shown(entry, request) for entry in found if not wanted or entry.name in wanted
+    ]
     return result
 
 
-def _entries(context: BrokerContext, resource: DescribeConfigsResource) -> Iterable[ConfigEntry]:
+def _entries(
+    context: BrokerContext, resource: DescribeConfigsResource
+) -> Iterable[ConfigEntry] | _Refusal:
     name = resource.resource_name
     match resource.resource_type:
         case ResourceType.TOPIC:
-            topic = context.image.topics.get(name)
-            if topic is not None:
-                return topic_entries(context.static, topic.configs)
-            if is_topic_name(name):
-                raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            raise _Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
-        case ResourceType.BROKER if not name:
-            return ()  # the settings that all brokers are given while they run: none can be
+            return _topic_entries(context, name)
         case ResourceType.BROKER if name == str(context.broker_id):
             return broker_entries(context.static)
+        case ResourceType.BROKER if not name:
+            return []  # what is set for all brokers while they run: nothing can be
         case ResourceType.GROUP if name:
-            return ()  # Kafka's are those of protocols that are not here
+            return []  # Kafka's settings of groups are about protocols that are not here
         case ResourceType.GROUP:
-            raise _Refused(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+            return _Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         case _:
             message = f"this is broker {context.broker_id}: it describes topics, groups and itself"
-            raise _Refused(ErrorCode.INVALID_REQUEST, message)
+            return _Refusal(ErrorCode.INVALID_REQUEST, message)
+
+
+def _topic_entries(context: BrokerContext, name: str) -> Iterable[ConfigEntry] | _Refusal:
+    topic = context.image.topics.get(name)
+    if topic is not None:
+        return topic_entries(context.static, topic.configs)
+    if is_topic_name(name):
+        return _Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION)
 
 
 def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
