@@ -83,15 +83,15 @@ _REQUIRED: Final = (
     "controller.quorum.voters",
     "log.dirs",
 )
-GROUPS: Final = (
+READERS: Final = (
     BrokerSettings,
     LifecycleSettings,
     ControllerSettings,
     QuorumSettings,
     LogSettings,
 )
-SETTINGS: Final = table_of(*GROUPS)
-"""The settings of a node, by name: those that its parts read, and those behind a topic's."""
+SETTINGS: Final = table_of(*READERS)
+"""The settings of a node, by name: those that its parts read, and those that hold for topics."""
 _ALIASES: Final[Mapping[str, ServerSetting[Any]]] = {
     alias.name: setting for setting in SETTINGS.values() for alias in setting.aliases
 }

@@ -143,7 +143,7 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
     ),
     _identity("log.dirs", kinds.TEXTS, "The directory with everything that a node keeps."),
 )
-"""Who and where a node is. `node.config` checks more of them than their kinds do."""
+"""The identity and the addresses of a node; `node.config` checks their forms."""
 
 
 def rows_of(group: type[Any]) -> dict[str, ServerSetting[Any]]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.cluster.layout import FAST_DEFAULTS
-from quorumlog.node.config import GROUPS, SETTINGS, known_names, without_effect
-from quorumlog.node.kafka_settings import GROUPS as NAMES_WITHOUT_EFFECT
+from quorumlog.node.config import READERS, SETTINGS, known_names, without_effect
+from quorumlog.node.kafka_settings import GROUPS
 from quorumlog.settings.servers import IDENTITY, explanation, rows_of
 from quorumlog.settings.topics import TOPIC_SETTINGS
 
@@ -46,7 +46,7 @@ def table() -> str:
         f"| {explanation(setting)} |"
         for name, setting in sorted(TOPIC_SETTINGS.items())
     ]
-    names = defaultdict(set, {why: {*names.split()} for why, names in NAMES_WITHOUT_EFFECT.items()})
+    names = defaultdict(set, {why: {*names.split()} for why, names in GROUPS.items()})
     for setting in SETTINGS.values():
         if setting.without_effect:
             names[setting.without_effect] |= {setting.name, *(a.name for a in setting.aliases)}
@@ -70,7 +70,7 @@ def test_the_page_lists_what_is_known(request: pytest.FixtureRequest) -> None:
 
 
 def test_a_setting_that_two_parts_read_has_one_row() -> None:
-    rows = [row for group in GROUPS for row in rows_of(group).values()]
+    rows = [row for group in READERS for row in rows_of(group).values()]
     assert all(row == SETTINGS[row.name] for row in rows)
     assert {row.name for row in rows} | IDENTITY_NAMES == {*known_names()}
 

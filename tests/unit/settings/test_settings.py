@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 
 from quorumlog.node import config
-from quorumlog.node.config import GROUPS, SETTINGS
+from quorumlog.node.config import READERS, SETTINGS
 from quorumlog.settings.kinds import BadValue, ConfigType
 from quorumlog.settings.servers import (
     ConfigSource,
@@ -68,7 +68,7 @@ def test_every_setting_is_documented_and_has_a_default_that_it_takes(name: str) 
 
 
 def test_every_field_of_what_reads_settings_is_a_row() -> None:
-    for group in GROUPS:
+    for group in READERS:
         assert [*rows_of(group)] == [field.name for field in fields(group)]
         assert texts_of(group()) == {row.name: row.default for row in rows_of(group).values()}
 
