@@ -10,6 +10,7 @@ from quorumlog.settings.kinds import BadValue, ConfigType
 from quorumlog.settings.servers import (
     ConfigSource,
     Level,
+    ServerSetting,
     StaticConfig,
     explanation,
     rows_of,
@@ -65,6 +66,17 @@ def test_every_setting_is_documented_and_has_a_default_that_it_takes(name: str) 
                 setting.kind.normalize(setting.default) == setting.default
             )
             assert setting.kind.type in ConfigType
+
+
+@pytest.mark.parametrize("setting", [*TOPIC_SETTINGS.values(), *SETTINGS.values()])
+def test_no_text_does_any_harm(setting: TopicSetting[object] | ServerSetting[object]) -> None:
+    for text in ("", "0", "-0", "\0", "x" * 32_767, "1" * 5000, "\N{PILE OF POO}", "TRUE", "²"):
+        try:
+            kept = setting.kind.normalize(text)
+        except BadValue:
+            continue
+        assert setting.kind.normalize(kept) == kept
+        setting.kind.parse(kept)
 
 
 def test_every_field_of_what_reads_settings_is_a_row() -> None:
