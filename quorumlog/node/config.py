@@ -1,9 +1,9 @@
-"""What a node is told: a properties file, the environment, flags; Kafka's names and texts.
+"""The configuration of a node: read from a file, the environment and flags, checked, and built.
 
-Later sources win: defaults, file, environment (`QUORUMLOG_CONFIG_NUM_PARTITIONS=...`), flags. A
-name that nothing here knows is an error that suggests the nearest one: a mistyped setting that is
-silently ignored is how clusters lose data. A setting of Apache Kafka that has no effect here is
-taken and reported, and one that would protect is refused: `kafka_settings`.
+Later sources win: defaults, file, environment (`QUORUMLOG_CONFIG_NUM_PARTITIONS=...`), flags. An
+unknown name is an error that suggests the nearest known one, because clusters lose data by mistyped
+settings that are ignored. A node takes a setting of Apache Kafka that has no effect here and
+reports it; it refuses one that would protect: `kafka_settings`.
 """
 
 import difflib
@@ -65,7 +65,7 @@ class NodeConfig:
 
     @property
     def control_address(self) -> str:
-        """Where the other nodes find the control listener, should it listen everywhere."""
+        """Where the other nodes find the control listener, also if it listens everywhere."""
         here = str(self.control)
         return self.voters.get(self.node_id, here) if self.control.host in _EVERYWHERE else here
 
@@ -105,7 +105,7 @@ def known_names() -> list[str]:
 def read_properties(path: Path) -> dict[str, str]:
     """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line.
 
-    A name that is there twice is refused: one of the two is not what somebody believes.
+    A name that is there twice is refused: one of the two values would be ignored.
     """
     values: dict[str, str] = {}
     try:
@@ -142,8 +142,8 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def check_names(values: Mapping[str, str]) -> None:
     """Raise ConfigError for the first name that is refused.
 
-    An unknown one is told with the nearest known name. A setting that would protect the node is
-    refused, unless its value asks for no protection: nothing may look protected that is not.
+    The error about an unknown name suggests the nearest known one. A setting that would protect the
+    node is refused, unless its value asks for no protection: no node may look protected that is not.
     """
     known = {*SETTINGS, *_ALIASES, *WITHOUT_EFFECT}
     for name, value in values.items():

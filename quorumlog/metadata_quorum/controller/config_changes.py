@@ -1,8 +1,8 @@
 """Alter the configurations of topics: set, delete, append and subtract, or replace all of it.
 
-It refuses unknown names and bad values, values that are missing, a name or a topic that is given
-twice, and items for a setting that is no list. A change of min.insync.replicas voids what went by
-the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
+Refused are unknown names, bad and missing values, a name or a topic that a request has twice, and
+items for a setting that is no list. A change of min.insync.replicas voids the ISR proposals that
+went by the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
 from collections import Counter

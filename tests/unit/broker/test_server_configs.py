@@ -161,7 +161,7 @@ async def test_a_broker_shows_everything_that_it_was_told(tmp_path: Path) -> Non
             "log.segment.bytes": ("2000000", 4),
             "log.roll.ms": ("3600000", 4),
             "log.retention.ms": ("604800000", 5),
-            "num.partitions": ("1", 4),  # the default, but somebody said it
+            "num.partitions": ("1", 4),  # the default, but the node was told it
             "node.id": (None, 5),
         }
         assert expected.items() <= values.items()

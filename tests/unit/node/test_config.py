@@ -1,3 +1,5 @@
+"""A node's configuration: its sources, its names, and what is refused."""
+
 from pathlib import Path
 
 import pytest

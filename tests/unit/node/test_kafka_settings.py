@@ -1,4 +1,4 @@
-"""A configuration that was written for Apache Kafka: what of it is taken, and what refused."""
+"""Which settings of a configuration that was written for Apache Kafka a node takes or refuses."""
 
 import pytest
 
@@ -14,7 +14,7 @@ COMPLETE = {
     "controller.quorum.voters": "1@127.0.0.1:19092",
     "log.dirs": "/tmp/data",
 }
-COMPOSE = {  # what the environment of a container usually sets, but for who and where the node is
+COMPOSE = {  # what the environment of a container usually sets, without the identity of the node
     "auto.create.topics.enable": "true",
     "controller.listener.names": "CONTROLLER",
     "group.initial.rebalance.delay.ms": "0",
