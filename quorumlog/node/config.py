@@ -142,8 +142,9 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 def check_names(values: Mapping[str, str]) -> None:
     """Raise ConfigError for the first name that is refused.
 
-    The error about an unknown name suggests the nearest known one. A setting that would protect the
-    node is refused, unless its value asks for no protection: no node may look protected that is not.
+    The error about an unknown name suggests the nearest known one. A setting that would protect
+    the node is refused, unless its value asks for no protection: a node without protection must
+    not look protected.
     """
     known = {*SETTINGS, *_ALIASES, *WITHOUT_EFFECT}
     for name, value in values.items():
