@@ -114,7 +114,9 @@ DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
 NODE_ID: Final = kinds.whole(ConfigType.INT, 0, INT_MAX)
 
 
-def _identity(name: str, kind: Kind[Any], documentation: str, default: str | None = None) -> Any:
+def _identity(
+    name: str, kind: Kind[Any], documentation: str, default: str | None = None
+) -> ServerSetting[Any]:
     return ServerSetting(name=name, kind=kind, default=default, documentation=documentation)
 
 
