@@ -69,7 +69,9 @@ def _entries(
         case ResourceType.BROKER if not name:
             return []  # what is set for all brokers while they run: nothing can be
         case ResourceType.GROUP if name:
-            return []  # Kafka's settings of groups are about protocols that are not here
+            # DEVIATION: Kafka has settings of groups, of protocols that are not here.
+            # docs/decisions/0053-a-setting-is-one-row-and-shows-what-is-in-force.md
+            return []
         case ResourceType.GROUP:
             return _Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
         case _:
