@@ -55,8 +55,8 @@ from quorumlog.wire.codec.identifiers import (
     Offset,
     TopicPartition,
 )
+from quorumlog.wire.codec.message import Buffer
 
-Buffer = bytes | bytearray | memoryview
 AnswerT = TypeVar("AnswerT")
 TICK_MS_MAX: Final = 500
 

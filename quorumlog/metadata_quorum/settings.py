@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.settings.servers import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, integer, row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
     """Cluster-wide defaults, and how long a silent broker stays in the cluster."""
 
-    broker_session_timeout_ms: int = 9000
-    num_partitions: int = 1
-    default_replication_factor: int = 1
+    broker_session_timeout_ms: int = integer(
+        9000, "After which silence the controller fences a broker."
+    )
+    num_partitions: int = row(NUM_PARTITIONS)
+    default_replication_factor: int = row(DEFAULT_REPLICATION_FACTOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -154,6 +154,7 @@ class BrokerParts:
             broker_id=broker_id,
             cluster_id=config.cluster_id,
             settings=config.broker,
+            static=config.static,
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,

@@ -1,9 +1,9 @@
 """Names of Apache Kafka's broker settings (4.x) that a node knows, and that change nothing here.
 
-A `server.properties` or the environment of a container that was written for Apache Kafka is to
-start. So such a name is taken, with a warning. What would make the node less protected than its
-owner believes is refused: a setting of TLS, SASL or authorization has no effect here yet, unless
-its value asks for no protection.
+A `server.properties` or the environment of a container that was written for Apache Kafka must
+start a node. So a node takes such a name, whatever its value, and warns. It refuses a setting of
+TLS, SASL or authorization whose value asks for protection: the owner would believe in a protection
+that is not there. Settings that hold for topics are in quorumlog.settings, with or without effect.
 Source: Kafka's documentation, "Broker Configs" of 4.0 to 4.2.
 """
 
@@ -11,27 +11,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from quorumlog.settings.topics import NO_CLEANING, NO_FLUSHING, NO_TIERS, NO_UNCLEAN_ELECTION
+
 # What the names stand for -> the names. A name that takes effect one day leaves this table.
 GROUPS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "retention and compaction are not there yet: a log keeps everything": """
-            log.retention.bytes log.retention.check.interval.ms log.retention.hours
-            log.retention.minutes log.retention.ms log.cleaner.backoff.ms
-            log.cleaner.dedupe.buffer.size log.cleaner.delete.retention.ms log.cleaner.enable
-            log.cleaner.io.buffer.load.factor log.cleaner.io.buffer.size
-            log.cleaner.io.max.bytes.per.second log.cleaner.max.compaction.lag.ms
-            log.cleaner.min.cleanable.ratio log.cleaner.min.compaction.lag.ms log.cleaner.threads
-            log.segment.delete.delay.ms compression.gzip.level compression.lz4.level
-            compression.type compression.zstd.level
-            log.message.timestamp.type unclean.leader.election.enable
-            unclean.leader.election.interval.ms""",
-        "a node has one event loop, and flushes when replication needs it": """
+        NO_CLEANING: """
+            log.retention.check.interval.ms log.cleaner.backoff.ms
+            log.cleaner.dedupe.buffer.size log.cleaner.enable log.cleaner.io.buffer.load.factor
+            log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads""",
+        NO_UNCLEAN_ELECTION: "unclean.leader.election.interval.ms",
+        NO_FLUSHING: """
             background.threads num.io.threads num.network.threads num.recovery.threads.per.data.dir
             num.replica.alter.log.dirs.threads num.replica.fetchers log.dir.failure.timeout.ms
-            log.flush.interval.messages log.flush.interval.ms
-            log.flush.offset.checkpoint.interval.ms log.flush.scheduler.interval.ms
-            log.flush.start.offset.checkpoint.interval.ms log.initial.task.delay.ms log.preallocate
-            log.roll.jitter.hours log.roll.jitter.ms queued.max.request.bytes
+            log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms
+            log.initial.task.delay.ms queued.max.request.bytes
             replica.socket.receive.buffer.bytes socket.listen.backlog.size
             socket.receive.buffer.bytes socket.send.buffer.bytes""",
         "connections have one limit, for all together": """
@@ -113,8 +107,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             kafka.metrics.polling.interval.secs kafka.metrics.reporters
             log.message.downconversion.enable config.providers unstable.api.versions.enable
             unstable.feature.versions.enable""",
-        "tiered storage": """
-            log.local.retention.bytes log.local.retention.ms
+        NO_TIERS: """
             remote.fetch.max.wait.ms remote.list.offsets.request.timeout.ms
             remote.log.index.file.cache.total.size.bytes
             remote.log.manager.copier.thread.pool.size

@@ -23,6 +23,7 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.settings.servers import integer
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 
@@ -39,8 +40,12 @@ class RegistrationFailed(Exception):
 class LifecycleSettings:
     """Kafka's names (dots are underscores here), units and defaults."""
 
-    broker_heartbeat_interval_ms: int = 2000
-    initial_broker_registration_timeout_ms: int = 60_000
+    broker_heartbeat_interval_ms: int = integer(
+        2000, "How often a broker tells the controller that it lives."
+    )
+    initial_broker_registration_timeout_ms: int = integer(
+        60_000, "When a broker gives up that cannot register at its start."
+    )
 
 
 class BrokerLifecycle:

@@ -4,13 +4,14 @@ Topics can. Brokers, groups, loggers and client metrics are refused with a word 
 KIP-133, KIP-226, KIP-339.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.unanswered import unanswered
+from quorumlog.broker.handlers.config_entries import ResourceType
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import (
@@ -22,17 +23,18 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-TOPIC: Final = 2
+R = TypeVar("R")
+
 _AT_START: Final = (
     "a broker's configuration is not altered while it runs: change its properties file, its "
     "environment or its flags, and start it again"
 )
-REFUSALS: Final = MappingProxyType(
+REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
     {
-        4: _AT_START,
-        8: "log levels are not altered while a broker runs",
-        16: "this broker takes no client metrics",
-        32: "groups have no configuration here",
+        ResourceType.BROKER: _AT_START,
+        ResourceType.BROKER_LOGGER: "log levels are not altered while a broker runs",
+        ResourceType.CLIENT_METRICS: "this broker takes no client metrics",
+        ResourceType.GROUP: "groups have no configuration here",
     }
 )
 
@@ -48,50 +50,52 @@ class Resource:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of one resource, in the words of both responses."""
-
-    resource_type: int
-    resource_name: str
-    error_code: ErrorCode
-    error_message: str | None
-
-
 async def alter_resources(
-    context: BrokerContext, resources: Sequence[Resource], *, validate_only: bool
-) -> list[Outcome]:
-    """Alter each on its own; answered once this broker knows of it, too, or after SEEN_HERE_MS."""
-    outcomes = {place: _refuse(resource) for place, resource in enumerate(resources)}
-    wanted = [place for place, outcome in outcomes.items() if outcome is None]
-    if wanted:
-        topics = [resources[place] for place in wanted]
-        results = await _alter_topics(context, topics, validate_only=validate_only)
-        for place, result in zip(wanted, results, strict=True):
-            outcomes[place] = _outcome(resources[place], result.error_code, result.error_message)
-    return [outcome for outcome in outcomes.values() if outcome is not None]
+    context: BrokerContext,
+    resources: Sequence[Resource],
+    response: Callable[..., R],
+    *,
+    validate_only: bool,
+) -> list[R]:
+    """Alter each on its own; return a `response` for each, of the one API or the other.
+
+    That is once this broker knows of the alterations, too, or after SEEN_HERE_MS.
+    """
+    problems = [_problem(resource) for resource in resources]
+    altered = [
+        resource for resource, problem in zip(resources, problems, strict=True) if problem is None
+    ]
+    results = iter(await _alter_topics(context, altered, validate_only=validate_only))
+    responses = []
+    for resource, problem in zip(resources, problems, strict=True):
+        error_code, message = ErrorCode.INVALID_REQUEST, problem
+        if problem is None:
+            result = next(results)
+            error_code, message = result.error_code, result.error_message
+        responses.append(
+            response(
+                error_code=error_code,
+                error_message=shortened(message),
+                resource_type=resource.resource_type,
+                resource_name=resource.name,
+            )
+        )
+    return responses
 
 
-def _refuse(resource: Resource) -> Outcome | None:
-    problem = resource.problem
-    if problem is None and resource.resource_type != TOPIC:
-        unknown = f"Unknown resource type {resource.resource_type}"
-        problem = REFUSALS.get(resource.resource_type, unknown)
-    return None if problem is None else _outcome(resource, ErrorCode.INVALID_REQUEST, problem)
-
-
-def _outcome(resource: Resource, error_code: ErrorCode, message: str | None) -> Outcome:
-    return Outcome(
-        resource_type=resource.resource_type,
-        resource_name=resource.name,
-        error_code=error_code,
-        error_message=shortened(message),
-    )
+def _problem(resource: Resource) -> str | None:
+    """Say why a resource cannot be altered, without a look at its changes; None: it may be."""
+    if resource.problem is not None or resource.resource_type == ResourceType.TOPIC:
+        return resource.problem
+    unknown = f"Unknown resource type {resource.resource_type}"
+    return REFUSALS.get(resource.resource_type, unknown)
 
 
 async def _alter_topics(
     context: BrokerContext, topics: Sequence[Resource], *, validate_only: bool
 ) -> list[ConfigResult]:
+    if not topics:
+        return []
     changes = [
         TopicConfigChanges(name=topic.name, changes=topic.changes, replaces_all=topic.replaces_all)
         for topic in topics

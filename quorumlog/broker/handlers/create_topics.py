@@ -3,11 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from quorumlog.broker.handlers.describe_configs import topic_configs
+from quorumlog.broker.handlers.config_entries import topic_entries
 from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import is_topic_name, shortened
+from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewTopic,
@@ -23,6 +22,7 @@ from quorumlog.wire.codec.messages.create_topics import (
     CreateTopicsResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import name_problem
 
 
 async def handle(
@@ -55,12 +55,10 @@ def _refusal(topic: CreatableTopic, count: int) -> TopicResult | None:
         return TopicResult(
             name=topic.name, error_code=ErrorCode.INVALID_REQUEST, error_message=message
         )
-    if not is_topic_name(topic.name):
-        message = (
-            "a topic name has 1 to 249 letters, digits, '.', '_' or '-', and is not '.' or '..'"
-        )
+    problem = name_problem(topic.name)
+    if problem is not None:
         return TopicResult(
-            name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=message
+            name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=problem
         )
     indexes = Counter(assignment.partition_index for assignment in topic.assignments)
     if len(indexes) < len(topic.assignments):
@@ -126,16 +124,25 @@ def _outcome(
         num_partitions=result.partitions,
         replication_factor=result.replication_factor,
         # Never null: Java's admin client does not expect that.
-        configs=_configs(context.settings, given) if is_fine else [],
+        configs=_configs(context, result, given) if is_fine else [],
     )
 
 
-def _configs(settings: BrokerSettings, given: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+def _configs(
+    context: BrokerContext, result: TopicResult, given: Mapping[str, str]
+) -> list[CreatableTopicConfigs]:
+    topic = context.image.topics.get(result.name)
+    own = given
+    if topic is not None and topic.topic_id == result.topic_id:
+        own = topic.configs  # as the controller understood them
     return [
         CreatableTopicConfigs(
-            name=config.name, value=config.value, config_source=config.config_source
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
         )
-        for config in topic_configs(settings, given)
+        for entry in topic_entries(context.static, own)
     ]
 
 

@@ -1,14 +1,15 @@
-"""DescribeConfigs (32): of topics, and of this broker. Source: KIP-133, KIP-226, KIP-569."""
+"""DescribeConfigs (32): of topics, groups and this broker. Source: KIP-133, KIP-226, KIP-569."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from enum import IntEnum
-from typing import Final
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from quorumlog.broker.handlers.topic_configs import TOPIC_CONFIGS, ConfigType, broker_default
+from quorumlog.broker.handlers.config_entries import (
+    ConfigEntry,
+    ResourceType,
+    broker_entries,
+    topic_entries,
+)
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import is_topic_name
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -19,17 +20,14 @@ from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-
-TOPIC: Final = 2
-BROKER: Final = 4
+from quorumlog.wire.codec.topic_names import is_topic_name
 
 
-class ConfigSource(IntEnum):
-    """Where a value comes from."""
+class _Refusal(NamedTuple):
+    """Why a resource cannot be described."""
 
-    DYNAMIC_TOPIC = 1
-    STATIC_BROKER = 4
-    DEFAULT = 5
+    error_code: ErrorCode
+    message: str | None = None
 
 
 def handle(
@@ -38,85 +36,72 @@ def handle(
     """Describe each resource; without keys (null or none): all of it."""
     del header
     return DescribeConfigsResponse(
-        results=[
-            _describe(context, resource, request.include_synonyms) for resource in request.resources
-        ]
+        results=[_describe(context, resource, request) for resource in request.resources]
     )
 
 
 def _describe(
-    context: BrokerContext, resource: DescribeConfigsResource, with_synonyms: bool
+    context: BrokerContext, resource: DescribeConfigsResource, request: DescribeConfigsRequest
 ) -> DescribeConfigsResult:
     result = DescribeConfigsResult(
         resource_type=resource.resource_type, resource_name=resource.resource_name
     )
-    name = resource.resource_name
-    if resource.resource_type == TOPIC:
-        topic = context.image.topics.get(name)
-        if topic is None:
-            is_name = is_topic_name(name)
-            result.error_code = (
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if is_name
-                else ErrorCode.INVALID_TOPIC_EXCEPTION
-            )
-            return result
-        configs = topic_configs(context.settings, topic.configs)
-    elif resource.resource_type == BROKER and not name:
-        return result  # what all brokers are told at run time: nothing, so far
-    elif resource.resource_type == BROKER and name == str(context.broker_id):
-        configs = _broker_configs(context)
-    else:
-        result.error_code = ErrorCode.INVALID_REQUEST
-        result.error_message = f"this is broker {context.broker_id}: it describes topics and itself"
+    found = _entries(context, resource)
+    if isinstance(found, _Refusal):
+        result.error_code, result.error_message = found
         return result
     wanted = resource.configuration_keys
-    result.configs = [config for config in configs if not wanted or config.name in wanted]
-    if with_synonyms:
-        for config in result.configs:
-            own = DescribeConfigsSynonym(
-                name=config.name, value=config.value, source=config.config_source
-            )
-            config.synonyms = [own]
+    result.configs = [
+        _shown(entry, request) for entry in found if not wanted or entry.name in wanted
+    ]
     return result
 
 
-def topic_configs(
-    settings: BrokerSettings, given: Mapping[str, str]
-) -> Iterator[DescribeConfigsResourceResult]:
-    """Yield every setting of a topic that is `given` these, as DescribeConfigs shows it."""
-    for name in sorted({*TOPIC_CONFIGS, *given}):
-        config_type, default = TOPIC_CONFIGS.get(name, (ConfigType.STRING, ""))
-        is_given = name in given
-        yield DescribeConfigsResourceResult(
-            name=name,
-            value=given[name] if is_given else broker_default(settings, name, default),
-            config_source=ConfigSource.DYNAMIC_TOPIC if is_given else ConfigSource.DEFAULT,
-            config_type=config_type,
-        )
+def _entries(
+    context: BrokerContext, resource: DescribeConfigsResource
+) -> Iterable[ConfigEntry] | _Refusal:
+    name = resource.resource_name
+    match resource.resource_type:
+        case ResourceType.TOPIC:
+            return _topic_entries(context, name)
+        case ResourceType.BROKER if name == str(context.broker_id):
+            return broker_entries(context.static)
+        case ResourceType.BROKER if not name:
+            return []  # what is set for all brokers while they run: nothing can be
+        case ResourceType.GROUP if name:
+            # DEVIATION: Kafka has settings of groups, of protocols that are not here.
+            # docs/decisions/0053-a-setting-is-one-row-and-shows-what-is-in-force.md
+            return []
+        case ResourceType.GROUP:
+            return _Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        case _:
+            message = f"this is broker {context.broker_id}: it describes topics, groups and itself"
+            return _Refusal(ErrorCode.INVALID_REQUEST, message)
 
 
-def _broker_configs(context: BrokerContext) -> Iterator[DescribeConfigsResourceResult]:
-    settings, broker = context.settings, context.image.brokers.get(context.broker_id)
-    if broker is not None:
-        yield DescribeConfigsResourceResult(
-            name="advertised.listeners",
-            value=f"PLAINTEXT://{broker.host}:{broker.port}",
-            read_only=True,
-            config_source=ConfigSource.STATIC_BROKER,
-            config_type=ConfigType.LIST,
-        )
-    for field in sorted(fields(settings), key=lambda field: field.name):
-        value = getattr(settings, field.name)
-        is_default = value == field.default
-        is_flag = isinstance(value, bool)
-        yield DescribeConfigsResourceResult(
-            name=field.name.replace("_", "."),
-            value=str(value).lower() if is_flag else str(value),
-            read_only=True,
-            config_source=ConfigSource.DEFAULT if is_default else ConfigSource.STATIC_BROKER,
-            config_type=ConfigType.BOOLEAN if is_flag else ConfigType.LONG,
-        )
+def _topic_entries(context: BrokerContext, name: str) -> Iterable[ConfigEntry] | _Refusal:
+    topic = context.image.topics.get(name)
+    if topic is not None:
+        return topic_entries(context.static, topic.configs)
+    if is_topic_name(name):
+        return _Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION)
+
+
+def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    levels = entry.levels if request.include_synonyms else []
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        config_type=entry.config_type,
+        documentation=entry.documentation if request.include_documentation else None,
+        synonyms=[
+            DescribeConfigsSynonym(name=level.name, value=level.value, source=level.source)
+            for level in levels
+        ],
+    )
 
 
 HANDLER = ApiHandler(

@@ -17,20 +17,11 @@ async def handle(
 ) -> IncrementalAlterConfigsResponse:
     """Alter the configuration of each resource."""
     del header
-    outcomes = await alter_resources(
-        context, list(map(_resource, request.resources)), validate_only=request.validate_only
+    resources = list(map(_resource, request.resources))
+    responses = await alter_resources(
+        context, resources, AlterConfigsResourceResponse, validate_only=request.validate_only
     )
-    return IncrementalAlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=outcome.error_code,
-                error_message=outcome.error_message,
-                resource_type=outcome.resource_type,
-                resource_name=outcome.resource_name,
-            )
-            for outcome in outcomes
-        ]
-    )
+    return IncrementalAlterConfigsResponse(responses=responses)
 
 
 def _resource(asked: AlterConfigsResource) -> Resource:

@@ -3,9 +3,9 @@
 In version 0 the API was ListClientMetricsResources: those are all that it lists.
 """
 
-from enum import IntEnum
 from typing import Final
 
+from quorumlog.broker.handlers.config_entries import ResourceType
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_config_resources import (
@@ -14,17 +14,6 @@ from quorumlog.wire.codec.messages.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-
-
-class ResourceType(IntEnum):
-    """What has a configuration, in Kafka's codes."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
-
 
 FIRST_VERSION_WITH_TYPES: Final = 1
 

@@ -13,6 +13,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings.servers import StaticConfig
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.schemas import RequestHeader
@@ -50,6 +51,7 @@ class BrokerContext:
     broker_id: BrokerId
     cluster_id: str
     settings: BrokerSettings
+    static: StaticConfig  # what the node was told, `settings` and more
     metadata: ImageWatch
     replicas: Replicas
     groups: GroupService

@@ -1,17 +1,13 @@
 """Alter the configurations of topics: set, delete, append and subtract, or replace all of it.
 
-It refuses unknown names and bad values, values that are missing, a name or a topic that is given
-twice, and items for a setting that is no list. A change of min.insync.replicas voids what went by
-the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
+Refused are unknown names, bad and missing values, a name or a topic that a request has twice, and
+items for a setting that is no list. A change of min.insync.replicas voids the ISR proposals that
+went by the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
 from collections import Counter
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
 
 from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
-from quorumlog.metadata_quorum.controller.partitions import MIN_INSYNC_REPLICAS
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named, check_records
 from quorumlog.metadata_quorum.controller.requests import (
     AlterTopicConfigs,
@@ -31,17 +27,10 @@ from quorumlog.metadata_quorum.image.records import (
     PartitionChange,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.settings.kinds import ConfigType
+from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, PartitionIndex, TopicId
-
-LISTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "cleanup.policy": "delete",
-        "follower.replication.throttled.replicas": "",
-        "leader.replication.throttled.replicas": "",
-    }
-)
-"""The settings that are lists, and what each is where a topic does not say."""
 
 
 def decide_topic_configs(
@@ -107,7 +96,7 @@ def _alter(
         Config(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=name, value=value)
         for name, value in changed.items()
     ]
-    if MIN_INSYNC_REPLICAS in changed:
+    if TopicConfig.min_insync_replicas.name in changed:
         before_it, behind_it = _around_a_new_min_isr(cluster, topic.name, topic_id)
         records = [*before_it, *records, *behind_it]
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
@@ -139,13 +128,14 @@ def _value_after(change: ConfigChange, before: str | None) -> str | None:
 
 
 def _list_after(change: ConfigChange, before: str | None) -> str:
-    if change.name not in LISTS:
+    setting = TOPIC_SETTINGS.get(change.name)
+    if setting is None or setting.kind.type is not ConfigType.LIST:
         raise TopicRefused(
             ErrorCode.INVALID_CONFIG,
             f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
         )
     # A dict: it keeps the order, and finds what is there already at once.
-    items = dict.fromkeys(_split(LISTS[change.name] if before is None else before))
+    items = dict.fromkeys(_split(setting.default if before is None else before))
     for item in _split(change.value or ""):
         if change.operation is ConfigOperation.APPEND:
             items[item] = None

@@ -28,10 +28,9 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
-
-MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,10 +284,10 @@ class PartitionDecisions:
         # DEVIATION: Kafka takes the active controller's own value for topics that have none.
         # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
         """
-        configured = self._cluster.configs(located.topic_name).get(MIN_INSYNC_REPLICAS)
-        broker = self._cluster.brokers[leader_id]
-        least = broker.min_insync_replicas if configured is None else int(configured)
-        return min(least, len(located.partition.replicas))
+        setting = TopicConfig.min_insync_replicas
+        leaders = {setting.server: str(self._cluster.brokers[leader_id].min_insync_replicas)}
+        config = TopicConfig(self._cluster.configs(located.topic_name), leaders)
+        return min(config.min_insync_replicas, len(located.partition.replicas))
 
 
 def _absence(is_repeated: bool) -> ErrorCode:

@@ -1,30 +1,45 @@
-"""The quorum's settings: Kafka's names, units and defaults."""
+"""The settings that the quorum reads: Kafka's names (dots are underscores here) and defaults."""
 
 from dataclasses import dataclass
+
+from quorumlog.settings.servers import flag, integer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumSettings:
     """How long a voter waits, and for what. Milliseconds.
 
-    The last four are ours: Kafka has the first two as constants, and never notices a dead process.
+    Kafka has constants in the place of fetch_max_wait and observer_session, and never notices a
+    dead process.
     """
 
-    controller_quorum_election_timeout_ms: int = 1000
-    """How long to wait for a leader: uniform in [this, 2 x this)."""
-    controller_quorum_fetch_timeout_ms: int = 2000
-    """How long a follower lives without a successful fetch; a leader waits 1.5 x this."""
-    controller_quorum_election_backoff_max_ms: int = 1000
-    """The longest wait of a candidate that a resigning leader prefers less than others."""
-    controller_quorum_request_timeout_ms: int = 2000
-    """When to give up on one request."""
-    controller_quorum_retry_backoff_ms: int = 20
-    """When to repeat a request that failed."""
-    controller_quorum_fetch_max_wait_ms: int = 500
-    """How long a leader may hold back an empty answer."""
-    controller_quorum_observer_session_ms: int = 300_000
-    """When a leader forgets an observer that went silent."""
-    controller_quorum_dead_process_notice_enable: bool = True
-    """Whether a refused connection to the leader starts an election at once."""
-    controller_quorum_dead_process_stagger_ms: int = 30
-    """By how much the second voter to notice waits longer than the first; at least 2."""
+    controller_quorum_election_timeout_ms: int = integer(
+        1000, "How long a voter waits for a leader: at random in [this, 2 x this)."
+    )
+    controller_quorum_fetch_timeout_ms: int = integer(
+        2000, "How long a follower lives without a successful fetch; a leader waits 1.5 x this."
+    )
+    controller_quorum_election_backoff_max_ms: int = integer(
+        1000, "The longest wait of a candidate that a resigning leader prefers less than others."
+    )
+    controller_quorum_request_timeout_ms: int = integer(2000, "When to give up on one request.")
+    controller_quorum_retry_backoff_ms: int = integer(
+        20, "When to repeat a request that failed.", least=0
+    )
+    controller_quorum_fetch_max_wait_ms: int = integer(
+        500, "How long a leader may hold back an empty answer. Not in Kafka.", least=0
+    )
+    controller_quorum_observer_session_ms: int = integer(
+        300_000, "When a leader forgets an observer that went silent. Not in Kafka."
+    )
+    controller_quorum_dead_process_notice_enable: bool = flag(
+        True,
+        "Whether a node acts at once when a connection is refused: fences the broker, starts an "
+        "election. Not in Kafka.",
+    )
+    controller_quorum_dead_process_stagger_ms: int = integer(
+        30,
+        "By how much each voter that notices a dead leader waits longer than the one before it. "
+        "Not in Kafka.",
+        least=2,
+    )

@@ -3,6 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.settings import kinds
+from quorumlog.settings.kinds import ConfigType
+from quorumlog.settings.servers import behind
+from quorumlog.settings.topics import TopicConfig
+
 INT32_MAX: Final = 2**31 - 1  # positions and relative offsets are 4 bytes in the index files
 
 
@@ -10,11 +15,15 @@ INT32_MAX: Final = 2**31 - 1  # positions and relative offsets are 4 bytes in th
 class LogSettings:
     """The settings of one log. Raises ValueError for what the file formats cannot hold."""
 
-    segment_bytes: int = 1 << 30
-    segment_ms: int = 7 * 24 * 60 * 60 * 1000
-    segment_index_bytes: int = 10 << 20
-    index_interval_bytes: int = 4096
-    cleanup_policy: str = "delete"
+    # DEVIATION: Kafka takes 1 MiB at least. A test of many segments sets less, for its whole node.
+    # docs/decisions/0054-a-node-may-have-small-segments.md
+    segment_bytes: int = behind(
+        TopicConfig.segment_bytes, kinds.whole(ConfigType.INT, 1, INT32_MAX)
+    )
+    segment_ms: int = behind(TopicConfig.segment_ms)
+    segment_index_bytes: int = behind(TopicConfig.segment_index_bytes)
+    index_interval_bytes: int = behind(TopicConfig.index_interval_bytes)
+    cleanup_policy: str = behind(TopicConfig.cleanup_policy)
 
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= INT32_MAX:

@@ -34,6 +34,7 @@ from quorumlog.wire.codec.identifiers import (
     TopicPartition,
 )
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from tests.support.settings import static_config
 
 BROKERS = tuple(map(BrokerId, (1, 2, 3)))
 TOPIC_ID = TopicId(bytes(range(16)))
@@ -83,6 +84,7 @@ class Node:
             broker_id=self.broker_id,
             cluster_id="test",
             settings=SETTINGS,
+            static=static_config(SETTINGS, LogSettings()),
             metadata=self.watch,
             replicas=self.replicas,
             groups=cast(Any, None),

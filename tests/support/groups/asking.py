@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.create_topics import (
     CreatableTopic,
@@ -15,12 +16,14 @@ from quorumlog.wire.codec.messages.create_topics import (
 from quorumlog.wire.codec.messages.describe_groups import DescribeGroupsRequest
 from quorumlog.wire.codec.messages.find_coordinator import FindCoordinatorRequest
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.single_broker import BROKER, SingleBroker, single_broker
+from tests.support.groups.single_broker import BROKER, SETTINGS, SingleBroker, single_broker
 
 
 @asynccontextmanager
-async def asking(directory: Path) -> AsyncIterator[tuple[SingleBroker, KafkaConnection]]:
-    async with single_broker(directory) as broker:
+async def asking(
+    directory: Path, settings: BrokerSettings = SETTINGS
+) -> AsyncIterator[tuple[SingleBroker, KafkaConnection]]:
+    async with single_broker(directory, settings) as broker:
         connection = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
         try:
             yield broker, connection

@@ -53,6 +53,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from tests.support.settings import static_config
 
 BROKER = BrokerId(1)
 SETTINGS = BrokerSettings(
@@ -258,6 +259,7 @@ class SingleBroker:
             broker_id=BROKER,
             cluster_id="test",
             settings=settings,
+            static=static_config(settings, LogSettings()),
             metadata=self.metadata,
             replicas=self.replicas,
             groups=self.groups,
@@ -279,6 +281,7 @@ class SingleBroker:
         await self.replicas.start()
         self.replicas.registered(1)
         self.port = await self.server.start("127.0.0.1", 0)
+        self.context.static.texts["advertised.listeners"] = f"PLAINTEXT://{self.bootstrap}"
         self.controller.register(self.port)
 
     async def stop(self) -> None:

@@ -10,6 +10,9 @@ from quorumlog.broker.partitions.core.admission import (
 )
 from quorumlog.broker.partitions.core.data_path import RecordError
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.settings.servers import texts_of
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -19,7 +22,7 @@ from tests.support.wire import handmade_bytes as handmade
 NOW_MS = 1_000_000
 AT = TopicPartition("orders", 0)
 SETTINGS = BrokerSettings(message_max_bytes=200)
-LIMITS = topic_limits(SETTINGS, {})
+LIMITS = topic_limits(TopicConfig({}, texts_of(SETTINGS)))
 ONE = [Record(0, NOW_MS, None, b"value")]
 HOUR_MS = 3_600_000
 
@@ -29,9 +32,8 @@ def judge(records: bytes, limits: TopicLimits = LIMITS) -> Admission:
 
 
 def limits_of(**configs: str) -> TopicLimits:
-    return topic_limits(
-        BrokerSettings(), {name.replace("_", "."): value for name, value in configs.items()}
-    )
+    own = {name.replace("_", "."): value for name, value in configs.items()}
+    return topic_limits(TopicConfig(own, {}))
 
 
 def test_one_whole_batch_is_admitted() -> None:
@@ -89,7 +91,8 @@ def test_what_is_refused(records: bytes, error_code: ErrorCode) -> None:
 
 
 def test_a_topic_may_allow_more() -> None:
-    limits = topic_limits(BrokerSettings(message_max_bytes=10), {"max.message.bytes": "500"})
+    defaults = texts_of(BrokerSettings(message_max_bytes=10))
+    limits = topic_limits(TopicConfig({"max.message.bytes": "500"}, defaults))
     assert judge(encode_batch(ONE), limits).error_code is ErrorCode.NONE
 
 
@@ -122,7 +125,8 @@ def test_a_topic_is_compacted_if_it_says_so_or_says_nothing_and_the_broker_does(
         ({"cleanup.policy": "compact"}, "delete", True),
         ({}, "delete", False),
     ):
-        limits = topic_limits(SETTINGS, own, cleanup_policy=brokers)
+        defaults = texts_of(LogSettings(cleanup_policy=brokers))
+        limits = topic_limits(TopicConfig(own, defaults))
         refused = judge(without_key, limits).error_code is ErrorCode.INVALID_RECORD
         assert refused is is_compacted
 
@@ -150,7 +154,7 @@ def test_the_brokers_limits_of_time_hold_for_topics_that_have_none() -> None:
     settings = BrokerSettings(
         log_message_timestamp_before_max_ms=5, log_message_timestamp_after_max_ms=7
     )
-    limits = topic_limits(settings, {})
+    limits = topic_limits(TopicConfig({}, texts_of(settings)))
     for time, error_code in (
         (NOW_MS - 6, ErrorCode.INVALID_TIMESTAMP),
         (NOW_MS - 5, ErrorCode.NONE),
@@ -224,7 +228,7 @@ def test_the_list_of_wrong_records_is_bounded_and_their_number_is_told(
 
 
 def test_what_brokers_write_is_trusted_under_a_right_checksum() -> None:
-    limits = topic_limits(SETTINGS, {"cleanup.policy": "compact"}, is_internal=True)
+    limits = topic_limits(TopicConfig({"cleanup.policy": "compact"}, {}), is_internal=True)
     batch = encode_batch(ONE)
     assert judge(batch, limits).records is batch
     assert judge(changed(-1, 0xFF), limits).error_code is ErrorCode.CORRUPT_MESSAGE

@@ -13,6 +13,7 @@ from quorumlog.broker.partitions.core.deletions import (
 )
 from quorumlog.broker.partitions.core.purgatory import Deadlines
 from quorumlog.invariants import InvariantViolation
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, image
@@ -73,8 +74,10 @@ def test_a_topic_that_is_only_compacted_keeps_the_newest_of_each_key(
     policy: str, is_allowed: bool
 ) -> None:
     expected = ErrorCode.NONE if is_allowed else ErrorCode.POLICY_VIOLATION
-    assert policy_refusal({"cleanup.policy": policy}) is expected
-    assert policy_refusal({}) is ErrorCode.NONE
+    assert policy_refusal(TopicConfig({"cleanup.policy": policy}, {})) is expected
+    assert policy_refusal(TopicConfig({}, {})) is ErrorCode.NONE
+    brokers = {"log.cleanup.policy": policy}
+    assert policy_refusal(TopicConfig({}, brokers)) is expected
 
 
 def test_the_low_watermark_is_the_least_start_of_the_live_replicas() -> None:

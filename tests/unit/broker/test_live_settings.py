@@ -75,3 +75,12 @@ def test_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
         assert append(replicas).error_code is ErrorCode.NONE
 
     run(tmp_path, story)
+
+
+def test_a_compacting_node_wants_keys_of_topics_that_name_no_policy(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        assert append(replicas).error_code is ErrorCode.INVALID_RECORD
+        publish(replicas, ALONE, cleanup_policy="delete")
+        assert append(replicas).error_code is ErrorCode.NONE
+
+    run(tmp_path, story, log_settings=LogSettings(cleanup_policy="compact"))

@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory, topic_log_settings
+from quorumlog.broker.partitions.log.log_directory import LogDirectory, log_settings
+from quorumlog.settings.servers import texts_of
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
@@ -171,8 +173,8 @@ def test_a_late_checkpoint_does_not_bring_back_what_was_said_of_a_deleted_log(
 
 def test_topic_configs_override_the_brokers() -> None:
     configs = {"segment.bytes": "1000", "cleanup.policy": "compact", "unknown.name": "7"}
-    settings = topic_log_settings(LogSettings(segment_ms=5), configs)
+    settings = log_settings(TopicConfig(configs, texts_of(LogSettings(segment_ms=5))))
     assert (settings.segment_bytes, settings.segment_ms) == (1000, 5)
     assert settings.cleanup_policy == "compact"
     with pytest.raises(ValueError, match="segment"):
-        topic_log_settings(LogSettings(), {"segment.bytes": "0"})
+        log_settings(TopicConfig({"segment.bytes": "0"}, {}))

@@ -4,10 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.handlers import topic_configs
-from quorumlog.broker.handlers.topic_configs import ConfigType
-from quorumlog.metadata_quorum.controller import configs
-from quorumlog.metadata_quorum.controller.config_changes import LISTS
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -238,15 +234,6 @@ def test_other_resources_are_refused_and_say_why(
                 assert message in (why or "")
 
     run(scenario())
-
-
-def test_every_setting_that_can_be_altered_is_described_with_its_type() -> None:
-    """Admin clients refuse to alter what the broker does not describe."""
-    assert {*topic_configs.TOPIC_CONFIGS} == {*configs.TOPIC_CONFIGS}
-    lists = {n for n, (kind, _) in topic_configs.TOPIC_CONFIGS.items() if kind is ConfigType.LIST}
-    assert lists == {*LISTS}
-    for name, (_, default) in topic_configs.TOPIC_CONFIGS.items():
-        assert default == "" or configs.config_error(name, default) is None, name
 
 
 def test_a_setting_is_in_force_once_its_alteration_is_answered(tmp_path: Path) -> None:

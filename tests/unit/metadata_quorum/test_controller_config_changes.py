@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.metadata_quorum.controller.configs import TOPIC_CONFIGS, config_error
+from quorumlog.metadata_quorum.controller.configs import config_error
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     AlterTopicConfigs,
@@ -16,6 +16,7 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
+from quorumlog.settings.topics import TOPIC_SETTINGS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, PartitionIndex
 from tests.support.metadata_quorum.controllers import Bench, ids, topic
@@ -156,7 +157,7 @@ def test_a_hint_is_looked_for_among_few_names(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("difflib.get_close_matches", search)
     for name in ("retenton.ms", "x" * 40, "", "m" * 100_000):
         assert config_error(name, "1") is not None
-    assert max(searched) <= 3 < len(TOPIC_CONFIGS)
+    assert max(searched) <= 3 < len(TOPIC_SETTINGS)
 
 
 # --- min.insync.replicas: by it the controller judges which replicas lack nothing ---

@@ -2,10 +2,10 @@
 
 import pytest
 
-from quorumlog.broker.partitions.log.log_directory import topic_log_settings
-from quorumlog.metadata_quorum.controller.configs import TOPIC_CONFIGS, config_error, kept_value
+from quorumlog.broker.partitions.log.log_directory import log_settings
+from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
 from quorumlog.metadata_quorum.controller_client import ConfigChange, NewTopic
-from quorumlog.storage.core.settings import LogSettings
+from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
 from tests.support.metadata_quorum.controllers import Bench
 
 TAKEN = [
@@ -56,7 +56,7 @@ def test_a_value_is_taken_and_kept_as_it_was_understood(name: str, value: str, k
     assert config_error(name, value) is None
     assert kept_value(name, value) == kept
     assert config_error(name, kept) is None
-    topic_log_settings(LogSettings(), {name: kept})  # a broker can read it
+    log_settings(TopicConfig({name: kept}, {}))  # a broker can read it
 
 
 @pytest.mark.parametrize(("name", "value", "problem"), REFUSED)
@@ -64,7 +64,7 @@ def test_a_value_is_refused(name: str, value: str, problem: str) -> None:
     assert problem in (config_error(name, value) or "")
 
 
-@pytest.mark.parametrize("name", sorted(TOPIC_CONFIGS))
+@pytest.mark.parametrize("name", sorted(TOPIC_SETTINGS))
 def test_no_text_does_any_harm(name: str) -> None:
     for text in ("", "0", "-0", "\0", "x" * 32_767, "1" * 5000, "\N{PILE OF POO}", "true", "²"):
         if config_error(name, text) is None:

@@ -1,4 +1,4 @@
-"""A configuration that was written for Apache Kafka: what of it is taken, and what refused."""
+"""Which settings of a configuration that was written for Apache Kafka a node takes or refuses."""
 
 import pytest
 
@@ -14,7 +14,7 @@ COMPLETE = {
     "controller.quorum.voters": "1@127.0.0.1:19092",
     "log.dirs": "/tmp/data",
 }
-COMPOSE = {  # what the environment of a container usually sets, but for who and where the node is
+COMPOSE = {  # what the environment of a container usually sets, without the identity of the node
     "auto.create.topics.enable": "true",
     "controller.listener.names": "CONTROLLER",
     "group.initial.rebalance.delay.ms": "0",
@@ -46,9 +46,9 @@ def test_a_containers_environment_starts_a_node() -> None:
 def test_milliseconds_win_over_hours() -> None:
     built = config.build({**COMPLETE, "log.roll.hours": "24", "log.roll.ms": "5000"})
     assert built.log.segment_ms == 5000
-    with pytest.raises(ConfigError, match=r"log\.roll\.hours=0: it must be at least 1"):
+    with pytest.raises(ConfigError, match=r"log\.roll\.hours=0: Value must be at least 1"):
         config.build({**COMPLETE, "log.roll.hours": "0"})
-    with pytest.raises(ConfigError, match=r"log\.roll\.hours=1h: a whole number"):
+    with pytest.raises(ConfigError, match=r"log\.roll\.hours=1h: Not a number"):
         config.build({**COMPLETE, "log.roll.hours": "1h"})
 
 

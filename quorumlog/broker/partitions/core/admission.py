@@ -5,12 +5,12 @@ alone. Sources: KIP-98 (one batch of format 2 per partition and request), KIP-46
 records), KIP-937 (timestamps); Kafka's `ProduceRequest.validateRecords` and `LogValidator`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.data_path import RecordError
-from quorumlog.broker.settings import BrokerSettings
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import BatchTooLarge
@@ -57,21 +57,13 @@ class TopicLimits:
     is_internal: bool = False  # then only brokers write to it, and their records are trusted
 
 
-def topic_limits(
-    settings: BrokerSettings,
-    configs: Mapping[str, str],
-    *,
-    cleanup_policy: str = "delete",
-    is_internal: bool = False,
-) -> TopicLimits:
-    """Return the broker's limits, and its `cleanup_policy`, with what the topic's configs say."""
-    before_max_ms = settings.log_message_timestamp_before_max_ms
-    after_max_ms = settings.log_message_timestamp_after_max_ms
+def topic_limits(config: TopicConfig, *, is_internal: bool = False) -> TopicLimits:
+    """Return what a topic of this configuration allows."""
     return TopicLimits(
-        max_message_bytes=int(configs.get("max.message.bytes", settings.message_max_bytes)),
-        timestamp_before_max_ms=int(configs.get("message.timestamp.before.max.ms", before_max_ms)),
-        timestamp_after_max_ms=int(configs.get("message.timestamp.after.max.ms", after_max_ms)),
-        is_compacted="compact" in configs.get("cleanup.policy", cleanup_policy),
+        max_message_bytes=config.max_message_bytes,
+        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        is_compacted="compact" in config.policies,
         is_internal=is_internal,
     )
 

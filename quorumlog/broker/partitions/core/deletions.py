@@ -4,23 +4,23 @@ DeleteRecords (KIP-107) moves the leader's log start at once. It is answered whe
 watermark*, the least log start of the leader and of its live followers, has reached the offset.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.purgatory import Deadlines, Wait
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 
 TO_HIGH_WATERMARK: Final = -1  # in a request: delete all that is committed
 
 
-def policy_refusal(configs: Mapping[str, str]) -> ErrorCode:
-    """Say whether a topic with these settings lets its records be deleted from the start.
+def policy_refusal(config: TopicConfig) -> ErrorCode:
+    """Say whether a topic of this configuration lets its records be deleted from the start.
 
     Not if it is compacted only: the newest value of every key is to stay.
     """
-    policies = {policy.strip() for policy in configs.get("cleanup.policy", "delete").split(",")}
-    return ErrorCode.NONE if "delete" in policies else ErrorCode.POLICY_VIOLATION
+    return ErrorCode.NONE if "delete" in config.policies else ErrorCode.POLICY_VIOLATION
 
 
 class DeletionResult(NamedTuple):

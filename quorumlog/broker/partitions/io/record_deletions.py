@@ -37,9 +37,8 @@ class RecordDeletions:
         if driver is None:
             done(DeletionResult(self._replicas.error_for_missing(at)))
             return
-        topic = self._replicas.image.topics.get(at.topic)
         error_code, required = driver.partition.serving.judge_deletion(
-            offset, policy_refusal({} if topic is None else topic.configs)
+            offset, policy_refusal(self._replicas.config_of(at.topic))
         )
         if error_code is not ErrorCode.NONE:
             done(DeletionResult(error_code))

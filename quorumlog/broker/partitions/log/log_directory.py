@@ -7,9 +7,10 @@ made again, while we were down. It is renamed, never served (KAFKA-14616).
 import logging
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
 from typing import Final
 
+from quorumlog.settings.servers import texts_of
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.checkpoints import (
@@ -26,25 +27,25 @@ from quorumlog.storage.io.checkpoints import (
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
 DELETE_SUFFIX: Final = "-delete"
-METADATA_TOPIC: Final = "__cluster_metadata"
 REMOVED_AT_ONCE: Final = 8
 NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 _logger: Final = logging.getLogger(__name__)
 
 
-def topic_log_settings(defaults: LogSettings, configs: Mapping[str, str]) -> LogSettings:
-    """Return the broker's settings with what the topic's configs say of them."""
-    known = {field.name: type(getattr(defaults, field.name)) for field in fields(defaults)}
-    changed = {
-        name.replace(".", "_"): text
-        for name, text in configs.items()
-        if name.replace(".", "_") in known
-    }
-    return replace(defaults, **{name: known[name](text) for name, text in changed.items()})
+def log_settings(config: TopicConfig) -> LogSettings:
+    """Return the settings of the logs of a topic."""
+    return LogSettings(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        segment_index_bytes=config.segment_index_bytes,
+        index_interval_bytes=config.index_interval_bytes,
+        cleanup_policy=config.cleanup_policy,
+    )
 
 
 def _marked(partition: str, mark: str) -> str:
@@ -61,11 +62,10 @@ class LogDirectory:
     `make_directory` and `close`: others may. Raises StorageError for what the disk refuses.
     """
 
-    def __init__(self, disk: Disk, directory: str, log_settings: LogSettings) -> None:
-        self.cleanup_policy: Final = log_settings.cleanup_policy  # of topics that name none
+    def __init__(self, disk: Disk, directory: str, defaults: LogSettings) -> None:
+        self.topic_defaults: Final[Mapping[str, str]] = texts_of(defaults)
         self._disk: Final = disk
         self._directory: Final = directory
-        self._log_settings: Final = log_settings
         self._marker: Final = CleanShutdownMarker(disk, directory)
         self._writing: Final = threading.Lock()  # a checkpoint: two writers would share its draft
         self._unopened: set[str] = set()  # directories as the last process left them
@@ -136,7 +136,7 @@ class LogDirectory:
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
         """Return the settings of a log whose topic has these configurations."""
-        return topic_log_settings(self._log_settings, configs)
+        return log_settings(TopicConfig(configs, self.topic_defaults))
 
     def open(
         self, topic_partition: TopicPartition, topic_id: TopicId, configs: Mapping[str, str]

@@ -26,6 +26,8 @@ from quorumlog.metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
+from quorumlog.settings.servers import texts_of
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
@@ -58,6 +60,7 @@ class ReplicaSet:
         self._unopened: Final[dict[TopicPartition, TopicId]] = {}  # a queue, for `open_some`
         self._is_preparing = False  # other threads work in the directories of the first of them
         self._limits: Final[dict[str, TopicLimits]] = {}
+        self._topic_defaults: Final = {**texts_of(settings), **logs.topic_defaults}
 
     def publish(
         self, now_ms: int, delta: ClusterDelta, image: ClusterImage, outbox: Outbox
@@ -167,11 +170,11 @@ class ReplicaSet:
             self._failed(error)
 
     def _published(self, topic: TopicImage, partition: PartitionImage) -> events.PartitionPublished:
-        default = self._settings.min_insync_replicas
+        config = TopicConfig(topic.configs, self._topic_defaults)
         return events.PartitionPublished(
             image=partition,
             brokers=self.image.brokers,
-            min_insync_replicas=int(topic.configs.get("min.insync.replicas", default)),
+            min_insync_replicas=config.min_insync_replicas,
         )
 
     def _open(
@@ -224,15 +227,15 @@ class ReplicaSet:
         """Return what the topic allows to be appended."""
         limits = self._limits.get(topic)
         if limits is None:
-            image = self.image.topics.get(topic)
-            configs = {} if image is None else image.configs
             limits = self._limits[topic] = topic_limits(
-                self._settings,
-                configs,
-                cleanup_policy=self._logs.cleanup_policy,
-                is_internal=topic in INTERNAL_TOPICS,
+                self.config_of(topic), is_internal=topic in INTERNAL_TOPICS
             )
         return limits
+
+    def config_of(self, topic: str) -> TopicConfig:
+        """Return the configuration of a topic as this broker takes it."""
+        image = self.image.topics.get(topic)
+        return TopicConfig({} if image is None else image.configs, self._topic_defaults)
 
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:
         """Say why a partition is not in `drivers`."""

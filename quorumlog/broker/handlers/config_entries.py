@@ -1,0 +1,85 @@
+"""The settings of a topic and of this broker with their values in force, and where these come from.
+
+Sources: KIP-226 (sources and synonyms), KIP-569 (types and documentation).
+"""
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from quorumlog.settings.kinds import ConfigType
+from quorumlog.settings.servers import (
+    ConfigSource,
+    Level,
+    ServerSetting,
+    StaticConfig,
+    explanation,
+)
+from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig, TopicSetting
+
+
+class ResourceType(IntEnum):
+    """What has a configuration, in Kafka's codes."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigEntry(NamedTuple):
+    """One setting, as clients are shown it.
+
+    `levels`: the values that it has been given and its default, the one in force first.
+    """
+
+    name: str
+    value: str | None
+    config_type: ConfigType
+    documentation: str
+    levels: list[Level]
+    read_only: bool
+
+    @property
+    def source(self) -> ConfigSource:
+        """Where the value in force comes from."""
+        return self.levels[0].source if self.levels else ConfigSource.DEFAULT
+
+
+def topic_entries(static: StaticConfig, own: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Yield every setting of a topic that sets `own`."""
+    config = TopicConfig(own, static.texts)
+    for name, setting in TOPIC_SETTINGS.items():
+        levels = static.levels(setting.server) if setting.server else []
+        if name in own:
+            levels = [Level(name, own[name], ConfigSource.DYNAMIC_TOPIC), *levels]
+        yield _entry(name, config.text(setting), setting, levels, read_only=False)
+
+
+def broker_entries(static: StaticConfig) -> Iterator[ConfigEntry]:
+    """Yield every setting of a broker.
+
+    # DEVIATION: Kafka alters some while a broker runs, and shows each unit of a time by itself.
+    # docs/decisions/0053-a-setting-is-one-row-and-shows-what-is-in-force.md
+    """
+    for name, setting in static.table.items():
+        yield _entry(name, static.texts.get(name), setting, static.levels(name), read_only=True)
+
+
+def _entry(
+    name: str,
+    value: str | None,
+    setting: TopicSetting[object] | ServerSetting[object],
+    levels: list[Level],
+    *,
+    read_only: bool,
+) -> ConfigEntry:
+    return ConfigEntry(
+        name=name,
+        value=value,
+        config_type=setting.kind.type,
+        documentation=explanation(setting),
+        levels=levels,
+        read_only=read_only,
+    )

@@ -1,0 +1,141 @@
+"""How the value of a setting is written: its type, what is refused, what is kept.
+
+Values are read as Java reads them: without blanks around them, booleans in any case, digits of any
+script. Problems are told in Kafka's words (`ConfigDef`).
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, Generic, TypeVar
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+_BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))  # what Java's `trim` takes away
+# Narrower than `int` and `float`: neither 1_0 nor nan is a number to Java's parsers.
+_WHOLE: Final = re.compile(r"[+-]?\d+")
+_DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_COMMA: Final = re.compile(r"\s*,\s*")
+_TRUTH: Final = {"true": True, "false": False}
+
+T = TypeVar("T")
+
+
+class ConfigType(IntEnum):
+    """The type of a setting, as in DescribeConfigs (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class BadValue(ValueError):
+    """A text is no value of a setting; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[T]):
+    """A type with its check.
+
+    `normalize` returns a text in the one form in which it is kept and described, or raises
+    BadValue. `parse` turns a text in that form into a value.
+    """
+
+    type: ConfigType
+    normalize: Callable[[str], str]
+    parse: Callable[[str], T]
+
+    def read(self, text: str) -> T:
+        """Return the value of a text. Raises BadValue."""
+        return self.parse(self.normalize(text))
+
+
+def text_of(value: object) -> str:
+    """Return a value as a properties file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def whole(config_type: ConfigType, least: int, most: int) -> Kind[int]:
+    """Return the kind of the whole numbers in [least, most]."""
+
+    def normalize(text: str) -> str:
+        text = text.strip(_BLANKS)
+        try:
+            number = int(text) if _WHOLE.fullmatch(text) else None
+        except ValueError:  # more digits than Python reads, and than any setting may have
+            number = None
+        if number is None:
+            raise BadValue("Not a number")
+        if number < least:
+            raise BadValue(f"Value must be at least {least}")
+        if number > most:
+            raise BadValue(f"Value must be at most {most}")
+        return str(number)
+
+    return Kind(type=config_type, normalize=normalize, parse=int)
+
+
+def choice(*values: str) -> Kind[str]:
+    """Return the kind of a text that is one of these."""
+
+    def normalize(text: str) -> str:
+        text = text.strip(_BLANKS)
+        if text not in values:
+            raise BadValue(f"String must be one of: {', '.join(values)}")
+        return text
+
+    return Kind(type=ConfigType.STRING, normalize=normalize, parse=str)
+
+
+def items(*values: str) -> Kind[str]:
+    """Return the kind of a list, with commas between, of some or none of these values."""
+
+    def normalize(text: str) -> str:
+        parts = _COMMA.split(text.strip(_BLANKS))
+        if parts != [""] and not {*parts} <= {*values}:
+            raise BadValue(f"List must be made of: {', '.join(sorted(values))}")
+        return ",".join(parts)
+
+    return Kind(type=ConfigType.LIST, normalize=normalize, parse=str)
+
+
+def _flag(text: str) -> str:
+    text = text.strip(_BLANKS).lower()
+    if text not in _TRUTH:
+        raise BadValue("Expected value to be either true or false")
+    return text
+
+
+def _off(text: str) -> str:
+    text = _flag(text)
+    if _TRUTH[text]:
+        raise BadValue(
+            "Tiered storage is not there: topics cannot be configured with remote log storage"
+        )
+    return text
+
+
+def _ratio(text: str) -> str:
+    text = text.strip(_BLANKS)
+    if _DECIMAL.fullmatch(text) is None:
+        raise BadValue("Not a number")
+    if not 0 <= float(text) <= 1:
+        raise BadValue("Value must be between 0 and 1")
+    return text
+
+
+def _any(text: str) -> str:
+    return text.strip(_BLANKS)
+
+
+FLAG: Final = Kind(type=ConfigType.BOOLEAN, normalize=_flag, parse=_TRUTH.__getitem__)
+OFF: Final = Kind(type=ConfigType.BOOLEAN, normalize=_off, parse=_TRUTH.__getitem__)
+"""A flag of tiered storage: it cannot be true."""
+RATIO: Final = Kind(type=ConfigType.DOUBLE, normalize=_ratio, parse=float)
+TEXT: Final = Kind(type=ConfigType.STRING, normalize=_any, parse=str)
+TEXTS: Final = Kind(type=ConfigType.LIST, normalize=_any, parse=str)
+"""A list with commas between; what may be in it, its reader checks."""

@@ -1,0 +1,255 @@
+"""The settings of a node: what it is told when it starts, under Kafka's names.
+
+The classes that read settings have them as fields, made here: `integer`, `long`, `flag`, `behind`
+and `row`. So a field is a row, too. Nothing of it changes while the node runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from quorumlog.settings import kinds
+from quorumlog.settings.kinds import INT_MAX, LONG_MAX, BadValue, ConfigType, Kind, text_of
+from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicSetting
+
+T = TypeVar("T")
+
+_ROW: Final = "row"  # in a field's metadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSetting(Generic[T]):
+    """One row. `default` None: there is none. `without_effect`: why nothing goes by the value.
+
+    `aliases`: other names, the first to be set counts where the setting itself is not set.
+    """
+
+    kind: Kind[T]
+    default: str | None
+    documentation: str
+    name: str = ""  # in a field: its name with dots
+    aliases: tuple[Alias, ...] = ()
+    without_effect: str = ""
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as in DescribeConfigs (KIP-226)."""
+
+    DYNAMIC_TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class Level(NamedTuple):
+    """One of the values that a setting would have, by itself or by another name of it."""
+
+    name: str
+    value: str
+    source: ConfigSource
+
+
+def row(setting: ServerSetting[T]) -> T:
+    """Return the field that a row stands for; its default is the row's."""
+    default = setting.kind.read(setting.default or "")
+    return field(default=default, metadata={_ROW: setting})
+
+
+def integer(default: int, documentation: str, *, least: int = 1) -> int:
+    """Return a field of Kafka's type INT."""
+    return _whole(ConfigType.INT, default, documentation, least, INT_MAX)
+
+
+def long(default: int, documentation: str, *, least: int = 1) -> int:
+    """Return a field of Kafka's type LONG."""
+    return _whole(ConfigType.LONG, default, documentation, least, LONG_MAX)
+
+
+def _whole(config_type: ConfigType, default: int, documentation: str, least: int, most: int) -> int:
+    kind = kinds.whole(config_type, least, most)
+    return row(ServerSetting(kind=kind, default=str(default), documentation=documentation))
+
+
+def flag(default: bool, documentation: str) -> bool:
+    """Return a field that is true or false."""
+    return row(
+        ServerSetting(kind=kinds.FLAG, default=text_of(default), documentation=documentation)
+    )
+
+
+def behind(setting: TopicSetting[T], kind: Kind[T] | None = None) -> T:
+    """Return the field that holds for topics that do not set `setting`.
+
+    `kind`, if the node takes other values than topics do.
+    """
+    return row(_behind(setting, kind))
+
+
+def _behind(setting: TopicSetting[T], kind: Kind[T] | None = None) -> ServerSetting[T]:
+    return ServerSetting(
+        name=setting.server,
+        kind=kind or setting.kind,
+        default=setting.default,
+        documentation=f"{setting.documentation} For topics that do not set {setting.name}.",
+        aliases=setting.aliases,
+        without_effect=setting.without_effect,
+    )
+
+
+# The controller and the brokers both read these.
+NUM_PARTITIONS: Final = ServerSetting(
+    name="num.partitions",
+    kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
+    default="1",
+    documentation="How many partitions a topic gets that is made without a number.",
+)
+DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
+    name="default.replication.factor",
+    kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
+    default="1",
+    documentation="How many replicas a topic gets that is made without a number.",
+)
+
+NODE_ID: Final = kinds.whole(ConfigType.INT, 0, INT_MAX)
+
+
+def _identity(
+    name: str, kind: Kind[Any], documentation: str, default: str | None = None
+) -> ServerSetting[Any]:
+    return ServerSetting(name=name, kind=kind, default=default, documentation=documentation)
+
+
+IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
+    _identity("node.id", NODE_ID, "The number of this node; no other has it."),
+    _identity("cluster.id", kinds.TEXT, "The same text on every node of a cluster."),
+    _identity(
+        "process.roles", kinds.TEXTS, "broker, controller or both.", default="broker,controller"
+    ),
+    _identity("listeners", kinds.TEXTS, "Where Kafka clients connect: PLAINTEXT://host:port."),
+    _identity(
+        "advertised.listeners",
+        kinds.TEXTS,
+        "The address that clients are told; if it is not set, that of listeners.",
+    ),
+    _identity("control.listener", kinds.TEXT, "Where nodes talk to each other: host:port."),
+    _identity(
+        "control.shared.secret.file",
+        kinds.TEXT,
+        "A file with the secret that nodes show each other on the control listener.",
+    ),
+    _identity(
+        "controller.quorum.voters",
+        kinds.TEXTS,
+        "The control listener of each node with the role controller: id@host:port,...",
+    ),
+    _identity("log.dirs", kinds.TEXTS, "The directory with everything that a node keeps."),
+)
+"""The identity and the addresses of a node; `node.config` checks their forms."""
+
+
+def rows_of(group: type[Any]) -> dict[str, ServerSetting[Any]]:
+    """Return the rows of a class that reads settings, by the names of its fields."""
+    rows = {}
+    for one in fields(group):
+        setting: ServerSetting[Any] | None = one.metadata.get(_ROW)
+        if setting is not None:
+            name = setting.name or one.name.replace("_", ".")
+            rows[one.name] = replace(setting, name=name)
+    return rows
+
+
+def table_of(*groups: type[Any]) -> Mapping[str, ServerSetting[Any]]:
+    """Return the rows of these classes, of IDENTITY, and those behind the settings of topics."""
+    rows = [*IDENTITY, *(_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server)]
+    for group in groups:
+        rows += rows_of(group).values()
+    return MappingProxyType({row.name: row for row in sorted(rows, key=lambda row: row.name)})
+
+
+def texts_of(*settings: Any) -> dict[str, str]:
+    """Return the values of objects that read settings, as texts, by Kafka's names."""
+    return {
+        row.name: text_of(getattr(one, field_name))
+        for one in settings
+        for field_name, row in rows_of(type(one)).items()
+    }
+
+
+def explanation(setting: ServerSetting[Any] | TopicSetting[Any]) -> str:
+    """Return what a client or a reader is told about a setting."""
+    reason = setting.without_effect
+    return setting.documentation + (f" No effect here: {reason}." if reason else "")
+
+
+class StaticConfig:
+    """What a node was told at its start, of the settings in a table.
+
+    `texts` has the value in force of each setting that has one, `given` what the node was told, by
+    the name that it was told: both in the form in which they are described.
+    """
+
+    def __init__(self, table: Mapping[str, ServerSetting[Any]], given: Mapping[str, str]) -> None:
+        """Check all of `given` that the table knows. Raises BadValue, which names the setting."""
+        self.table: Final = table
+        self.given: Final[dict[str, str]] = {}
+        self.texts: Final[dict[str, str]] = {}
+        for setting in table.values():
+            text = self._read(setting, given)
+            if text is not None:
+                self.texts[setting.name] = text
+
+    def _read(self, setting: ServerSetting[Any], given: Mapping[str, str]) -> str | None:
+        units = {setting.name: None, **{alias.name: alias.unit for alias in setting.aliases}}
+        texts = []
+        for name, unit in units.items():
+            if name in given:
+                try:
+                    self.given[name], text = _understood(setting, given[name], unit)
+                except BadValue as error:
+                    raise BadValue(f"{name}={given[name]}: {error}") from None
+                texts.append(text)
+        return texts[0] if texts else setting.default
+
+    def group(self, group: type[T]) -> T:
+        """Return an object that reads settings, with the values that are in force."""
+        rows = rows_of(group).items()
+        return group(**{field: row.kind.parse(self.texts[row.name]) for field, row in rows})
+
+    def levels(self, name: str) -> list[Level]:
+        """Return the values that a setting is given, the first of them in force, and its defaults.
+
+        The defaults of a setting with aliases are theirs, and count where the node sets one of
+        its names: of log.roll.ms, Kafka has no default, and of log.roll.hours it has 168.
+
+        # DEVIATION: Kafka drops the levels before the first that has the name itself.
+        # docs/decisions/0053-a-setting-is-one-row-and-shows-what-is-in-force.md
+        """
+        setting = self.table[name]
+        names = [name, *(alias.name for alias in setting.aliases)]
+        given = [
+            Level(one, self.given[one], ConfigSource.STATIC_BROKER)
+            for one in names
+            if one in self.given
+        ]
+        if not setting.aliases:
+            defaults = [(name, setting.default)]
+        else:
+            defaults = [(alias.name, alias.default) for alias in setting.aliases if given]
+        return given + [
+            Level(one, default, ConfigSource.DEFAULT)
+            for one, default in defaults
+            if default is not None
+        ]
+
+
+_ANY_WHOLE: Final = kinds.whole(ConfigType.LONG, -LONG_MAX, LONG_MAX)
+
+
+def _understood(setting: ServerSetting[Any], text: str, unit: int | None) -> tuple[str, str]:
+    """Return a text as it was understood, and as a value of the setting. Raises BadValue."""
+    if unit is None:
+        value = setting.kind.normalize(text)
+        return value, value
+    number = _ANY_WHOLE.read(text)
+    return str(number), setting.kind.normalize(str(number if number < 0 else number * unit))
