@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
-from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.settings.servers import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, integer, row
+from quorumlog.wire.codec.identifiers import BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from quorumlog.broker.handlers.config_entries import topic_entries
+from quorumlog.broker.responses.config_entries import topic_entries
 from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.broker.topic_names import shortened

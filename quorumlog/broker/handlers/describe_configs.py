@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from quorumlog.broker.handlers.config_entries import (
+from quorumlog.broker.responses.config_entries import (
     ConfigEntry,
     ResourceType,
     broker_entries,

@@ -5,7 +5,7 @@ In version 0 the API was ListClientMetricsResources: those are all that it lists
 
 from typing import Final
 
-from quorumlog.broker.handlers.config_entries import ResourceType
+from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_config_resources import (
