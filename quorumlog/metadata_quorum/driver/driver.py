@@ -175,7 +175,7 @@ class Driver:
             if not (self._is_writing or self._has_ended):
                 self._set_deadline()
                 self._maybe_answer_resignations()
-        except Exception as error:  # noqa: BLE001  # the outermost frame: the node ends
+        except Exception as error:  # noqa: BLE001 - the outermost frame: the node ends
             self.stop()
             self._seams.failed(error)
         finally:
