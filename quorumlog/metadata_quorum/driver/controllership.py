@@ -196,7 +196,7 @@ class Controllership:
             batches = MetadataLog.encode(decision.records)
             for offset, record in enumerate(decision.records, start=base_offset):
                 active.controller.apply(Offset(offset), record)
-        except Exception as error:  # noqa: BLE001  # ours, whatever it is: Kafka resigns as well
+        except Exception as error:  # noqa: BLE001 - ours, whatever it is: Kafka resigns as well
             self._give_up(error, ask)
             return False
         if batches:

@@ -69,7 +69,8 @@ class Driver:
         self._urgent: Final = deque[events.Event]()
         self._inbox: Final = deque[Fact]()
         self._fetched: Responded | None = None  # of the step whose effects are performed
-        self._is_running = self._is_writing = self._has_ended = False
+        self._has_started = self._has_ended = False
+        self._is_running = self._is_writing = False
         self._deadline: Final = Deadline(seams.clock, lambda: self.feed(events.Ticked()))
         self._checkpoint_due: Final = Deadline(seams.clock, self._checkpoint)
         self._request_ids: Final = count(1)
@@ -95,17 +96,18 @@ class Driver:
 
     def start(self, election: Election) -> None:
         """Take part, from what the disk says."""
-        self.feed(
-            events.Started(
-                leader_epoch=election.leader_epoch,
-                leader_id=election.leader_id,
-                voted_id=election.voted_id,
-                is_new=election.is_new,
-                log_end_offset=self._log.end_offset,
-                flushed_offset=self._log.flushed_offset,
-                epoch_starts=self._log.epoch_starts(),
-            )
+        started = events.Started(
+            leader_epoch=election.leader_epoch,
+            leader_id=election.leader_id,
+            voted_id=election.voted_id,
+            is_new=election.is_new,
+            log_end_offset=self._log.end_offset,
+            flushed_offset=self._log.flushed_offset,
+            epoch_starts=self._log.epoch_starts(),
         )
+        self._has_started = True
+        self._inbox.appendleft(started)  # the listener may have heard of peers before
+        self._run()
 
     def stop(self) -> None:
         """Do nothing more. A write that is under way goes on in its executor."""
@@ -155,14 +157,17 @@ class Driver:
 
     def resign(self, answer: Answer) -> None:
         """Lead no more, if this node does; answer None when the other voters know it."""
+        if self._has_ended:
+            refuse(answer, Stopped())
+            return
         self._resignations.append(answer)
         self.feed(events.ResignRequested())
 
     # --- turns ---
 
     def _run(self) -> None:
-        if self._is_running:
-            return  # called from within a turn
+        if self._is_running or not self._has_started:
+            return  # called from within a turn, or too early
         self._is_running = True
         try:
             while not (self._is_writing or self._has_ended) and self._take_turn():
@@ -170,7 +175,7 @@ class Driver:
             if not (self._is_writing or self._has_ended):
                 self._set_deadline()
                 self._maybe_answer_resignations()
-        except Exception as error:  # noqa: BLE001  # the outermost frame: the node ends
+        except Exception as error:  # noqa: BLE001 - the outermost frame: the node ends
             self.stop()
             self._seams.failed(error)
         finally:

@@ -88,7 +88,7 @@ class NoThreads:
     def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         try:
             result = work()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the node ends
+        except Exception as error:  # noqa: BLE001 - whatever it is, the node ends
             self._failed(error)
             return
         is_flush = getattr(work, "__name__", "") == "flush"

@@ -142,6 +142,29 @@ async def test_nothing_is_taken_in_while_a_write_is_under_way() -> None:
     assert len(quorum.events) == 2
 
 
+async def test_a_request_that_comes_before_the_start_waits_for_it() -> None:
+    quorum = IdleQuorum()
+    driver = driver_of(quorum)
+    waiting = asyncio.create_task(call(driver, FETCH))
+    await asyncio.sleep(0)
+    assert quorum.events == []
+    driver.start(Election())
+    assert [type(event) for event in quorum.events] == [events.Started, events.RequestReceived]
+    driver.stop()
+    with pytest.raises(Stopped):
+        await waiting
+
+
+async def test_a_driver_that_has_ended_confirms_no_resignation() -> None:
+    driver = driver_of(IdleQuorum())
+    driver.start(Election())
+    driver.stop()
+    known = asyncio.get_running_loop().create_future()
+    driver.resign(known)
+    with pytest.raises(Stopped):
+        await known
+
+
 async def test_requests_that_find_no_room_are_refused_and_facts_are_not() -> None:
     quorum = IdleQuorum(LEAD, SAVE)
     driver = driver_of(quorum)
