@@ -92,7 +92,7 @@ class Coordination:
             assert known == record
             self.coordinator.replay(known)
         self.coordinator.loaded(now_ms)
-        self.writes: list[AppendRecords] = []
+        self.writes: list[AppendRecords[LogRecord]] = []
         self.replies: dict[int, Result] = {}
         self.last_request_id = 0
 

@@ -18,8 +18,15 @@ from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import GroupOutbox, WriteDone
 from quorumlog.broker.groups.core.offset_deletion import decide_deletion
 from quorumlog.broker.groups.core.offsets import CommittedState
-from quorumlog.broker.groups.core.records import GroupRecord, LogRecord, OffsetRecord
+from quorumlog.broker.groups.core.records import (
+    GroupRecord,
+    LogRecord,
+    OffsetRecord,
+    decode,
+    encode,
+)
 from quorumlog.broker.groups.core.requests import (
+    NOT_WRITTEN,
     CommitOffsets,
     CommitResult,
     CommittedOffset,
@@ -53,6 +60,7 @@ class GroupCoordinator:
     def __init__(
         self, settings: BrokerSettings, rewrite_limits: RewriteLimits = DEFAULT_LIMITS
     ) -> None:
+        self.not_written: Final = NOT_WRITTEN
         self._settings: Final = settings
         self._outbox: Final = GroupOutbox()
         self._classic: Final = ClassicProtocol(settings, self._outbox)
@@ -62,6 +70,18 @@ class GroupCoordinator:
         self._deadlines: list[tuple[int, str]] = []  # a heap; older entries may be out of date
         self._queued: dict[str, int] = {}  # group id -> its earliest entry in the heap
         self._next_cleanup_ms = 0
+
+    def replay_encoded(self, key: bytes, value: bytes | None) -> None:
+        """Take over a committed record; one of an unknown kind forbids a rewrite."""
+        record = decode(key, value)
+        if record is None:
+            self.rewrite.has_foreign_records = True
+        else:
+            self.replay(record)
+
+    def encode(self, record: LogRecord) -> tuple[bytes, bytes | None]:
+        """Return key and value of a record."""
+        return encode(record)
 
     def replay(self, record: LogRecord) -> None:
         """Take over a committed record of an earlier coordinator, or of ourselves."""

@@ -1,37 +1,16 @@
-"""What a coordinator may learn: facts, in the past tense."""
+"""What a group coordinator may learn: what every coordinator may, and which topics are gone."""
 
 from dataclasses import dataclass
 
+from quorumlog.broker.coordination.core.events import (
+    RequestReceived,
+    Ticked,
+    WriteCommitted,
+    WriteFailed,
+)
 from quorumlog.broker.groups.core.requests import Request
-from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestReceived:
-    """A request came in. `request_id` is unique here; its AnswerRequest carries it."""
-
-    request_id: int
-    request: Request
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteCommitted:
-    """The high watermark passed the records of this write; the log goes on at `next_offset`."""
-
-    write_id: int
-    next_offset: Offset = UNKNOWN_OFFSET
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteFailed:
-    """The records of this write are not in the log and never will be.
-
-    `error_code` is one that the members of groups understand.
-    """
-
-    write_id: int
-    error_code: ErrorCode
+__all__ = ["Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteCommitted", "WriteFailed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +20,4 @@ class TopicsDeleted:
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ticked:
-    """Time went by; `now_ms` says how far."""
-
-
-Event = RequestReceived | WriteCommitted | WriteFailed | TopicsDeleted | Ticked
+Event = RequestReceived[Request] | WriteCommitted | WriteFailed | TopicsDeleted | Ticked

@@ -5,12 +5,19 @@ Each request makes its own refusal, so that the code that routes requests needs 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 R_co = TypeVar("R_co", covariant=True)
+
+# The append was refused: these records are not in the log. What members are told is Kafka's choice.
+NOT_WRITTEN: Final[Mapping[ErrorCode, ErrorCode]] = {
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

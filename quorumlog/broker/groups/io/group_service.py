@@ -8,11 +8,11 @@ import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
+from quorumlog.broker.coordination.io.coordinator_shard import CoordinatorLog, CoordinatorShard
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import GroupRequest
-from quorumlog.broker.groups.io.group_shard import GroupLog, GroupShard
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.invariants import InvariantViolation
@@ -21,6 +21,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 
 R = TypeVar("R")
+GroupShard = CoordinatorShard[GroupCoordinator]
 
 
 class GroupService:
@@ -33,7 +34,7 @@ class GroupService:
     def __init__(
         self,
         *,
-        replicas: GroupLog,
+        replicas: CoordinatorLog,
         settings: BrokerSettings,
         wall_ms: Callable[[], int],
         on_fatal: Callable[[InvariantViolation], None],
@@ -100,10 +101,11 @@ class GroupService:
         self._shards.clear()
 
     def _open(self, topic_partition: TopicPartition) -> GroupShard:
-        shard = GroupShard(
+        shard = CoordinatorShard(
             topic_partition,
             replicas=self._replicas,
-            settings=self._settings,
+            coordinator=GroupCoordinator(self._settings),
+            load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
             on_lost=self._load_again,

@@ -22,7 +22,7 @@ LIMITS = RewriteLimits(records_min=30)
 @pytest.fixture(autouse=True)
 def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = partial(GroupCoordinator, rewrite_limits=LIMITS)
-    monkeypatch.setattr("quorumlog.broker.groups.io.group_shard.GroupCoordinator", coordinator)
+    monkeypatch.setattr("quorumlog.broker.groups.io.group_service.GroupCoordinator", coordinator)
 
 
 def test_a_successor_reads_little_more_than_what_is_live() -> None:

@@ -1,4 +1,4 @@
-"""One partition of `__consumer_offsets` that this broker leads: loads it, then serves its groups.
+"""One partition of an internal topic that this broker leads: loads it, then serves from it.
 
 No decisions: facts go into the coordinator, its effects are performed in order.
 """
@@ -8,14 +8,11 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, Final, Protocol, TypeVar, assert_never
+from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 
-from quorumlog.broker.groups.core import events
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import AdvanceLogStart, AnswerRequest, AppendRecords
-from quorumlog.broker.groups.core.events import Event
-from quorumlog.broker.groups.core.records import decode, encode
-from quorumlog.broker.groups.core.requests import GroupRequest
+from quorumlog.broker.coordination.core import events
+from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
+from quorumlog.broker.coordination.core.effects import AdvanceLogStart, AnswerRequest, AppendRecords
 from quorumlog.broker.partitions.core.data_path import (
     ACKS_ALL,
     LocalRead,
@@ -23,30 +20,24 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
     ReadEnd,
 )
-from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 
 R = TypeVar("R")
+CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
 LOAD_POLL_S: Final = 0.02  # how often we look whether the rest of the log is committed by now
 BATCHES_AT_ONCE: Final = 100  # replayed without a break: some ms
 NO_TIMEOUT_MS: Final = 2_147_483_647  # we want the outcome, however long it takes
 EARLIEST_TIMESTAMP: Final = -2
 
-# The append was refused: these records are not in the log. What members are told is Kafka's choice.
-NOT_WRITTEN: Final = {
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-}
 
 _logger: Final = logging.getLogger(__name__)
 
 
-class GroupLog(Protocol):
+class CoordinatorLog(Protocol):
     """What a coordinator needs of the replicas (`Replicas` has more)."""
 
     def append(
@@ -91,7 +82,7 @@ _REFUSALS: Final = {
 }
 
 
-class GroupShard:
+class CoordinatorShard(Generic[CoordinatorT]):
     """Lives from `became_leader` to `resigned`, or until the outcome of a write is not known.
 
     `on_fatal` is told of our bugs, `on_lost` that another shard must be loaded in place of this.
@@ -105,31 +96,32 @@ class GroupShard:
         self,
         topic_partition: TopicPartition,
         *,
-        replicas: GroupLog,
-        settings: BrokerSettings,
+        replicas: CoordinatorLog,
+        coordinator: CoordinatorT,
+        load_buffer_bytes: int,
         now_ms: Callable[[], int],
         on_fatal: Callable[[InvariantViolation], None],
-        on_lost: Callable[["GroupShard"], None],
+        on_lost: Callable[["CoordinatorShard[CoordinatorT]"], None],
     ) -> None:
         self.topic_partition: Final = topic_partition
         self.leader_epoch = NO_EPOCH
-        self._replicas, self._settings = replicas, settings
+        self._replicas, self._load_buffer_bytes = replicas, load_buffer_bytes
         self._now_ms, self._on_fatal, self._on_lost = now_ms, on_fatal, on_lost
-        self._coordinator = GroupCoordinator(settings)
+        self._coordinator: Final = coordinator
         self._phase = _Phase.LOADING
         self._last_request_id = 0
-        self._asked: dict[int, tuple[GroupRequest[Any], asyncio.Future[Any]]] = {}
+        self._asked: dict[int, tuple[CoordinatorRequest[Any], asyncio.Future[Any]]] = {}
         self._writes: deque[tuple[int, int, asyncio.Future[ProduceResult]]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._fed_while_loading: list[Event] = []
+        self._fed_while_loading: list[Any] = []
         self._loading: Final = asyncio.get_running_loop().create_task(self._load())
 
     @property
-    def coordinator(self) -> GroupCoordinator | ErrorCode:
-        """The groups, for reading; or why there are none to read here."""
+    def coordinator(self) -> CoordinatorT | ErrorCode:
+        """The coordinator, for reading; or why it may not be read."""
         return self._coordinator if self._phase is _Phase.ACTIVE else _REFUSALS[self._phase]
 
-    def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
+    def ask(self, request: CoordinatorRequest[R]) -> asyncio.Future[R]:
         """Return the answer: now (a Future that is done), or once it is committed."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         if self._phase is not _Phase.ACTIVE:
@@ -137,11 +129,11 @@ class GroupShard:
             return answer
         self._last_request_id += 1
         self._asked[self._last_request_id] = (request, answer)
-        event = events.RequestReceived(request_id=self._last_request_id, request=request)  # type: ignore[arg-type]  # the union of all GroupRequests
+        event = events.RequestReceived(request_id=self._last_request_id, request=request)
         self.feed(event)
         return answer
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: Any) -> None:
         """Step, and perform the effects: once loaded. Does nothing if the shard has ended."""
         if self._phase is _Phase.LOADING:
             self._fed_while_loading.append(event)
@@ -179,10 +171,10 @@ class GroupShard:
             if not answer.done():
                 answer.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
 
-    def _append(self, effect: AppendRecords) -> None:
+    def _append(self, effect: AppendRecords[Any]) -> None:
         now_ms = self._now_ms()
         records = [
-            Record(offset, now_ms, *encode(record), ())
+            Record(offset, now_ms, *self._coordinator.encode(record), ())
             for offset, record in enumerate(effect.records)
         ]
         outcome = self._replicas.append(
@@ -201,8 +193,9 @@ class GroupShard:
                 next_offset = Offset(outcome.result().base_offset + count)
             if error_code is ErrorCode.NONE:
                 self.feed(events.WriteCommitted(write_id=write_id, next_offset=next_offset))
-            elif error_code in NOT_WRITTEN:
-                self.feed(events.WriteFailed(write_id=write_id, error_code=NOT_WRITTEN[error_code]))
+            elif error_code in self._coordinator.not_written:
+                told = self._coordinator.not_written[error_code]
+                self.feed(events.WriteFailed(write_id=write_id, error_code=told))
             else:
                 self._lose(error_code)
 
@@ -239,8 +232,7 @@ class GroupShard:
             self._phase = _Phase.FAILED
         else:
             self._phase = _Phase.ACTIVE
-            groups = len(self._coordinator.groups)
-            _logger.info("%s: %d groups, epoch %d", self.topic_partition, groups, self.leader_epoch)
+            _logger.info("%s: loaded, epoch %d", self.topic_partition, self.leader_epoch)
             self._set_timer()
             for event in self._fed_while_loading:
                 self.feed(event)
@@ -252,7 +244,7 @@ class GroupShard:
         where = self.topic_partition
         start = offset = 0
         while True:
-            read = self._replicas.read_local(where, offset, self._settings.offsets_load_buffer_size)
+            read = self._replicas.read_local(where, offset, self._load_buffer_bytes)
             if read.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 found = self._replicas.list_offset(where, EARLIEST_TIMESTAMP, NO_EPOCH)
                 start = offset = max(found.offset, 0)
@@ -272,13 +264,8 @@ class GroupShard:
             if header.is_control:
                 continue
             for record in records:
-                if record.key is None:
-                    continue
-                known = decode(record.key, record.value)
-                if known is not None:
-                    self._coordinator.replay(known)
-                else:
-                    self._coordinator.rewrite.has_foreign_records = True
+                if record.key is not None:
+                    self._coordinator.replay_encoded(record.key, record.value)
 
     def _is_end(self, offset: int) -> bool:
         """Whether there is nothing above the high watermark, either."""

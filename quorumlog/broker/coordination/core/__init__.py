@@ -1,0 +1,1 @@
+"""Pure: the events, effects and protocol that every coordinator core has."""

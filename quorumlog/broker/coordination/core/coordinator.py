@@ -1,0 +1,51 @@
+"""What a shard needs of the core that it drives: `groups/core/__init__.py` has such a contract."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from quorumlog.broker.coordination.core.effects import (
+    AdvanceLogStart,
+    AnswerRequest,
+    AppendRecords,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+Effect = AppendRecords[Any] | AnswerRequest[Any] | AdvanceLogStart
+R_co = TypeVar("R_co", covariant=True)
+
+
+class CoordinatorRequest(Protocol[R_co]):
+    """A request that is answered by an `R_co`."""
+
+    def refuse(self, error_code: ErrorCode) -> R_co:
+        """Return the answer that says only `error_code`."""
+
+
+class Coordinator(Protocol):
+    """The coordinator of one partition of an internal topic. Pure.
+
+    Load: `replay_encoded` each committed record, then `loaded`; `step` from then on.
+    """
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """When to tick next, if nothing else happens."""
+
+    @property
+    def not_written(self) -> Mapping[ErrorCode, ErrorCode]:
+        """The errors of an append that say "not in the log", and what clients are told instead."""
+
+    def replay_encoded(self, key: bytes, value: bytes | None) -> None:
+        """Take over one committed record; a record of an unknown kind is no error."""
+
+    def encode(self, record: Any) -> tuple[bytes, bytes | None]:
+        """Return key and value of a record of AppendRecords."""
+
+    def loaded(self, now_ms: int, log_start_offset: int, log_end_offset: int) -> None:
+        """Start to serve. What was replayed was at [log_start_offset, log_end_offset)."""
+
+    def step(self, now_ms: int, event: Any) -> Sequence[Effect]:
+        """Take in one fact, shared or its own; return what to do, in order.
+
+        Raises InvariantViolation: our bug.
+        """

@@ -1,0 +1,1 @@
+"""The partitions of an internal topic that this broker leads: loaded, served, given up."""
