@@ -16,14 +16,17 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
+from quorumlog.chaos.back_ends import local_processes
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers import Driver, load_driver
-from quorumlog.chaos.faults import Schedule, draw
-from quorumlog.chaos.faults.nemesis import Nemesis
-from quorumlog.chaos.faults.schedule import check_names
+from quorumlog.chaos.faults.registry import process_fault
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, Message, write_meta
 from quorumlog.chaos.history.files import JSON_LINES, META, PARQUET
 from quorumlog.chaos.interruption import Interruption
+from quorumlog.chaos.nemesis import Nemesis, check_schedule
 from quorumlog.chaos.run_meta import meta_at_end, meta_at_start, topic_settings
+from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.workloads import WORKLOADS, AppendRead, AppendReadSettings
 from quorumlog.cluster import ClusterError, LocalCluster
 
@@ -31,7 +34,6 @@ WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
 FINAL_READS_TIMEOUT_S: Final = 60.0
 BROKEN_READS_TIMEOUT_S: Final = 5.0  # when the cluster could not be made whole
-MEAN_GAP_MS: Final = 500
 SCHEDULE_FILE: Final = "schedule.json"
 REPORT_FILE: Final = "report.html"
 VERDICT_FILE: Final = "verdict.json"
@@ -80,7 +82,8 @@ class RunSettings:
             raise ValueError(f"--rate {self.rate_per_s:g}: it must be above 0")
         if not 0 < self.duration_s < inf:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
-        check_names(self.faults)
+        for name in self.faults:
+            process_fault(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,10 +140,10 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
-    _check_cluster(settings)
+    _check_cluster(settings, schedule)
     make_way(settings.out)
     settings.out.mkdir(parents=True, exist_ok=True)
-    schedule.save(settings.out / SCHEDULE_FILE)
+    (settings.out / SCHEDULE_FILE).write_text(schedule.to_json(), encoding="utf-8")
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         cluster = None
@@ -200,11 +203,8 @@ def _schedule(settings: RunSettings) -> Schedule:
         )
     if settings.schedule is not None:
         return settings.schedule
-    schedule = draw(
-        settings.seed,
-        faults=settings.faults,
-        duration_ms=round(settings.duration_s * 1000),
-        mean_gap_ms=MEAN_GAP_MS,
+    schedule = draw_schedule(
+        settings.seed, faults=settings.faults, duration_ms=round(settings.duration_s * 1000)
     )
     if settings.faults and not schedule.actions:
         raise ValueError(
@@ -214,10 +214,17 @@ def _schedule(settings: RunSettings) -> Schedule:
     return schedule
 
 
-def _check_cluster(settings: RunSettings) -> None:
-    """Raise InvalidArgument for a cluster that cannot be, before an earlier run is removed."""
+def _check_cluster(settings: RunSettings, schedule: Schedule) -> None:
+    """Raise InvalidArgument or ValueError for what cannot be, before an earlier run is removed."""
     if settings.bootstrap is None:
-        LocalCluster(nodes=settings.nodes, config=settings.config).check()
+        cluster = LocalCluster(nodes=settings.nodes, config=settings.config)
+        cluster.check()
+        check_schedule(
+            schedule,
+            back_end=local_processes.NAME,
+            operations=local_processes.OPERATIONS,
+            node_ids=[node.id for node in cluster.nodes],
+        )
 
 
 def _cluster(settings: RunSettings) -> LocalCluster:
@@ -255,7 +262,9 @@ class _Drive:
         self._nemesis = (
             None
             if cluster is None
-            else Nemesis(cluster, schedule, topic=settings.topic, record=recorder.nemesis)
+            else Nemesis(
+                LocalProcesses(cluster), schedule, topic=settings.topic, record=recorder.nemesis
+            )
         )
 
     async def run(self, interruption: Interruption) -> RunSummary:
@@ -289,7 +298,7 @@ class _Drive:
             FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
         )
         if self._nemesis is not None:
-            self._nemesis.note_ended()  # since it was healed
+            await self._nemesis.note_ended()  # since it was healed
         self._progress("final reads", 1.0, self._figures())
         workload, faults = self._workload, [] if self._nemesis is None else self._nemesis.done
         return RunSummary(
@@ -298,7 +307,11 @@ class _Drive:
             sends_fail=workload.sends_fail,
             records_read=workload.records_read,
             faults=len(faults),
-            not_met=tuple(name for name in self._settings.faults if name not in faults),
+            not_met=tuple(
+                name
+                for name in (process_fault(given).name for given in self._settings.faults)
+                if name not in faults
+            ),
             reads_complete=complete,
             seconds=time.monotonic() - started_s,
             topic_settings=settings_in_force,

@@ -11,12 +11,15 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from quorumlog.chaos.back_ends import local_processes
 from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
-from quorumlog.chaos.faults import FAULTS, ROLES, Schedule
+from quorumlog.chaos.faults.fault import ROLES
+from quorumlog.chaos.faults.registry import PROCESS_FAULTS
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
 from quorumlog.chaos.mutants import MUTANTS, mutant_module
 from quorumlog.chaos.run import REPORT_FILE, RunError, RunSettings, RunSummary, run
+from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.spark.session import SparkUnavailable
 from quorumlog.chaos.workloads import WORKLOADS
 from quorumlog.cli import chaos_options as options
@@ -101,7 +104,7 @@ def run_command(
             nodes=nodes,
             driver=driver,
             bootstrap=bootstrap,
-            schedule=None if schedule is None else Schedule.load(schedule),
+            schedule=None if schedule is None else _read_schedule(schedule),
             config=parse_settings(config or []),
             node_module=_node_module(mutant, node_module),
             partitions=partitions,
@@ -127,6 +130,14 @@ def _node_module(mutant: str | None, module: str | None) -> str:
 
 def _fault_names(text: str) -> tuple[str, ...]:
     return () if text == options.NO_FAULTS else tuple(name.strip() for name in text.split(","))
+
+
+def _read_schedule(path: Path) -> Schedule:
+    """Read a schedule. Raises ScheduleError that names the file, or OSError."""
+    try:
+        return Schedule.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ScheduleError(f"{path}: {error}") from error
 
 
 @contextmanager
@@ -194,10 +205,10 @@ def list_command(
     """List workloads, faults, roles, drivers and mutants."""
     described: dict[str, Any] = {
         "workloads": dict(WORKLOADS),
-        "faults": dict(FAULTS),
+        "faults": {name: kind.text for name, kind in PROCESS_FAULTS.items()},
         "roles": list(ROLES),
         "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
-        "back_ends": {"signals": "SIGKILL, SIGSTOP, SIGCONT to nodes of this machine"},
+        "back_ends": {local_processes.NAME: local_processes.TEXT},
         "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},
     }
     if json:

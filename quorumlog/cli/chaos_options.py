@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from quorumlog.chaos.drivers import DRIVERS
-from quorumlog.chaos.faults import FAULTS
+from quorumlog.chaos.faults.registry import PROCESS_FAULTS
 from quorumlog.chaos.mutants import MUTANTS
 from quorumlog.chaos.workloads import WORKLOADS
 
@@ -39,8 +39,8 @@ Fault = Annotated[
     str,
     typer.Option(
         metavar="FAULT[,FAULT]",
-        help=f"What breaks: {', '.join(FAULTS)}; or {NO_FAULTS}.",
-        autocompletion=lambda: [*FAULTS, NO_FAULTS],
+        help=f"What breaks: {', '.join(PROCESS_FAULTS)}; or {NO_FAULTS}.",
+        autocompletion=lambda: [*PROCESS_FAULTS, NO_FAULTS],
     ),
 ]
 Duration = Annotated[str, typer.Option(metavar="TIME", help="How long faults go on: 60s, 2m.")]

@@ -5,31 +5,42 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.drivers import DRIVERS
-from quorumlog.chaos.faults import FaultAction, Schedule
+from quorumlog.chaos.faults.registry import process_fault
 from quorumlog.chaos.history import read_meta
 from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.run import RunSettings, RunSummary, run
+from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.verify import verify_history
 from quorumlog.cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
 
-def action(t_ms: int, fault: str, target: str, duration_ms: int) -> FaultAction:
-    return FaultAction(t_us=t_ms * 1000, fault=fault, target=target, duration_us=duration_ms * 1000)
+def action(t_ms: int, fault: str, target: str, duration_ms: int) -> Action:
+    return Action(
+        t_us=t_ms * 1000,
+        fault=process_fault(fault)(),
+        target=target,
+        duration_us=duration_ms * 1000,
+    )
 
 
 EVERY_FAULT = Schedule(
     seed=1,
+    duration_us=10_000_000,
     actions=(
         action(300, "kill", "partition-leader", 700),
         action(2_000, "pause", "isr-follower", 500),
         action(3_500, "kill", "metadata-leader", 700),
-        action(5_500, "kill-all", "all", 500),
-        action(8_000, "pause-kill", "partition-leader", 1_000),
+        action(5_500, "kill_all", "all", 500),
+        action(8_000, "pause_kill", "partition-leader", 1_000),
     ),
 )
-LEADER_ALONE = Schedule(seed=1, actions=(action(500, "pause-kill", "partition-leader", 2_000),))
+LEADER_ALONE = Schedule(
+    seed=1,
+    duration_us=10_000_000,
+    actions=(action(500, "pause_kill", "partition-leader", 2_000),),
+)
 
 
 def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:

@@ -1,6 +1,6 @@
 """Every kind of fault, by name: a new one is a file beside this one and a word in the list."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -13,7 +13,7 @@ from quorumlog.chaos.faults import (
     pause,
     pause_kill,
 )
-from quorumlog.chaos.faults.fault import Fault, ProcessFault
+from quorumlog.chaos.faults.fault import Fault, Operation, ProcessFault
 
 _MODULES: Final = (kill, kill_all, pause_kill, pause, network, machines, leadership)
 
@@ -39,6 +39,19 @@ def fault_kind(name: str) -> type[Fault]:
     if kind is None:
         raise ValueError(f"no fault is called {name!r}; there are {', '.join(FAULTS)}")
     return kind
+
+
+def process_fault(name: str) -> type[ProcessFault]:
+    """Return the kind of this name if operations on processes make it up. Raises ValueError."""
+    kind = fault_kind(name)
+    if not issubclass(kind, ProcessFault):
+        raise FaultUnsupported(kind.name, "a cluster of processes", PROCESS_FAULTS)
+    return kind
+
+
+def faults_made_of(operations: Collection[Operation]) -> list[str]:
+    """Return the names of the faults that need no other operations than these."""
+    return [name for name, kind in PROCESS_FAULTS.items() if kind.needs <= set(operations)]
 
 
 def check_supported(names: Iterable[str], *, back_end: str, can: Iterable[str]) -> None:
