@@ -92,7 +92,7 @@ def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tu
     Returns the verdict and where the report is. Raises HistoryError and SparkUnavailable: the
     history stays, and can be checked again.
     """
-    from quorumlog.chaos.run import REPORT_FILE, VERDICT_FILE
+    from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
 
     verdict = _judge(directory, engine=engine, master=master)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"

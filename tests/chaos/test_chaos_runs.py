@@ -50,7 +50,7 @@ def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
 
 @pytest.mark.parametrize("driver", sorted(DRIVERS))
 def test_every_fault_is_survived(tmp_path: Path, driver: str) -> None:
-    summary = carry_out(tmp_path, EVERY_FAULT, driver=driver, rate_per_s=200.0)
+    summary = carry_out(tmp_path, EVERY_FAULT, driver=driver, options={"rate": 200.0})
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is True, verdict.as_json()
     assert summary.reads_complete

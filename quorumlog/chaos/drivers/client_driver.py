@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from quorumlog.chaos.drivers.base import Message, SendFailed
+from quorumlog.chaos.drivers.driver import Record, SendFailed
 from quorumlog.client import Admin, Consumer, KafkaError, NewTopic, Producer
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -43,14 +43,14 @@ class ClientConsumer:
         self._consumer.assign(wanted)
         self._consumer.seek_to_beginning(*wanted)
 
-    async def poll(self, timeout_ms: int) -> list[Message]:
+    async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition. Raises ConnectionError."""
         try:
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
         except KafkaError as error:
             raise ConnectionError(str(error)) from error
         return [
-            Message(record.topic, record.partition, record.offset, record.value or b"")
+            Record(record.topic, record.partition, record.offset, record.value or b"")
             for records in polled.values()
             for record in records
         ]

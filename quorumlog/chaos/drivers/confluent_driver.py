@@ -11,7 +11,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from quorumlog.chaos.drivers.base import Message, SendFailed
+from quorumlog.chaos.drivers.driver import Record, SendFailed
 
 _Result = TypeVar("_Result")
 
@@ -125,18 +125,18 @@ class ConfluentConsumer:
         ]
         await self._worker.call(lambda: self._consumer.assign(wanted))
 
-    async def poll(self, timeout_ms: int) -> list[Message]:
+    async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition. Raises ConnectionError."""
         return await self._worker.call(lambda: self._poll(timeout_ms / 1000))
 
-    def _poll(self, timeout_s: float) -> list[Message]:
+    def _poll(self, timeout_s: float) -> list[Record]:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
         polled = [first, *self._consumer.consume(_POLL_RECORDS_MAX, timeout=0)]
         errors = [message.error() for message in polled if message.error() is not None]
         messages = [
-            Message(
+            Record(
                 message.topic() or "",
                 -1 if (partition := message.partition()) is None else partition,
                 -1 if (offset := message.offset()) is None else offset,

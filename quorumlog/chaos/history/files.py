@@ -11,13 +11,14 @@ import hashlib
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.chaos.extras import install_command
-from quorumlog.chaos.history.model import TYPES, HistoryError, Message, Operation
+from quorumlog.chaos.history.model import TYPES, UNKNOWN_OFFSET, HistoryError, Message, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,6 +56,8 @@ class HistoryWriter:
         # Unbuffered: a line is with the operating system before the next operation starts.
         self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
         self._is_broken = False
+        # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
+        self.messages: Final[Counter[tuple[str, str]]] = Counter()
 
     def __enter__(self) -> Self:
         return self
@@ -125,6 +128,11 @@ class HistoryWriter:
             raise OSError(errno.ENOSPC, "only a part of a row could be written", name)
         self._is_broken = False
         self._next_index = operation.index + 1
+        known = 0
+        if operation.type == "info":
+            known = sum(message.offset != UNKNOWN_OFFSET for message in operation.messages)
+            self.messages["ok", operation.f] += known
+        self.messages[operation.type, operation.f] += len(operation.messages) - known
 
 
 def write_meta(directory: str | Path, meta: Mapping[str, object]) -> None:
