@@ -19,6 +19,7 @@ from typing import Final
 from quorumlog.chaos.back_ends import local_processes
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers import Driver, load_driver
 from quorumlog.chaos.faults.registry import process_fault
@@ -62,6 +63,7 @@ class RunSettings:
     nodes: int = 3
     driver: str = "client"
     bootstrap: str | None = None  # a cluster that the run does not start
+    control: str | None = None  # how to break that: NAME:ARGUMENT of back_ends.registry
     schedule: Schedule | None = None  # instead of drawing one from the seed
     config: Mapping[str, str] = field(default_factory=dict)
     node_module: str = "quorumlog.node"
@@ -107,21 +109,31 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     """Carry out one run; when it returns, the history is complete in `settings.out`.
 
     What an earlier run left there is removed, once the settings are known to make sense. Raises
-    RunError, ClusterError (InvalidArgument), OSError, DriverUnavailable or ValueError, each with
-    one line to act on; KeyboardInterrupt if a signal ended it, and then the history is what was
-    seen until then, and no process is left.
+    RunError, BackEndFailed, ClusterError (InvalidArgument), OSError, DriverUnavailable or
+    ValueError, each with one line to act on; KeyboardInterrupt if a signal ended it, and then the
+    history is what was seen until then, and no process is left.
     """
     driver = load_driver(settings.driver)
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
-    _check_cluster(settings, schedule)
+    outside = None
+    if settings.bootstrap is None:
+        _check_own_cluster(settings, schedule)
+    elif settings.control is not None:
+        outside = open_back_end(settings.control, settings.bootstrap)
+        check_schedule(
+            schedule,
+            back_end=outside.name,
+            operations=outside.operations,
+            node_ids=outside.node_ids,
+        )
     make_room(settings.out)
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / SCHEDULE_FILE).write_text(schedule.to_json(), encoding="utf-8")
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        bootstrap, back_end = stack.enter_context(_cluster(settings, progress))
+        bootstrap, back_end = stack.enter_context(_cluster(settings, outside, progress))
         meta = meta_at_start(settings)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         phases = _Phases(
@@ -150,10 +162,14 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 def _schedule(settings: RunSettings) -> Schedule:
     """Return the schedule to carry out, with the workload that goes with it."""
-    if settings.bootstrap is not None and (settings.faults or settings.schedule):
+    is_broken = bool(settings.faults or settings.schedule)
+    if settings.bootstrap is not None and settings.control is None and is_broken:
         raise ValueError(
-            "a cluster given by --bootstrap cannot be killed or paused from here: use --fault none"
+            "a cluster given by --bootstrap cannot be killed or paused from here: use --fault none,"
+            " or say how by --control"
         )
+    if settings.bootstrap is None and settings.control is not None:
+        raise ValueError("--control is for a cluster that runs already: give its --bootstrap")
     if settings.schedule is not None:
         return replace(settings.schedule, workload=settings.workload, options=settings.all_options)
     schedule = draw_schedule(
@@ -171,24 +187,25 @@ def _schedule(settings: RunSettings) -> Schedule:
     return schedule
 
 
-def _check_cluster(settings: RunSettings, schedule: Schedule) -> None:
+def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
     """Raise InvalidArgument or ValueError for what cannot be, before an earlier run is removed."""
-    if settings.bootstrap is None:
-        cluster = LocalCluster(nodes=settings.nodes, config=settings.config)
-        cluster.check()
-        check_schedule(
-            schedule,
-            back_end=local_processes.NAME,
-            operations=local_processes.OPERATIONS,
-            node_ids=[node.id for node in cluster.nodes],
-        )
+    cluster = LocalCluster(nodes=settings.nodes, config=settings.config)
+    cluster.check()
+    check_schedule(
+        schedule,
+        back_end=local_processes.NAME,
+        operations=local_processes.OPERATIONS,
+        node_ids=[node.id for node in cluster.nodes],
+    )
 
 
 @contextmanager
-def _cluster(settings: RunSettings, progress: Progress) -> Iterator[tuple[str, BackEnd | None]]:
+def _cluster(
+    settings: RunSettings, outside: BackEnd | None, progress: Progress
+) -> Iterator[tuple[str, BackEnd | None]]:
     """Yield where the cluster is, and how it can be broken; None: it cannot be from here."""
     if settings.bootstrap is not None:
-        yield settings.bootstrap, None
+        yield settings.bootstrap, outside
         return
     progress("start", 0.0, f"{settings.nodes} nodes")
     cluster = LocalCluster(

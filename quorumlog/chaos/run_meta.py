@@ -40,6 +40,7 @@ def meta_at_start(settings: "RunSettings") -> dict[str, Any]:
         "driver": settings.driver,
         "nodes": settings.nodes if settings.bootstrap is None else None,
         "bootstrap": settings.bootstrap,
+        "control": settings.control,
         "topic": settings.topic,
         "partitions": settings.partitions,
         "replication_factor": settings.replication_factor,

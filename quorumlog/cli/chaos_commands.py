@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from quorumlog.chaos.back_ends import local_processes
+from quorumlog.chaos.back_ends.back_end import BackEndFailed
+from quorumlog.chaos.back_ends.registry import BACK_ENDS
 from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import MILLION, ROLES
 from quorumlog.chaos.faults.registry import PROCESS_FAULTS
@@ -59,7 +61,14 @@ app = typer.Typer(
 
 _WORKLOAD: Final = "append_read"
 _DURATION: Final = "60s"
-_NO_VERDICT: Final = (ClusterError, RunError, HistoryError, SparkUnavailable, OSError)
+_NO_VERDICT: Final = (
+    BackEndFailed,
+    ClusterError,
+    RunError,
+    HistoryError,
+    SparkUnavailable,
+    OSError,
+)
 
 
 @app.command(name="run")
@@ -72,6 +81,7 @@ def run_command(
     nodes: options.Nodes = 3,
     driver: options.DriverName = "client",
     bootstrap: options.Bootstrap = None,
+    control: options.Control = None,
     out: options.Out = None,
     engine: Engine = "auto",
     master: Master = None,
@@ -112,6 +122,7 @@ def run_command(
             nodes=nodes,
             driver=driver,
             bootstrap=bootstrap,
+            control=control,
             schedule=given,
             config=parse_settings(config or []),
             node_module=_node_module(mutant, node_module),
@@ -236,7 +247,10 @@ def list_command(
         "faults": {name: kind.text for name, kind in PROCESS_FAULTS.items()},
         "roles": list(ROLES),
         "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
-        "back_ends": {local_processes.NAME: local_processes.TEXT},
+        "back_ends": {
+            local_processes.NAME: local_processes.TEXT,
+            **{name: kind.text for name, kind in BACK_ENDS.items()},
+        },
         "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},
     }
     if json:

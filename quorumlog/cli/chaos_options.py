@@ -70,6 +70,13 @@ Bootstrap = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Run against this cluster instead of starting one."),
 ]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME:ARGUMENT",
+        help="How to break the cluster of --bootstrap, as commands:nodes.toml (see chaos list).",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="For history, verdict and report; else runs/<time>."),

@@ -44,13 +44,18 @@ LEADER_ALONE = Schedule(
 
 
 def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
-    settings = RunSettings(out=out, duration_s=10.0, schedule=schedule, seed=1, **changes)  # type: ignore[arg-type]  # a test's changes are of the right kind
+    settings = RunSettings(out=out, schedule=schedule, seed=1, **{"duration_s": 10.0, **changes})  # type: ignore[arg-type]  # a test's changes are of the right kind
     return run(settings, lambda *_: None)
+
+
+RUNS = {"client": "idempotent_send", "confluent": "append_read"}
 
 
 @pytest.mark.parametrize("driver", sorted(DRIVERS))
 def test_every_fault_is_survived(tmp_path: Path, driver: str) -> None:
-    summary = carry_out(tmp_path, EVERY_FAULT, driver=driver, options={"rate": 200.0})
+    summary = carry_out(
+        tmp_path, EVERY_FAULT, driver=driver, workload=RUNS[driver], options={"rate": 200.0}
+    )
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is True, verdict.as_json()
     assert summary.reads_complete
@@ -85,6 +90,21 @@ def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path)
     assert verdict.valid is False
     names = {result.name for result in verdict.results}
     assert names & {"lost-write", "vanished-write", "unseen", "inconsistent-offsets"}
+
+
+def test_a_batch_that_is_appended_each_time_it_is_sent_is_found(tmp_path: Path) -> None:
+    pause = action(300, "pause", "partition-leader", 3_500)  # longer than a client waits
+    carry_out(
+        tmp_path,
+        Schedule(seed=1, duration_us=4_000_000, actions=(pause,)),
+        duration_s=4.0,
+        node_module=mutant_module("forgets-producers"),
+        workload="idempotent_send",
+        partitions=1,
+    )
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is False
+    assert "duplicate" in {result.name for result in verdict.results}
 
 
 def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:

@@ -203,13 +203,14 @@ class FakeClient:
         self._position = 0
         log.open += 1
 
-    async def send(self, topic: str, partition: int, value: bytes) -> int:
+    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
         assert (topic, partition) == ("t", 0)
+        assert value
         self._log.asked += 1
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._log.answer is not None:
-            return self._log.answer()
-        await asyncio.Event().wait()
-        return int(value)
+            future.set_result(self._log.answer())
+        return future
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
         assert (topic, [*partitions]) == ("t", [0])

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from quorumlog.chaos.faults.fault import Operation
@@ -9,6 +10,10 @@ from quorumlog.chaos.faults.fault import Operation
 
 class NodeUnavailable(Exception):
     """A node did not do what was asked: it has ended, or it is not ready in time."""
+
+
+class BackEndFailed(Exception):
+    """The back end itself does not work: the run ends without a verdict. One line to act on."""
 
 
 class BackEnd(Protocol):
@@ -48,6 +53,19 @@ class BackEnd(Protocol):
 
     async def restore(self) -> None:
         """Undo what is left of a run that ended early, if the nodes outlive it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackEndKind:
+    """A back end for clusters that run already.
+
+    `open` is called with its argument and the bootstrap servers, before the event loop runs; it
+    raises ValueError for an argument that makes no sense.
+    """
+
+    name: str
+    text: str
+    open: Callable[[str, str], BackEnd]
 
 
 async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[object]]) -> None:

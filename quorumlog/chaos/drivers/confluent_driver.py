@@ -69,8 +69,8 @@ class ConfluentProducer:
         while not self._closing.is_set():
             self._producer.poll(_POLL_S)
 
-    async def send(self, topic: str, partition: int, value: bytes) -> int:
-        """Return the acknowledged offset. Raises SendFailed."""
+    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
         done: asyncio.Future[int] = self._loop.create_future()
 
         def delivered(error: Any, message: Any) -> None:
@@ -83,14 +83,14 @@ class ConfluentProducer:
                     # A report does not say whether an earlier attempt was written to a socket.
                     done.set_exception(SendFailed(str(error), definite=False))
 
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 self._loop.call_soon_threadsafe(settle)
 
         try:
             self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
         except (BufferError, confluent_kafka.KafkaException) as error:
             raise SendFailed(str(error), definite=True) from error  # it was never queued
-        return await done
+        return done
 
     async def close(self) -> None:
         """Give up what is in flight and let go of all resources."""

@@ -4,6 +4,7 @@ The whole verdict rests on one distinction: a failed send is *definite* only if 
 never appear. Every driver says "indefinite" when it does not know better.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -35,8 +36,11 @@ class DriverUnavailable(Exception):
 class DriverProducer(Protocol):
     """An idempotent producer with acks=all."""
 
-    async def send(self, topic: str, partition: int, value: bytes) -> int:
-        """Return the acknowledged offset. Raises SendFailed."""
+    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+        """Put a record in line behind those sent before; its future gives the acknowledged offset.
+
+        Both raise SendFailed. A call that is cancelled may or may not have sent the record.
+        """
 
     async def close(self) -> None:
         """Give up what is in flight and let go of all resources."""

@@ -87,8 +87,8 @@ class AppendRead:
         message = Message(key_of(topic, partition), UNKNOWN_OFFSET, value)
         self._history.append(process, "invoke", "send", [message])
         try:
-            sent = producer.send(topic, partition, str(value).encode())
-            offset = await asyncio.wait_for(sent, _SEND_TIMEOUT_S)
+            async with asyncio.timeout(_SEND_TIMEOUT_S):
+                offset = await (await producer.send(topic, partition, str(value).encode()))
         except SendFailed as error:
             outcome = "fail" if error.definite else "info"
             self._history.append(process, outcome, "send", [message], error=str(error))

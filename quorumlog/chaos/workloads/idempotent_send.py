@@ -107,17 +107,39 @@ class IdempotentSend:
             for place, partition in enumerate(partitions)
         ]
         self._history.append(process, "invoke", "send", messages)
-        attempts = [
-            asyncio.create_task(producer.send(topic, partition, str(first + place).encode()))
-            for place, partition in enumerate(partitions)
-        ]
-        try:
-            await asyncio.wait(attempts, timeout=timeout_s)
-        finally:
-            for attempt in attempts:
-                attempt.cancel()
-            results = await asyncio.gather(*attempts, return_exceptions=True)
+        results = await self._attempt(producer, messages, partitions, timeout_s)
         return self._complete(process, messages, results)
+
+    async def _attempt(
+        self,
+        producer: DriverProducer,
+        messages: Sequence[Message],
+        partitions: Sequence[int],
+        timeout_s: float,
+    ) -> list[int | BaseException]:
+        """Put all in line, in order, and wait; return the offset or the error of each."""
+        pending: list[asyncio.Future[int]] = []
+        last: list[int | BaseException] = []  # of the one that could not be put in line
+        try:
+            async with asyncio.timeout(timeout_s):
+                try:
+                    for message, partition in zip(messages, partitions, strict=True):
+                        value = str(message.value).encode()
+                        pending.append(await producer.send(self._setup.topic, partition, value))
+                except SendFailed as error:
+                    last = [error]
+                if pending:
+                    await asyncio.wait(pending)
+        except TimeoutError:
+            if len(pending) < len(messages) and not last:
+                last = [SendFailed("killed while it was sent", definite=False)]
+        finally:
+            for attempt in pending:
+                attempt.cancel()
+            results = await asyncio.gather(*pending, return_exceptions=True)
+        results += last
+        never_sent = SendFailed("not sent", definite=True)
+        return [*results, *(never_sent for _ in messages[len(results) :])]
 
     def _complete(
         self, process: int, messages: Sequence[Message], results: Sequence[int | BaseException]
