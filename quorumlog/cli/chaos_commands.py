@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from quorumlog.chaos.back_ends import local_processes
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
 from quorumlog.chaos.back_ends.registry import BACK_ENDS
+from quorumlog.chaos.checkers.registry import CHECKERS
 from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import MILLION, ROLES
 from quorumlog.chaos.faults.registry import PROCESS_FAULTS
@@ -246,6 +247,7 @@ def list_command(
         },
         "faults": {name: kind.text for name, kind in PROCESS_FAULTS.items()},
         "roles": list(ROLES),
+        "models": {name: checker.text for name, checker in CHECKERS.items()},
         "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
         "back_ends": {
             local_processes.NAME: local_processes.TEXT,
@@ -261,7 +263,7 @@ def list_command(
         data(f"  {name:16} {workload['what']}")
         for option, text in workload["options"].items():
             data(f"    {option:14} {text}")
-    for group in ("faults", "back_ends", "mutants"):
+    for group in ("faults", "back_ends", "models", "mutants"):
         data(group.replace("_", " "))
         for name, text in described[group].items():
             data(f"  {name:16} {text}")
