@@ -5,7 +5,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from quorumlog.chaos.history.files import JSON_LINES, META, PARQUET
+from quorumlog.chaos.history.files import JSON_LINES, PARQUET
+from quorumlog.chaos.history.meta import META
 from quorumlog.cluster import ClusterError, LocalCluster
 
 SCHEDULE_FILE: Final = "schedule.json"

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -101,7 +101,6 @@ def run_command(
     in order, once. 1: not so. 2: not known.
 
     \b
-    Examples:
       quorumlog chaos run --fault kill,pause --duration 60s --out run
       quorumlog chaos run --workload idempotent_send --workload-option burst=20
       quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s
@@ -132,12 +131,16 @@ def run_command(
             command=("quorumlog", *sys.argv[1:]),
         )
         summary = _run_with_progress(settings)
-        verdict, report = judge(settings.out, engine=engine, master=master)
-    if json:
-        places = {"out": str(out.resolve()), "report": str(report.resolve())}
-        document({**verdict.as_json(), **places})
+        verdict, report = judge(out, engine=engine, master=master)
+    _show(summary, verdict, out, report if json else None)
+
+
+def _show(summary: RunSummary, verdict: "Verdict", out: Path, report: Path | None) -> NoReturn:
+    """Print the verdict, as JSON if there is a `report` to name in it, and end with its status."""
+    if report is not None:
+        document({**verdict.as_json(), "out": str(out.resolve()), "report": str(report.resolve())})
     else:
-        _print(summary, verdict, settings.out)
+        _print(summary, verdict, out)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
