@@ -14,8 +14,12 @@ PLANTS: list[tuple[str, dict[str, str]]] = [
     ("1. Layers", {"stray/__init__.py": ""}),
     ("2. The client", {"broker/__init__.py": "import quorumlog.client"}),
     ("3. Chaos", {"chaos/faults/__init__.py": "import quorumlog.broker.partitions.core"}),
+    ("3. Chaos", {"chaos/run.py": "import quorumlog.storage"}),
+    ("3. Chaos", {"chaos/stray.py": "import quorumlog.metadata_quorum.core"}),
     ("4. The broker", {"broker/server/__init__.py": "import quorumlog.metadata_quorum.core"}),
     ("5. Pure", {"broker/groups/core/__init__.py": "import asyncio"}),
+    ("5. Pure", {"chaos/schedule.py": "import random"}),
+    ("5. Pure", {"chaos/faults/kill.py": "import os"}),
     ("5. Pure", {"broker/groups/core/__init__.py": "import quorumlog.storage.clock", **CLOCK}),
 ]
 

@@ -1,45 +1,42 @@
 """One chaos run: cluster, workload, nemesis, final reads, and the history saved before any check.
 
 Phases: start, warm up, faults, heal, final reads; then the history is on disk and the run is over:
-checking it (`chaos.verify`) is another step, which can be repeated.
+checking it (`chaos.verify`) is another step, which can be repeated. Workloads, faults, drivers and
+back ends are found by name: this module composes them and knows none.
 """
 
 import asyncio
 import secrets
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Final
 
+from quorumlog.chaos.back_ends import local_processes
+from quorumlog.chaos.back_ends.back_end import BackEnd
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.registry import open_back_end
+from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers import Driver, load_driver
-from quorumlog.chaos.faults import Schedule, draw
-from quorumlog.chaos.faults.nemesis import Nemesis
-from quorumlog.chaos.faults.schedule import check_names
-from quorumlog.chaos.history import NEMESIS, HistoryWriter, Message, write_meta
-from quorumlog.chaos.history.files import JSON_LINES, META, PARQUET
+from quorumlog.chaos.faults.registry import process_fault
+from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
+from quorumlog.chaos.nemesis import Nemesis, check_schedule
+from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
 from quorumlog.chaos.run_meta import meta_at_end, meta_at_start, topic_settings
-from quorumlog.chaos.workloads import WORKLOADS, AppendRead, AppendReadSettings
-from quorumlog.cluster import ClusterError, LocalCluster
+from quorumlog.chaos.schedule import Option, Schedule
+from quorumlog.chaos.workloads.registry import find_workload
+from quorumlog.chaos.workloads.workload import Clients, Setup, Topic, options_of
+from quorumlog.cluster import LocalCluster
 
 WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
 FINAL_READS_TIMEOUT_S: Final = 60.0
 BROKEN_READS_TIMEOUT_S: Final = 5.0  # when the cluster could not be made whole
-MEAN_GAP_MS: Final = 500
-SCHEDULE_FILE: Final = "schedule.json"
-REPORT_FILE: Final = "report.html"
-VERDICT_FILE: Final = "verdict.json"
-CLUSTER_DIRECTORY: Final = "cluster"
-_RUN_FILES: Final = {
-    *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
-    *(SCHEDULE_FILE, REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
-}
 _TICK_S: Final = 0.2
 
 Progress = Callable[[str, float, str], None]
@@ -52,40 +49,50 @@ class RunError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What to run, against what, and where to put what was seen."""
+    """What to run, against what, and where to put what was seen.
+
+    Raises ValueError for what no run can have: before anything is started or removed.
+    """
 
     out: Path
     workload: str = "append_read"
+    options: Mapping[str, Option] = field(default_factory=dict)  # of the workload
     faults: tuple[str, ...] = ("kill",)
     duration_s: float = 60.0
     seed: int = 0
     nodes: int = 3
     driver: str = "client"
-    bootstrap: str | None = None  # somebody else's cluster: then there is no nemesis
+    bootstrap: str | None = None  # a cluster that the run does not start
+    control: str | None = None  # how to break that: NAME:ARGUMENT of back_ends.registry
     schedule: Schedule | None = None  # instead of drawing one from the seed
     config: Mapping[str, str] = field(default_factory=dict)
     node_module: str = "quorumlog.node"
     topic: str = "chaos"
     partitions: int = 3
     replication_factor: int = 3
-    rate_per_s: float = 600.0
     command: tuple[str, ...] = ()  # as it was typed; kept beside the history
 
     def __post_init__(self) -> None:
-        """Raise ValueError for what no run can have: before anything is started or removed."""
-        if self.workload not in WORKLOADS:
-            known = ", ".join(WORKLOADS)
-            raise ValueError(f"no workload is called {self.workload!r}; there are {known}")
-        if not 0 < self.rate_per_s < inf:
-            raise ValueError(f"--rate {self.rate_per_s:g}: it must be above 0")
+        find_workload(self.workload).read_options(self.options)
         if not 0 < self.duration_s < inf:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
-        check_names(self.faults)
+        for name in self.faults:
+            process_fault(name)
+
+    @property
+    def all_options(self) -> dict[str, Option]:
+        """The options of the workload, with the defaults of those that are not given."""
+        return options_of(find_workload(self.workload).read_options(self.options))
+
+    @property
+    def model(self) -> str:
+        """The name of the checker for the history."""
+        return find_workload(self.workload).model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """What happened, before anybody judges it."""
+    """What happened, before any check of it."""
 
     sends_ok: int
     sends_info: int
@@ -98,68 +105,48 @@ class RunSummary:
     topic_settings: Mapping[str, str]  # in force, as the cluster says
 
 
-class HistoryRecorder:
-    """The workload's and the nemesis's pen."""
-
-    def __init__(self, writer: HistoryWriter) -> None:
-        self._writer: Final = writer
-
-    def invoke(self, process: int, f: str, messages: Sequence[tuple[str, int, int]] = ()) -> None:
-        """Write an invocation."""
-        self._writer.append(process, "invoke", f, [Message(*message) for message in messages])
-
-    def complete(
-        self,
-        process: int,
-        outcome: str,
-        f: str,
-        messages: Sequence[tuple[str, int, int]] = (),
-        error: str = "",
-    ) -> None:
-        """Write the completion of the process's last invocation: ok, fail or info."""
-        rows = [Message(*message) for message in messages]
-        self._writer.append(process, outcome, f, rows, error=error)
-
-    def nemesis(self, f: str, node: str, details: str) -> None:
-        """Write what was done to the cluster."""
-        self._writer.append(NEMESIS, "info", f, node=node, details=details)
-
-
 def run(settings: RunSettings, progress: Progress) -> RunSummary:
     """Carry out one run; when it returns, the history is complete in `settings.out`.
 
     What an earlier run left there is removed, once the settings are known to make sense. Raises
-    RunError, ClusterError (InvalidArgument), OSError, DriverUnavailable or ValueError, each with
-    one line to act on; KeyboardInterrupt if a signal ended it, and then the history is what was
-    seen until then, and no process is left.
+    RunError, BackEndFailed, ClusterError (InvalidArgument), OSError, DriverUnavailable or
+    ValueError, each with one line to act on; KeyboardInterrupt if a signal ended it, and then the
+    history is what was seen until then, and no process is left.
     """
     driver = load_driver(settings.driver)
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
-    _check_cluster(settings)
-    make_way(settings.out)
+    outside = None
+    if settings.bootstrap is None:
+        _check_own_cluster(settings, schedule)
+    elif settings.control is not None:
+        outside = open_back_end(settings.control, settings.bootstrap)
+        check_schedule(
+            schedule,
+            back_end=outside.name,
+            operations=outside.operations,
+            node_ids=outside.node_ids,
+        )
+    make_room(settings.out)
     settings.out.mkdir(parents=True, exist_ok=True)
-    schedule.save(settings.out / SCHEDULE_FILE)
+    (settings.out / SCHEDULE_FILE).write_text(schedule.to_json(), encoding="utf-8")
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        cluster = None
-        if settings.bootstrap is None:
-            progress("start", 0.0, f"{settings.nodes} nodes")
-            cluster = stack.enter_context(_cluster(settings))
-            progress("start", 1.0, cluster.bootstrap)
+        bootstrap, back_end = stack.enter_context(_cluster(settings, outside, progress))
         meta = meta_at_start(settings)
-        writer = stack.enter_context(HistoryWriter(settings.out, meta=meta))
-        drive = _Drive(
+        history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
+        phases = _Phases(
             settings,
             driver=driver,
-            cluster=cluster,
+            bootstrap=bootstrap,
+            back_end=back_end,
             schedule=schedule,
-            recorder=HistoryRecorder(writer),
+            history=history,
             progress=progress,
         )
         try:
-            summary = asyncio.run(drive.run(interruption))
+            summary = asyncio.run(phases.run(interruption))
             write_meta(settings.out, meta_at_end(meta, summary))
             return summary
         except asyncio.CancelledError:
@@ -173,38 +160,24 @@ def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-def make_way(out: Path) -> None:
-    """Remove what an earlier run left in `out`.
-
-    Raises ValueError, and removes nothing, if something else is there, or if its nodes still run.
-    """
-    if not out.exists():
-        return
-    strangers = sorted({path.name for path in out.iterdir()} - _RUN_FILES)
-    if strangers:
-        raise ValueError(f"{out} holds {strangers[0]}, which is not a run's; choose another --out")
-    with suppress(ClusterError):  # no cluster, or one so damaged that it cannot run
-        cluster = LocalCluster.open(out / CLUSTER_DIRECTORY)
-        if any(cluster.pid(node.id) is not None for node in cluster.nodes):
-            raise ValueError(
-                f"nodes of an earlier run still run: "
-                f"quorumlog down --dir {out / CLUSTER_DIRECTORY}, then try again"
-            )
-    shutil.rmtree(out)
-
-
 def _schedule(settings: RunSettings) -> Schedule:
-    if settings.bootstrap is not None and (settings.faults or settings.schedule):
+    """Return the schedule to carry out, with the workload that goes with it."""
+    is_broken = bool(settings.faults or settings.schedule)
+    if settings.bootstrap is not None and settings.control is None and is_broken:
         raise ValueError(
-            "a cluster given by --bootstrap cannot be killed or paused from here: use --fault none"
+            "a cluster given by --bootstrap cannot be killed or paused from here: use --fault none,"
+            " or say how by --control"
         )
+    if settings.bootstrap is None and settings.control is not None:
+        raise ValueError("--control is for a cluster that runs already: give its --bootstrap")
     if settings.schedule is not None:
-        return settings.schedule
-    schedule = draw(
+        return replace(settings.schedule, workload=settings.workload, options=settings.all_options)
+    schedule = draw_schedule(
         settings.seed,
         faults=settings.faults,
         duration_ms=round(settings.duration_s * 1000),
-        mean_gap_ms=MEAN_GAP_MS,
+        workload=settings.workload,
+        options=settings.all_options,
     )
     if settings.faults and not schedule.actions:
         raise ValueError(
@@ -214,20 +187,39 @@ def _schedule(settings: RunSettings) -> Schedule:
     return schedule
 
 
-def _check_cluster(settings: RunSettings) -> None:
-    """Raise InvalidArgument for a cluster that cannot be, before an earlier run is removed."""
-    if settings.bootstrap is None:
-        LocalCluster(nodes=settings.nodes, config=settings.config).check()
-
-
-def _cluster(settings: RunSettings) -> LocalCluster:
-    directory = settings.out / CLUSTER_DIRECTORY
-    return LocalCluster(
-        directory, nodes=settings.nodes, config=settings.config, node_module=settings.node_module
+def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
+    """Raise InvalidArgument or ValueError for what cannot be, before an earlier run is removed."""
+    cluster = LocalCluster(nodes=settings.nodes, config=settings.config)
+    cluster.check()
+    check_schedule(
+        schedule,
+        back_end=local_processes.NAME,
+        operations=local_processes.OPERATIONS,
+        node_ids=[node.id for node in cluster.nodes],
     )
 
 
-class _Drive:
+@contextmanager
+def _cluster(
+    settings: RunSettings, outside: BackEnd | None, progress: Progress
+) -> Iterator[tuple[str, BackEnd | None]]:
+    """Yield where the cluster is, and how it can be broken; None: it cannot be from here."""
+    if settings.bootstrap is not None:
+        yield settings.bootstrap, outside
+        return
+    progress("start", 0.0, f"{settings.nodes} nodes")
+    cluster = LocalCluster(
+        settings.out / CLUSTER_DIRECTORY,
+        nodes=settings.nodes,
+        config=settings.config,
+        node_module=settings.node_module,
+    )
+    with cluster:
+        progress("start", 1.0, cluster.bootstrap)
+        yield cluster.bootstrap, LocalProcesses(cluster)
+
+
+class _Phases:
     """The phases of one run, on one event loop."""
 
     def __init__(
@@ -235,88 +227,108 @@ class _Drive:
         settings: RunSettings,
         *,
         driver: Driver,
-        cluster: LocalCluster | None,
+        bootstrap: str,
+        back_end: BackEnd | None,
         schedule: Schedule,
-        recorder: HistoryRecorder,
+        history: HistoryWriter,
         progress: Progress,
     ) -> None:
         self._settings: Final = settings
         self._driver: Final = driver
-        self._cluster: Final = cluster
+        self._bootstrap: Final = bootstrap
+        self._back_end: Final = back_end
+        self._schedule: Final = schedule
+        self._history: Final = history
         self._progress: Final = progress
-        self._bootstrap: Final = settings.bootstrap or (cluster.bootstrap if cluster else "")
-        workload_settings = AppendReadSettings(
-            topic=settings.topic, partitions=settings.partitions, rate_per_s=settings.rate_per_s
-        )
-        self._workload: Final = AppendRead(
-            driver, self._bootstrap, workload_settings, recorder, seed=settings.seed
-        )
-        self._producing, self._consuming = asyncio.Event(), asyncio.Event()
-        self._nemesis = (
-            None
-            if cluster is None
-            else Nemesis(cluster, schedule, topic=settings.topic, record=recorder.nemesis)
-        )
 
     async def run(self, interruption: Interruption) -> RunSummary:
-        """Go through the phases. Raises RunError if the topic cannot be made."""
-        started_s, loop, task = time.monotonic(), asyncio.get_running_loop(), asyncio.current_task()
+        """Go through the phases. Raises RunError if a topic cannot be made."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
         if task is not None:
             interruption.cancel = partial(loop.call_soon_threadsafe, task.cancel)
         try:
-            return await self._phases(started_s)
+            return await self._all_phases()
         finally:
+            if self._back_end is not None:
+                await self._back_end.restore()
             interruption.cancel = None
 
-    async def _phases(self, started_s: float) -> RunSummary:
-        await self._create_topic()
-        settings_in_force = await topic_settings(self._bootstrap, self._settings.topic)
-        self._producing.set()
-        self._consuming.set()
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(
-                self._workload.run(producing=self._producing, consuming=self._consuming)
-            )
-            try:
-                await self._lasting("warm up", WARM_UP_S)
-                is_whole = await self._faults()
-                await self._lasting("heal", COOL_DOWN_S)
-            finally:
-                self._producing.clear()
-                self._consuming.clear()
+    async def _all_phases(self) -> RunSummary:
+        started_s, settings = time.monotonic(), self._settings
+        workload = find_workload(settings.workload)
+        setup = Setup(
+            driver=self._driver,
+            bootstrap=self._bootstrap,
+            topic=settings.topic,
+            partitions=settings.partitions,
+            replication_factor=settings.replication_factor,
+            seed=settings.seed,
+            options=workload.read_options(settings.options),
+            history=self._history,
+        )
+        for topic in workload.topics(setup):
+            await self._create(topic)
+        settings_in_force = await topic_settings(self._bootstrap, settings.topic)
+        nemesis = self._nemesis()
+        clients = workload.clients(setup)
+        is_whole = await self._break_under_load(clients, nemesis)
         self._progress("final reads", 0.0, self._figures())
-        complete = await self._workload.final_reads(
+        complete = await clients.final_reads(
             FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
         )
-        if self._nemesis is not None:
-            self._nemesis.note_ended()  # since it was healed
+        if nemesis is not None:
+            await nemesis.note_ended()  # since it was healed
         self._progress("final reads", 1.0, self._figures())
-        workload, faults = self._workload, [] if self._nemesis is None else self._nemesis.done
+        done, messages = [] if nemesis is None else nemesis.done, self._history.messages
+        asked_for = [process_fault(name).name for name in settings.faults]
         return RunSummary(
-            sends_ok=workload.sends_ok,
-            sends_info=workload.sends_info,
-            sends_fail=workload.sends_fail,
-            records_read=workload.records_read,
-            faults=len(faults),
-            not_met=tuple(name for name in self._settings.faults if name not in faults),
+            sends_ok=messages["ok", "send"],
+            sends_info=messages["info", "send"],
+            sends_fail=messages["fail", "send"],
+            records_read=self._records_read(),
+            faults=len(done),
+            not_met=tuple(name for name in asked_for if name not in done),
             reads_complete=complete,
             seconds=time.monotonic() - started_s,
             topic_settings=settings_in_force,
         )
 
-    async def _create_topic(self) -> None:
-        settings, replicas = self._settings, self._settings.replication_factor
-        if self._cluster is not None:
-            replicas = min(replicas, settings.nodes)
+    async def _create(self, topic: Topic) -> None:
+        replicas = topic.replication_factor
+        if self._settings.bootstrap is None:
+            replicas = min(replicas, self._settings.nodes)
         try:
             await self._driver.create_topic(
                 self._bootstrap,
-                settings.topic,
-                partitions=settings.partitions,
+                topic.name,
+                partitions=topic.partitions,
                 replication_factor=replicas,
             )
         except ConnectionError as error:
-            raise RunError(f"topic {settings.topic} cannot be created: {error}") from error
+            raise RunError(f"topic {topic.name} cannot be created: {error}") from error
+
+    def _nemesis(self) -> Nemesis | None:
+        if self._back_end is None:
+            return None
+
+        def record(f: str, node: str, details: str) -> None:
+            self._history.append(NEMESIS, "info", f, node=node, details=details)
+
+        return Nemesis(self._back_end, self._schedule, topic=self._settings.topic, record=record)
+
+    async def _break_under_load(self, clients: Clients, nemesis: Nemesis | None) -> bool:
+        """Let the clients work while faults come and go; return whether the cluster is whole."""
+        working = asyncio.Event()
+        working.set()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(clients.work(working))
+            try:
+                await self._lasting("warm up", WARM_UP_S)
+                is_whole = await self._faults(nemesis)
+                await self._lasting("heal", COOL_DOWN_S)
+            finally:
+                working.clear()
+        return is_whole
 
     async def _lasting(self, phase: str, seconds: float) -> None:
         """Let the workload go on for a while and show it."""
@@ -327,21 +339,22 @@ class _Drive:
             await asyncio.sleep(min(_TICK_S, seconds - passed_s))
         self._progress(phase, 1.0, self._figures())
 
-    async def _faults(self) -> bool:
-        """Perform the schedule, if we have a cluster; return whether it is whole again."""
-        show = asyncio.create_task(self._lasting("faults", self._settings.duration_s))
-        try:
-            if self._nemesis is not None:
-                await self._nemesis.run()
-            await show
-            self._progress("heal", 0.0, self._figures())
-            return self._nemesis is None or await self._nemesis.heal()
-        finally:
-            show.cancel()
+    async def _faults(self, nemesis: Nemesis | None) -> bool:
+        """Perform the schedule; return whether the cluster is whole again."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._lasting("faults", self._settings.duration_s))
+            if nemesis is not None:
+                tasks.create_task(nemesis.run())
+        self._progress("heal", 0.0, self._figures())
+        return nemesis is None or await nemesis.heal()
+
+    def _records_read(self) -> int:
+        messages = self._history.messages
+        return messages["ok", "poll"] + messages["ok", "final_poll"]
 
     def _figures(self) -> str:
-        workload = self._workload
+        messages = self._history.messages
         return (
-            f"{workload.sends_ok} acknowledged, {workload.sends_info} unknown, "
-            f"{workload.records_read} read"
+            f"{messages['ok', 'send']} acknowledged, {messages['info', 'send']} unknown, "
+            f"{self._records_read()} read"
         )

@@ -1,4 +1,4 @@
-"""`meta.json`: what explains a run later to a person that did not see it."""
+"""`meta.json`: what explains a run to a reader who did not see it."""
 
 import platform
 import shlex
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from quorumlog.chaos.run import RunSettings, RunSummary
 
 # What decides how much a cluster may lose and still keep its promises.
-_TELLING: Final = (
+_DECISIVE: Final = (
     "min.insync.replicas",
     "unclean.leader.election.enable",
     "cleanup.policy",
@@ -23,25 +23,27 @@ _TELLING: Final = (
 )
 
 
-def meta_at_start(settings: "RunSettings", now: datetime | None = None) -> dict[str, Any]:
+def meta_at_start(settings: "RunSettings") -> dict[str, Any]:
     """Return what is known before the run: written at once, so that a run cut short has it."""
     return {
-        "started_at": (now or datetime.now(UTC)).isoformat(timespec="seconds"),
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "quorumlog": __version__,
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
         "command": shlex.join(settings.command) or None,
         "workload": settings.workload,
+        "workload_options": settings.all_options,
+        "model": settings.model,
         "faults": list(settings.faults),
         "duration_s": settings.duration_s,
         "seed": settings.seed,
         "driver": settings.driver,
         "nodes": settings.nodes if settings.bootstrap is None else None,
         "bootstrap": settings.bootstrap,
+        "control": settings.control,
         "topic": settings.topic,
         "partitions": settings.partitions,
         "replication_factor": settings.replication_factor,
-        "rate_per_s": settings.rate_per_s,
         "config": dict(settings.config),
         "node_module": settings.node_module,
     }
@@ -59,10 +61,10 @@ def meta_at_end(started: Mapping[str, Any], summary: "RunSummary") -> dict[str, 
 
 
 async def topic_settings(bootstrap: str, topic: str) -> dict[str, str]:
-    """Ask the cluster which settings of the topic are in force. A refusal is told as the value."""
+    """Ask the cluster which settings of the topic are in force; a refusal is the value then."""
     try:
         async with Admin(bootstrap) as admin:
             configs = await admin.describe_configs("topic", topic)
     except (KafkaError, ConnectionError) as error:
-        return dict.fromkeys(_TELLING[:1], f"not known: {error}")
-    return {name: configs[name].value or "" for name in _TELLING if name in configs}
+        return dict.fromkeys(_DECISIVE[:1], f"not known: {error}")
+    return {name: configs[name].value or "" for name in _DECISIVE if name in configs}

@@ -5,20 +5,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from quorumlog.chaos.back_ends import local_processes
+from quorumlog.chaos.back_ends.back_end import BackEndFailed
+from quorumlog.chaos.back_ends.registry import BACK_ENDS
+from quorumlog.chaos.checkers.registry import CHECKERS
 from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
-from quorumlog.chaos.faults import FAULTS, ROLES, Schedule
+from quorumlog.chaos.faults.fault import MILLION, ROLES
+from quorumlog.chaos.faults.registry import PROCESS_FAULTS
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
 from quorumlog.chaos.mutants import MUTANTS, mutant_module
-from quorumlog.chaos.run import REPORT_FILE, RunError, RunSettings, RunSummary, run
+from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
+from quorumlog.chaos.run_directory import REPORT_FILE
+from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.chaos.spark.session import SparkUnavailable
-from quorumlog.chaos.workloads import WORKLOADS
+from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
@@ -53,22 +60,33 @@ app = typer.Typer(
     subcommand_metavar="COMMAND",
 )
 
-_NO_VERDICT: Final = (ClusterError, RunError, HistoryError, SparkUnavailable, OSError)
+_WORKLOAD: Final = "append_read"
+_DURATION: Final = "60s"
+_NO_VERDICT: Final = (
+    BackEndFailed,
+    ClusterError,
+    RunError,
+    HistoryError,
+    SparkUnavailable,
+    OSError,
+)
 
 
 @app.command(name="run")
 def run_command(
-    workload: options.Workload = "append_read",
+    workload: options.Workload = None,
+    workload_option: options.WorkloadOption = None,
     fault: options.Fault = "kill",
-    duration: options.Duration = "60s",
+    duration: options.Duration = None,
     seed: options.Seed = 0,
     nodes: options.Nodes = 3,
     driver: options.DriverName = "client",
     bootstrap: options.Bootstrap = None,
+    control: options.Control = None,
     out: options.Out = None,
     engine: Engine = "auto",
     master: Master = None,
-    rate: options.Rate = 600.0,
+    rate: options.Rate = None,
     partitions: options.Partitions = 3,
     replication: options.Replication = 3,
     schedule: options.ScheduleFile = None,
@@ -83,39 +101,46 @@ def run_command(
     in order, once. 1: not so. 2: not known.
 
     \b
-    Examples:
       quorumlog chaos run --fault kill,pause --duration 60s --out run
-      quorumlog chaos run --mutant high-watermark --fault pause-kill --duration 10s
+      quorumlog chaos run --workload idempotent_send --workload-option burst=20
+      quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
     require_checkers()
     check_engine(engine, master)
     out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with _honest_status(out):
+        given = None if schedule is None else _read_schedule(schedule)
+        name, values = _workload(workload, workload_option or [], rate, given)
         settings = RunSettings(
             out=out,
-            workload=workload,
+            workload=name,
+            options=values,
             faults=_fault_names(fault),
-            duration_s=parse_duration_ms(duration) / 1000,
+            duration_s=_duration_s(duration, given),
             seed=seed,
             nodes=nodes,
             driver=driver,
             bootstrap=bootstrap,
-            schedule=None if schedule is None else Schedule.load(schedule),
+            control=control,
+            schedule=given,
             config=parse_settings(config or []),
             node_module=_node_module(mutant, node_module),
             partitions=partitions,
             replication_factor=replication,
-            rate_per_s=rate,
             command=("quorumlog", *sys.argv[1:]),
         )
         summary = _run_with_progress(settings)
-        verdict, report = judge(settings.out, engine=engine, master=master)
-    if json:
-        places = {"out": str(out.resolve()), "report": str(report.resolve())}
-        document({**verdict.as_json(), **places})
+        verdict, report = judge(out, engine=engine, master=master)
+    _show(summary, verdict, out, report if json else None)
+
+
+def _show(summary: RunSummary, verdict: "Verdict", out: Path, report: Path | None) -> NoReturn:
+    """Print the verdict, as JSON if there is a `report` to name in it, and end with its status."""
+    if report is not None:
+        document({**verdict.as_json(), "out": str(out.resolve()), "report": str(report.resolve())})
     else:
-        _print(summary, verdict, settings.out)
+        _print(summary, verdict, out)
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
@@ -127,6 +152,32 @@ def _node_module(mutant: str | None, module: str | None) -> str:
 
 def _fault_names(text: str) -> tuple[str, ...]:
     return () if text == options.NO_FAULTS else tuple(name.strip() for name in text.split(","))
+
+
+def _read_schedule(path: Path) -> Schedule:
+    """Read a schedule. Raises ScheduleError that names the file, or OSError."""
+    try:
+        return Schedule.from_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ScheduleError(f"{path}: {error}") from error
+
+
+def _workload(
+    name: str | None, given: list[str], rate: float | None, schedule: Schedule | None
+) -> tuple[str, dict[str, Option]]:
+    """Return the workload and its options: those of the schedule, unless another is named."""
+    values: dict[str, Option] = {**parse_settings(given)}
+    if rate is not None:
+        values["rate"] = rate
+    if schedule is None or not schedule.workload or name not in (None, schedule.workload):
+        return name or _WORKLOAD, values
+    return schedule.workload, {**schedule.options, **values}
+
+
+def _duration_s(text: str | None, schedule: Schedule | None) -> float:
+    if text is None and schedule is not None and schedule.duration_us:
+        return schedule.duration_us / MILLION
+    return parse_duration_ms(text or _DURATION) / 1000
 
 
 @contextmanager
@@ -193,17 +244,29 @@ def list_command(
 ) -> None:
     """List workloads, faults, roles, drivers and mutants."""
     described: dict[str, Any] = {
-        "workloads": dict(WORKLOADS),
-        "faults": dict(FAULTS),
+        "workloads": {
+            name: {"what": workload.text, "options": workload.described_options()}
+            for name, workload in WORKLOADS.items()
+        },
+        "faults": {name: kind.text for name, kind in PROCESS_FAULTS.items()},
         "roles": list(ROLES),
+        "models": {name: checker.text for name, checker in CHECKERS.items()},
         "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
-        "back_ends": {"signals": "SIGKILL, SIGSTOP, SIGCONT to nodes of this machine"},
+        "back_ends": {
+            local_processes.NAME: local_processes.TEXT,
+            **{name: kind.text for name, kind in BACK_ENDS.items()},
+        },
         "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},
     }
     if json:
         document(described)
         return
-    for group in ("workloads", "faults", "back_ends", "mutants"):
+    data("workloads")
+    for name, workload in described["workloads"].items():
+        data(f"  {name:16} {workload['what']}")
+        for option, text in workload["options"].items():
+            data(f"    {option:14} {text}")
+    for group in ("faults", "back_ends", "models", "mutants"):
         data(group.replace("_", " "))
         for name, text in described[group].items():
             data(f"  {name:16} {text}")

@@ -7,9 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from quorumlog.chaos.drivers import DRIVERS
-from quorumlog.chaos.faults import FAULTS
+from quorumlog.chaos.faults.registry import PROCESS_FAULTS
 from quorumlog.chaos.mutants import MUTANTS
-from quorumlog.chaos.workloads import WORKLOADS
+from quorumlog.chaos.workloads.registry import WORKLOADS
 
 NO_FAULTS: Final = "none"
 
@@ -27,23 +27,32 @@ def _one_of(names: Iterable[str], what: str) -> Callable[[str | None], str | Non
 
 
 Workload = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="NAME",
-        help=f"What clients do: {', '.join(WORKLOADS)}.",
+        help=f"What clients do: {', '.join(WORKLOADS)}. Default: append_read, or the schedule's.",
         callback=_one_of(WORKLOADS, "workload"),
         autocompletion=lambda: list(WORKLOADS),
     ),
+]
+WorkloadOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="An option of the workload (see chaos list); repeat."),
 ]
 Fault = Annotated[
     str,
     typer.Option(
         metavar="FAULT[,FAULT]",
-        help=f"What breaks: {', '.join(FAULTS)}; or {NO_FAULTS}.",
-        autocompletion=lambda: [*FAULTS, NO_FAULTS],
+        help=f"What breaks: {', '.join(PROCESS_FAULTS)}; or {NO_FAULTS}.",
+        autocompletion=lambda: [*PROCESS_FAULTS, NO_FAULTS],
     ),
 ]
-Duration = Annotated[str, typer.Option(metavar="TIME", help="How long faults go on: 60s, 2m.")]
+Duration = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="How long faults go on: 30s, 2m. Default: 60s, or the schedule's."
+    ),
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Decides schedule and workload.")]
 Nodes = Annotated[
     int, typer.Option(metavar="N", help="Nodes of the cluster that is started.", min=1)
@@ -61,11 +70,20 @@ Bootstrap = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Run against this cluster instead of starting one."),
 ]
+Control = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME:ARGUMENT",
+        help="How to break the cluster of --bootstrap, as commands:nodes.toml (see chaos list).",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="For history, verdict and report; else runs/<time>."),
 ]
-Rate = Annotated[float, typer.Option(metavar="N", help="Sends a second, of all producers.")]
+Rate = Annotated[
+    float | None, typer.Option(metavar="N", help="Short for --workload-option rate=N.")
+]
 Partitions = Annotated[int, typer.Option(metavar="N", help="Partitions of the topic.", min=1)]
 Replication = Annotated[int, typer.Option(metavar="N", help="Replicas of a partition.", min=1)]
 ScheduleFile = Annotated[

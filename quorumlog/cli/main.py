@@ -114,7 +114,7 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             "quorumlog chaos list",
             "quorumlog chaos run --fault kill,pause --duration 60s --out run",
-            "quorumlog chaos run --mutant high-watermark --fault pause-kill --duration 10s",
+            "quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s",
         ),
         is_group=True,
     ),

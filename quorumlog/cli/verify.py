@@ -48,10 +48,17 @@ Master = Annotated[
 ]
 
 
+Model = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What judges the history; else what its meta.json names."),
+]
+
+
 def verify(
     history: Annotated[
         Path, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
     ],
+    model: Model = None,
     engine: Engine = "auto",
     master: Master = None,
     report: Annotated[
@@ -68,11 +75,12 @@ def verify(
 
     require_checkers()
     check_engine(engine, master)
+    _check_model(model)
     if not history.exists():
         fail(f"{history}: no such file or directory", EXIT_USAGE)
     with bugs_are_no_verdict():
         try:
-            verdict = _judge(history, engine=engine, master=master)
+            verdict = _judge(history, model=model, engine=engine, master=master)
             if report is not None:
                 _write_report(history, verdict, report)
         except (HistoryError, OSError, SparkUnavailable) as error:
@@ -92,9 +100,9 @@ def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tu
     Returns the verdict and where the report is. Raises HistoryError and SparkUnavailable: the
     history stays, and can be checked again.
     """
-    from quorumlog.chaos.run import REPORT_FILE, VERDICT_FILE
+    from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
 
-    verdict = _judge(directory, engine=engine, master=master)
+    verdict = _judge(directory, model=None, engine=engine, master=master)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
     (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
     path = directory / REPORT_FILE
@@ -164,11 +172,21 @@ def check_engine(engine: "EngineChoice", master: str | None) -> None:
             check_master(master)
 
 
-def _judge(history: Path, *, engine: "EngineChoice", master: str | None) -> "Verdict":
+def _check_model(model: str | None) -> None:
+    from quorumlog.chaos.checkers.registry import find_checker
+
+    if model is not None:
+        with one_line_errors(ValueError, status=EXIT_USAGE):
+            find_checker(model)
+
+
+def _judge(
+    history: Path, *, model: str | None, engine: "EngineChoice", master: str | None
+) -> "Verdict":
     from quorumlog.chaos.verify import verify_history
 
     with _progress() as status:
-        return verify_history(history, engine=engine, master=master, progress=status)
+        return verify_history(history, model=model, engine=engine, master=master, progress=status)
 
 
 def _write_report(history: Path, verdict: "Verdict", path: Path) -> None:

@@ -5,41 +5,57 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.drivers import DRIVERS
-from quorumlog.chaos.faults import FaultAction, Schedule
+from quorumlog.chaos.faults.registry import process_fault
 from quorumlog.chaos.history import read_meta
 from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.run import RunSettings, RunSummary, run
+from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.verify import verify_history
 from quorumlog.cluster import LocalCluster
 
 pytestmark = pytest.mark.integration
 
 
-def action(t_ms: int, fault: str, target: str, duration_ms: int) -> FaultAction:
-    return FaultAction(t_us=t_ms * 1000, fault=fault, target=target, duration_us=duration_ms * 1000)
+def action(t_ms: int, fault: str, target: str, duration_ms: int) -> Action:
+    return Action(
+        t_us=t_ms * 1000,
+        fault=process_fault(fault)(),
+        target=target,
+        duration_us=duration_ms * 1000,
+    )
 
 
 EVERY_FAULT = Schedule(
     seed=1,
+    duration_us=10_000_000,
     actions=(
         action(300, "kill", "partition-leader", 700),
         action(2_000, "pause", "isr-follower", 500),
         action(3_500, "kill", "metadata-leader", 700),
-        action(5_500, "kill-all", "all", 500),
-        action(8_000, "pause-kill", "partition-leader", 1_000),
+        action(5_500, "kill_all", "all", 500),
+        action(8_000, "pause_kill", "partition-leader", 1_000),
     ),
 )
-LEADER_ALONE = Schedule(seed=1, actions=(action(500, "pause-kill", "partition-leader", 2_000),))
+LEADER_ALONE = Schedule(
+    seed=1,
+    duration_us=10_000_000,
+    actions=(action(500, "pause_kill", "partition-leader", 2_000),),
+)
 
 
 def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
-    settings = RunSettings(out=out, duration_s=10.0, schedule=schedule, seed=1, **changes)  # type: ignore[arg-type]  # a test's changes are of the right kind
+    settings = RunSettings(out=out, schedule=schedule, seed=1, **{"duration_s": 10.0, **changes})  # type: ignore[arg-type]  # a test's changes are of the right kind
     return run(settings, lambda *_: None)
+
+
+RUNS = {"client": "idempotent_send", "confluent": "append_read"}
 
 
 @pytest.mark.parametrize("driver", sorted(DRIVERS))
 def test_every_fault_is_survived(tmp_path: Path, driver: str) -> None:
-    summary = carry_out(tmp_path, EVERY_FAULT, driver=driver, rate_per_s=200.0)
+    summary = carry_out(
+        tmp_path, EVERY_FAULT, driver=driver, workload=RUNS[driver], options={"rate": 200.0}
+    )
     verdict = verify_history(tmp_path, engine="local")
     assert verdict.valid is True, verdict.as_json()
     assert summary.reads_complete
@@ -74,6 +90,21 @@ def test_a_leader_that_acknowledges_what_it_alone_holds_is_found(tmp_path: Path)
     assert verdict.valid is False
     names = {result.name for result in verdict.results}
     assert names & {"lost-write", "vanished-write", "unseen", "inconsistent-offsets"}
+
+
+def test_a_batch_that_is_appended_each_time_it_is_sent_is_found(tmp_path: Path) -> None:
+    pause = action(300, "pause", "partition-leader", 3_500)  # longer than a client waits
+    carry_out(
+        tmp_path,
+        Schedule(seed=1, duration_us=4_000_000, actions=(pause,)),
+        duration_s=4.0,
+        node_module=mutant_module("forgets-producers"),
+        workload="idempotent_send",
+        partitions=1,
+    )
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is False
+    assert "duplicate" in {result.name for result in verdict.results}
 
 
 def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:

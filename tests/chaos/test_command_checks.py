@@ -19,8 +19,12 @@ from quorumlog.cli.verify import check_engine
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--rate", "0"], "--rate 0: it must be above 0"),
-        (["--rate", "nan"], "--rate nan"),
+        (["--rate", "0"], "rate 0: it must be above 0"),
+        (["--rate", "nan"], "rate nan"),
+        (["--workload-option", "producers=0"], "producers 0: it must be above 0"),
+        (["--workload-option", "producers=x"], "producers x: it must be of type int"),
+        (["--workload-option", "speed=1"], "append_read has no option 'speed'; there are rate"),
+        (["--workload-option", "rate"], "NAME=VALUE"),
         (["--engine", "flink"], "'flink' is not one of"),
         (["--engine", "local", "--master", "local[2]"], "--master is Spark's"),
         (["--master", "flink://host"], "--master flink://host"),
@@ -67,7 +71,9 @@ def test_a_mistyped_setting_costs_nothing_of_an_earlier_run(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["history.jsonl"]
 
 
-@pytest.mark.parametrize("changes", [{"rate_per_s": -1.0}, {"duration_s": 0.0}, {"faults": ("x",)}])
+@pytest.mark.parametrize(
+    "changes", [{"options": {"rate": -1.0}}, {"duration_s": 0.0}, {"faults": ("x",)}]
+)
 def test_settings_that_no_run_can_have_are_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"above 0|no fault"):
         RunSettings(out=Path("run"), **changes)  # type: ignore[arg-type]  # wrong on purpose

@@ -14,11 +14,13 @@ import typer
 from typer.testing import CliRunner
 
 from quorumlog.chaos.checkers import check_history
-from quorumlog.chaos.drivers import Message, SendFailed
+from quorumlog.chaos.drivers import Record, SendFailed
 from quorumlog.chaos.history import HistoryWriter, read_history
 from quorumlog.chaos.interruption import Interruption
-from quorumlog.chaos.run import HistoryRecorder, RunSettings, make_way, run
-from quorumlog.chaos.workloads import AppendRead, AppendReadSettings
+from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.run_directory import make_room
+from quorumlog.chaos.workloads.append_read import AppendRead, AppendReadOptions
+from quorumlog.chaos.workloads.workload import Setup
 from quorumlog.cli.verify import verify
 
 # --- signals -------------------------------------------------------------------------------------
@@ -82,15 +84,15 @@ def test_what_was_ignored_stays_ignored_and_threads_change_nothing() -> None:
 
 def test_only_what_a_run_left_is_removed(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    make_way(out)
+    make_room(out)
     with HistoryWriter(out) as writer:
         writer.append(0, "invoke", "poll")
     (out / "notes.txt").write_text("precious")
     with pytest.raises(ValueError, match=r"notes\.txt, which is not a run's"):
-        make_way(out)
+        make_room(out)
     assert (out / "history.jsonl").exists()
     (out / "notes.txt").unlink()
-    make_way(out)
+    make_room(out)
     assert not out.exists()
 
 
@@ -201,22 +203,23 @@ class FakeClient:
         self._position = 0
         log.open += 1
 
-    async def send(self, topic: str, partition: int, value: bytes) -> int:
+    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
         assert (topic, partition) == ("t", 0)
+        assert value
         self._log.asked += 1
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         if self._log.answer is not None:
-            return self._log.answer()
-        await asyncio.Event().wait()
-        return int(value)
+            future.set_result(self._log.answer())
+        return future
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
         assert (topic, [*partitions]) == ("t", [0])
 
-    async def poll(self, timeout_ms: int) -> list[Message]:
+    async def poll(self, timeout_ms: int) -> list[Record]:
         assert timeout_ms
         await asyncio.sleep(0)
         values = self._log.values[self._position :][:1]
-        rows = [Message("t", 0, self._position + n, value) for n, value in enumerate(values)]
+        rows = [Record("t", 0, self._position + n, value) for n, value in enumerate(values)]
         self._position += len(rows)
         return rows
 
@@ -232,10 +235,17 @@ class FakeClient:
 
 
 def workload(log: FakeLog, writer: HistoryWriter) -> AppendRead:
-    settings = AppendReadSettings(
-        topic="t", partitions=1, producers=2, consumers=1, final_readers=1
+    setup = Setup(
+        driver=log,
+        bootstrap="b",
+        topic="t",
+        partitions=1,
+        replication_factor=1,
+        seed=1,
+        options=AppendReadOptions(producers=2, consumers=1, final_readers=1),
+        history=writer,
     )
-    return AppendRead(log, "b", settings, HistoryRecorder(writer), seed=1)
+    return AppendRead(setup)
 
 
 def test_the_end_is_asked_for_after_all_was_read(tmp_path: Path) -> None:
@@ -262,7 +272,7 @@ def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_closed(
     async def work(writer: HistoryWriter) -> None:
         on = asyncio.Event()
         on.set()
-        running = asyncio.create_task(workload(log, writer).run(producing=on, consuming=on))
+        running = asyncio.create_task(workload(log, writer).work(on))
         while log.asked < 2:  # both producers wait for an answer that never comes
             await asyncio.sleep(0.001)
         running.cancel()
@@ -287,7 +297,7 @@ def test_only_a_definite_error_is_a_failure(tmp_path: Path, definite: bool, outc
     log.answer = refuse
     on.set()
     with HistoryWriter(tmp_path) as writer:
-        asyncio.run(workload(log, writer).run(producing=on, consuming=on))
+        asyncio.run(workload(log, writer).work(on))
     ended = [row for row in read_history(tmp_path).to_pylist() if row["f"] == "send"][-1]
     assert ended["type"] == outcome
     assert log.open == 0

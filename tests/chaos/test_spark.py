@@ -16,7 +16,7 @@ import pytest
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.kafka_log import conclude
+from quorumlog.chaos.checkers.kafka_log import CHECKER, conclude
 from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
 from quorumlog.chaos.history.schema import SCHEMA, table_of
 from quorumlog.chaos.spark.engine import _check, check_on_spark
@@ -133,7 +133,7 @@ def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any)
     for tasks in (1, 5):
         rows = random.Random(tasks).sample(range(clients.num_rows), clients.num_rows)
         shuffled = session.createDataFrame(clients.take(rows))
-        partials = _check(shuffled, marked=True, tasks=tasks)
+        partials = _check(shuffled, CHECKER, marked=True, tasks=tasks)
         same(conclude(partials, fault_bands(whole), final_reads_marked=True), local)
 
 

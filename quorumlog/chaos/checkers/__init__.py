@@ -3,7 +3,7 @@
 `check_history` runs them all, in process; `quorumlog.chaos.spark` distributes the same functions.
 """
 
-from quorumlog.chaos.checkers.kafka_log import check_history
+from quorumlog.chaos.checkers.check import check_history
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity, Valid, Verdict
 
 __all__ = ["CheckResult", "Severity", "Valid", "Verdict", "check_history"]

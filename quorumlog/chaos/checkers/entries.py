@@ -15,6 +15,7 @@ import pyarrow as pa
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
+Kinds = npt.NDArray[np.int8]
 
 NEVER_NS: Final = 1 << 62  # the completion time of what never completed
 
@@ -70,7 +71,7 @@ class Entries:
 
     keys: tuple[str, ...]
     key: Codes
-    kind: npt.NDArray[np.int8]
+    kind: Kinds
     outcome: npt.NDArray[np.int8]
     flags: npt.NDArray[np.int8]
     offset: Ints

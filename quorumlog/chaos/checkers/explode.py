@@ -27,10 +27,12 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
     Ints,
+    Kinds,
     sorted_codes,
 )
 from quorumlog.chaos.checkers.positions import changes_before, position_changes
-from quorumlog.chaos.history.model import REBALANCED, TYPES, UNKNOWN_OFFSET
+from quorumlog.chaos.checkers.rows import Pairs, Rows, pair_rows, rows_of
+from quorumlog.chaos.history.model import UNKNOWN_OFFSET
 
 _TXN: Final = "txn"
 _KINDS: Final = {
@@ -41,44 +43,7 @@ _KINDS: Final = {
     _TXN: SEND,  # not judged: its values are taken for sends that may or may not have happened
 }
 _POSITIONS: Final = ("assign", "subscribe", "seek", "crash")
-_INVOKE: Final = TYPES.index("invoke")
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
-
-
-@dataclass(slots=True, kw_only=True)
-class Rows:
-    """The table's columns as arrays, and its messages as one flat run per row."""
-
-    index: Ints
-    time_ns: Ints
-    process: Ints
-    type: Codes  # a place in TYPES
-    fs: tuple[str, ...]
-    f: Codes
-    rebalanced: Flags
-    starts: Ints  # of each row's messages in the flat columns; one more than there are rows
-    keys: tuple[str, ...]
-    message_key: Codes
-    message_offset: Ints
-    message_value: Ints
-
-    def is_f(self, rows: Ints, *names: str) -> Flags:
-        """Tell which of `rows` have one of these `f`."""
-        wanted = [code for code, name in enumerate(self.fs) if name in names]
-        found: Flags = np.isin(self.f[rows], wanted)
-        return found
-
-    def lengths(self, rows: Ints) -> Ints:
-        """Return how many messages each of `rows` holds."""
-        return self.starts[rows + 1] - self.starts[rows]
-
-
-@dataclass(slots=True, kw_only=True)
-class Pairs:
-    """Operations: places of the two rows of each; `completion` is -1 if there is none."""
-
-    invocation: Ints
-    completion: Ints
 
 
 def explode(table: pa.Table) -> Entries:
@@ -92,64 +57,6 @@ def explode(table: pa.Table) -> Entries:
         problems[reason] = rows.index[pairs.completion[altered]]
     parts = [_messages(rows, pairs, altered), _notes(problems, _tally(rows, pairs))]
     return Entries.from_arrow(pa.concat_tables([part.to_arrow() for part in parts]))
-
-
-def rows_of(table: pa.Table) -> Rows:
-    """Return the columns of a table of history.schema.SCHEMA, in any number of chunks."""
-    messages = table.column("messages").combine_chunks()
-    if isinstance(messages, pa.ChunkedArray):  # it had no chunk at all
-        messages = pa.array([], messages.type)
-    flat = messages.flatten()
-    keys, message_key = sorted_codes(flat.field("key"))
-    fs, f = sorted_codes(table.column("f"))
-    names, type_place = sorted_codes(table.column("type"))
-    places = np.array([TYPES.index(name) for name in names] or [0], np.int32)
-    starts = np.zeros(len(messages) + 1, np.int64)
-    np.cumsum(messages.value_lengths().to_numpy(zero_copy_only=False), out=starts[1:])
-    details, detail = sorted_codes(table.column("details"))
-    marked = details.index(REBALANCED) if REBALANCED in details else -1
-    return Rows(
-        index=table.column("index").to_numpy(),
-        time_ns=table.column("time_ns").to_numpy(),
-        process=table.column("process").to_numpy(),
-        type=places[type_place],
-        fs=fs,
-        f=f,
-        rebalanced=detail == marked,
-        starts=starts,
-        keys=keys,
-        message_key=message_key,
-        message_offset=flat.field("offset").to_numpy(zero_copy_only=False),
-        message_value=flat.field("value").to_numpy(zero_copy_only=False),
-    )
-
-
-def pair_rows(rows: Rows) -> tuple[Pairs, dict[str, Ints]]:
-    """Match each invocation with the next row of its process, if that is a completion of it."""
-    clients = np.flatnonzero(rows.process >= 0)
-    order = clients[np.lexsort((rows.index[clients], rows.process[clients]))]
-    invokes = rows.type[order] == _INVOKE
-    same_next = np.zeros(len(order), np.bool_)
-    same_next[:-1] = rows.process[order][1:] == rows.process[order][:-1]
-    after = np.append(order[1:], order[:1]) if len(order) else order
-    completes = np.zeros(len(order), np.bool_)  # the row after this one completes this one
-    completes[:-1] = invokes[:-1] & same_next[:-1] & ~invokes[1:]
-    at = np.flatnonzero(invokes)
-    completion = np.where(completes[at], after[at], -1)
-    orphan = ~invokes
-    orphan[1:] &= ~completes[:-1]
-    pairs = Pairs(invocation=order[at], completion=completion)
-    both = np.flatnonzero(completes)
-    first, second = order[both], after[both]
-    problems = {
-        "a completion without an invocation": order[orphan],
-        "an invocation while the process's last operation was open": after[
-            invokes & same_next & ~completes
-        ],
-        "a completion of another f than its invocation": second[rows.f[first] != rows.f[second]],
-        "a completion before its invocation": second[rows.time_ns[second] < rows.time_ns[first]],
-    }
-    return pairs, {reason: rows.index[found] for reason, found in problems.items() if len(found)}
 
 
 def _unjudged(rows: Rows, pairs: Pairs) -> dict[str, Ints]:
@@ -193,20 +100,53 @@ def _altered_sends(rows: Rows, pairs: Pairs) -> Ints:
     sends = np.flatnonzero(rows.is_f(pairs.invocation, "send") & ended & named)
     first, last = pairs.invocation[sends], pairs.completion[sends]
     lengths = rows.lengths(first)
-    altered: Flags = lengths != rows.lengths(last)
-    same = np.flatnonzero(~altered)
-    of, ordinal = _spread(lengths[same])
-    one, other = (rows.starts[source[same]][of] + ordinal for source in (first, last))
-    differ = rows.message_key[one] != rows.message_key[other]
-    differ |= rows.message_value[one] != rows.message_value[other]
-    altered[same[of[differ]]] = True
-    return sends[altered]
+    is_altered: Flags = lengths != rows.lengths(last)
+    alike = np.flatnonzero(~is_altered)  # at least in length
+    send, ordinal = _spread(lengths[alike])
+    meant, told = (rows.starts[row[alike]][send] + ordinal for row in (first, last))
+    differ = rows.message_key[meant] != rows.message_key[told]
+    differ |= rows.message_value[meant] != rows.message_value[told]
+    is_altered[alike[send[differ]]] = True
+    return sends[is_altered]
 
 
 def _spread(lengths: Ints) -> tuple[Ints, Ints]:
-    """Return for each message of runs of these lengths: its run, and its place in it."""
-    of = np.repeat(np.arange(len(lengths)), lengths)
-    return of, np.arange(len(of)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    """Return for each element of runs of these lengths: its run, and its place in it."""
+    run = np.repeat(np.arange(len(lengths)), lengths)
+    return run, np.arange(len(run)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sources:
+    """The rows that name messages; an operation has none, one or two of them.
+
+    `operation` is a place in Pairs. `is_meant`: the row is the invocation of a send whose
+    completion names other messages, so what it names may have been sent, too.
+    """
+
+    operation: Ints
+    row: Ints
+    is_meant: Flags
+
+
+def _sources(rows: Rows, pairs: Pairs, kinds: Kinds, altered: Ints) -> _Sources:
+    """Find the rows that name messages: completions, and invocations of sends without one."""
+    is_named_at_end = (pairs.completion >= 0) & (rows.lengths(pairs.completion) > 0)
+    named_at_start = np.where(kinds == SEND, pairs.invocation, -1)
+    row = np.where(is_named_at_end, pairs.completion, named_at_start)
+    operation = np.flatnonzero((kinds >= 0) & (row >= 0))
+    return _Sources(
+        operation=np.concatenate([operation, altered]),
+        row=np.concatenate([row[operation], pairs.invocation[altered]]),
+        is_meant=np.repeat([False, True], [len(operation), len(altered)]),
+    )
+
+
+def _kinds(rows: Rows, pairs: Pairs) -> Kinds:
+    """Return the kind of entry that each operation gives; -1: none."""
+    of_f = np.array([_KINDS.get(name, -1) for name in rows.fs], np.int8)
+    kinds: Kinds = of_f[rows.f[pairs.invocation]]
+    return kinds
 
 
 def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
@@ -214,51 +154,41 @@ def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
 
     What an operation of `altered` meant to send is there too, as sends that may have happened.
     """
-    kind = np.full(len(rows.fs), -1, np.int8)
-    for name, code in _KINDS.items():
-        if name in rows.fs:
-            kind[rows.fs.index(name)] = code
-    kinds = kind[rows.f[pairs.invocation]] if len(rows.fs) else np.zeros(0, np.int8)
-    completed = pairs.completion >= 0
-    told = completed & (rows.lengths(pairs.completion) > 0)
-    # Of a send that did not say in the end what it was about, the invocation did.
-    source = np.where(told, pairs.completion, np.where(kinds == SEND, pairs.invocation, -1))
-    chosen = np.flatnonzero((kinds >= 0) & (source >= 0))
-    source = np.concatenate([source[chosen], pairs.invocation[altered]])
-    is_meant = np.arange(len(source)) >= len(chosen)
-    chosen = np.concatenate([chosen, altered])
-    of, ordinal = _spread(rows.lengths(source))
-    flat = rows.starts[source][of] + ordinal
-    op = chosen[of]
-    first, last = pairs.invocation[op], pairs.completion[op]
-    ended, outcome = last >= 0, outcomes_of(rows, pairs)
-    # An invocation knows of no offsets, whatever it holds.
-    unplaced = (source == pairs.invocation[chosen])[of] | rows.is_f(first, _TXN)
-    ordinal = ordinal + np.where(is_meant[of], rows.lengths(last), 0)
-    changes = position_changes(rows, pairs.invocation, outcome)
-    process, key = rows.process[first], rows.message_key[flat]
-    is_poll = (kinds[op] == POLL) | (kinds[op] == FINAL_POLL)
-    flags = np.where(rows.rebalanced[last] & ended, REBALANCED_FLAG, 0)
-    flags = flags | np.where(np.isin(process, changes.members), GROUP_FLAG, 0)
+    kinds, outcomes = _kinds(rows, pairs), outcomes_of(rows, pairs)
+    sources = _sources(rows, pairs, kinds, altered)
+    # From here on, every array has one element per message.
+    source, ordinal = _spread(rows.lengths(sources.row))
+    operation, is_meant = sources.operation[source], sources.is_meant[source]
+    message = rows.starts[sources.row[source]] + ordinal
+    invocation, completion = pairs.invocation[operation], pairs.completion[operation]
+    is_completed = completion >= 0
+    # An invocation knows of no offsets, whatever it holds; those of a txn are not judged.
+    has_no_offset = (sources.row[source] == invocation) | rows.is_f(invocation, _TXN)
+    kind, process, key = kinds[operation], rows.process[invocation], rows.message_key[message]
+    is_poll = (kind == POLL) | (kind == FINAL_POLL)
+    changes = position_changes(rows, pairs.invocation, outcomes)
     moves, seeks = (
-        changes_before(made, process=process, key=key, op=rows.index[first], of=is_poll)
+        changes_before(made, process=process, key=key, op=rows.index[invocation], of=is_poll)
         for made in (changes.moves, changes.seeks)
     )
-    flags = flags | np.where(seeks > 0, SOUGHT_FLAG, 0)
+    flags = np.where(rows.rebalanced[completion] & is_completed, REBALANCED_FLAG, 0)
+    flags |= np.where(np.isin(process, changes.members), GROUP_FLAG, 0)
+    flags |= np.where(seeks > 0, SOUGHT_FLAG, 0)
     return Entries(
         keys=rows.keys,
         key=key,
-        kind=kinds[op],
-        outcome=np.where(is_meant[of], INFO, outcome[op]).astype(np.int8),
+        kind=kind,
+        outcome=np.where(is_meant, INFO, outcomes[operation]).astype(np.int8),
         flags=np.where(is_poll, flags, 0).astype(np.int8),
-        offset=np.where(unplaced, UNKNOWN_OFFSET, rows.message_offset[flat]),
-        value=rows.message_value[flat],
-        op=rows.index[first],
-        completion=np.where(ended, rows.index[last], -1),
+        offset=np.where(has_no_offset, UNKNOWN_OFFSET, rows.message_offset[message]),
+        value=rows.message_value[message],
+        op=rows.index[invocation],
+        completion=np.where(is_completed, rows.index[completion], -1),
         process=process,
-        invoked_ns=rows.time_ns[first],
-        completed_ns=np.where(ended, rows.time_ns[last], NEVER_NS),
-        ordinal=ordinal.astype(np.int32),
+        invoked_ns=rows.time_ns[invocation],
+        completed_ns=np.where(is_completed, rows.time_ns[completion], NEVER_NS),
+        # What was only meant comes after what the completion names.
+        ordinal=(ordinal + np.where(is_meant, rows.lengths(completion), 0)).astype(np.int32),
         segment=moves,
     )
 

@@ -7,10 +7,11 @@ acknowledged, no final reads, rows that do not fit the model) makes it "unknown"
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
+from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.entries import (
     COUNT,
     FAIL,
@@ -28,7 +29,6 @@ from quorumlog.chaos.checkers.fault_bands import (
     Band,
     add_faults,
     ended_nodes,
-    fault_bands,
 )
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
 from quorumlog.chaos.checkers.log_anomalies import final_reads, gaps_of, log_anomalies
@@ -44,23 +44,9 @@ from quorumlog.chaos.checkers.verdict import (
     worst,
 )
 from quorumlog.chaos.checkers.version_order import VersionOrder, acknowledged, order_versions
-from quorumlog.chaos.history.schema import CUT_OFF, FINAL_READS
 
-_FINAL_GAP = "final reads did not reach the end of a key"
-_SHOWN = 3  # examples of a gap that the verdict names
-
-
-def check_history(table: pa.Table) -> Verdict:
-    """Check a table of history.schema.SCHEMA, here and now."""
-    metadata = table.schema.metadata or {}
-    marked = metadata.get(FINAL_READS, b"marked") == b"marked"
-    partial = check_keys(explode(table), final_reads_marked=marked)
-    return conclude(
-        [partial],
-        fault_bands(table),
-        final_reads_marked=marked,
-        cut_off=CUT_OFF in metadata,
-    )
+_FINAL_GAP: Final = "final reads did not reach the end of a key"
+_SHOWN: Final = 3  # examples of a gap that the verdict names
 
 
 def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
@@ -189,3 +175,12 @@ def _figures(order: VersionOrder) -> dict[str, int]:
         "polled": count(polled),
         "finally_polled": count((entries.kind == FINAL_POLL) & (entries.outcome == OK)),
     }
+
+
+CHECKER: Final = Checker(
+    model="kafka_log",
+    text="every partition is one log: what was acknowledged is there, once, in order",
+    explode=explode,
+    check_keys=check_keys,
+    conclude=conclude,
+)

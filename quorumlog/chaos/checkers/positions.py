@@ -3,19 +3,17 @@
 Two polls of a process follow each other only if nothing between them moved its position:
 assign and subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's
 checker; a seek forgets the keys it names, a crash forgets all. So does a poll of unknown outcome:
-records may have been taken by it that nobody was told of.
+it may have taken records that no row shows.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from quorumlog.chaos.checkers.entries import FAIL, INFO, Codes, Flags, Ints
-
-if TYPE_CHECKING:
-    from quorumlog.chaos.checkers.explode import Rows
+from quorumlog.chaos.checkers.rows import Rows
 
 _LISTS: Final = ("assign", "subscribe")
 
@@ -41,7 +39,7 @@ class Changes:
     members: list[int]
 
 
-def position_changes(rows: "Rows", invocation: Ints, outcome: Codes) -> Changes:
+def position_changes(rows: Rows, invocation: Ints, outcome: Codes) -> Changes:
     """Collect the changes that happened or may have. The invocation names the keys."""
     moving = rows.is_f(invocation, *_LISTS, "seek", "crash") & (outcome != FAIL)
     moving |= rows.is_f(invocation, "poll", "final_poll") & (outcome == INFO)

@@ -102,7 +102,7 @@ class Partial:
         return cls(results, plain["counts"], plain["peaks"], gaps)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """The answer. `valid` is True only if everything that was asked could be answered."""
 

@@ -3,16 +3,15 @@
 The broker must not be judged by its own client alone, so the workload sees only this.
 """
 
-from quorumlog.chaos.drivers.base import (
-    DRIVERS,
+from quorumlog.chaos.drivers.driver import (
     Driver,
     DriverConsumer,
     DriverProducer,
     DriverUnavailable,
-    Message,
+    Record,
     SendFailed,
-    load_driver,
 )
+from quorumlog.chaos.drivers.registry import DRIVERS, load_driver
 
 __all__ = [
     "DRIVERS",
@@ -20,7 +19,7 @@ __all__ = [
     "DriverConsumer",
     "DriverProducer",
     "DriverUnavailable",
-    "Message",
+    "Record",
     "SendFailed",
     "load_driver",
 ]

@@ -1,10 +1,11 @@
 """quorumlog's own client."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from quorumlog.chaos.drivers.base import Message, SendFailed
-from quorumlog.client import Admin, Consumer, KafkaError, NewTopic, Producer
+from quorumlog.chaos.drivers.driver import Record, SendFailed
+from quorumlog.client import Admin, Consumer, Delivery, KafkaError, NewTopic, Producer
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 _DELIVERY_TIMEOUT_MS: Final = 5_000
@@ -18,17 +19,24 @@ class ClientProducer:
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
 
-    async def send(self, topic: str, partition: int, value: bytes) -> int:
-        """Return the acknowledged offset. Raises SendFailed."""
+    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
         try:
-            sent = await self._producer.send_and_wait(topic, value, partition=partition)
+            delivery = await self._producer.send(topic, value, partition=partition)
         except KafkaError as error:
             raise SendFailed(str(error), definite=error.definite) from error
-        return sent.offset
+        return asyncio.ensure_future(_acknowledged(delivery))
 
     async def close(self) -> None:
         """Give up what is in flight and let go of all resources."""
         await self._producer.stop(timeout_ms=0)
+
+
+async def _acknowledged(delivery: Delivery) -> int:
+    try:
+        return (await delivery).offset
+    except KafkaError as error:
+        raise SendFailed(str(error), definite=error.definite) from error
 
 
 class ClientConsumer:
@@ -43,14 +51,14 @@ class ClientConsumer:
         self._consumer.assign(wanted)
         self._consumer.seek_to_beginning(*wanted)
 
-    async def poll(self, timeout_ms: int) -> list[Message]:
+    async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition. Raises ConnectionError."""
         try:
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
         except KafkaError as error:
             raise ConnectionError(str(error)) from error
         return [
-            Message(record.topic, record.partition, record.offset, record.value or b"")
+            Record(record.topic, record.partition, record.offset, record.value or b"")
             for records in polled.values()
             for record in records
         ]

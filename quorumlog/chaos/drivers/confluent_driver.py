@@ -11,7 +11,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from quorumlog.chaos.drivers.base import Message, SendFailed
+from quorumlog.chaos.drivers.driver import Record, SendFailed
 
 _Result = TypeVar("_Result")
 
@@ -69,8 +69,8 @@ class ConfluentProducer:
         while not self._closing.is_set():
             self._producer.poll(_POLL_S)
 
-    async def send(self, topic: str, partition: int, value: bytes) -> int:
-        """Return the acknowledged offset. Raises SendFailed."""
+    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
         done: asyncio.Future[int] = self._loop.create_future()
 
         def delivered(error: Any, message: Any) -> None:
@@ -83,14 +83,14 @@ class ConfluentProducer:
                     # A report does not say whether an earlier attempt was written to a socket.
                     done.set_exception(SendFailed(str(error), definite=False))
 
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 self._loop.call_soon_threadsafe(settle)
 
         try:
             self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
         except (BufferError, confluent_kafka.KafkaException) as error:
             raise SendFailed(str(error), definite=True) from error  # it was never queued
-        return await done
+        return done
 
     async def close(self) -> None:
         """Give up what is in flight and let go of all resources."""
@@ -125,18 +125,18 @@ class ConfluentConsumer:
         ]
         await self._worker.call(lambda: self._consumer.assign(wanted))
 
-    async def poll(self, timeout_ms: int) -> list[Message]:
+    async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition. Raises ConnectionError."""
         return await self._worker.call(lambda: self._poll(timeout_ms / 1000))
 
-    def _poll(self, timeout_s: float) -> list[Message]:
+    def _poll(self, timeout_s: float) -> list[Record]:
         first = self._consumer.poll(timeout_s)
         if first is None:
             return []
         polled = [first, *self._consumer.consume(_POLL_RECORDS_MAX, timeout=0)]
         errors = [message.error() for message in polled if message.error() is not None]
         messages = [
-            Message(
+            Record(
                 message.topic() or "",
                 -1 if (partition := message.partition()) is None else partition,
                 -1 if (offset := message.offset()) is None else offset,

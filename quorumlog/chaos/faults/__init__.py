@@ -1,5 +1,5 @@
-"""What a nemesis can do to a cluster, by role: the schedule is data, drawn from one seed."""
+"""The vocabulary of faults: typed values, shared by `chaos run` and the simulator.
 
-from quorumlog.chaos.faults.schedule import FAULTS, ROLES, FaultAction, Schedule, draw
-
-__all__ = ["FAULTS", "ROLES", "FaultAction", "Schedule", "draw"]
+One module per fault on processes, or per family of faults that only a simulator can do. Each
+exports `FAULTS`; `registry` finds them by name. Nothing here does anything: see back_ends.
+"""

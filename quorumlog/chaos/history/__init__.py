@@ -3,7 +3,8 @@
 `model` says what an operation is, `schema` how it lies in a table, `files` reads and writes runs.
 """
 
-from quorumlog.chaos.history.files import HistoryWriter, read_history, read_meta, write_meta
+from quorumlog.chaos.history.files import HistoryWriter, read_history
+from quorumlog.chaos.history.meta import read_meta, write_meta
 from quorumlog.chaos.history.model import (
     NEMESIS,
     UNKNOWN_OFFSET,

@@ -11,20 +11,21 @@ import hashlib
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.chaos.extras import install_command
-from quorumlog.chaos.history.model import TYPES, HistoryError, Message, Operation
+from quorumlog.chaos.history.meta import write_meta
+from quorumlog.chaos.history.model import TYPES, UNKNOWN_OFFSET, HistoryError, Message, Operation
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 JSON_LINES: Final = "history.jsonl"
 PARQUET: Final = "history.parquet"
-META: Final = "meta.json"
 _BLOCK_BYTES: Final = 16 << 20  # what is parsed at once; one line must fit
 
 
@@ -55,6 +56,8 @@ class HistoryWriter:
         # Unbuffered: a line is with the operating system before the next operation starts.
         self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
         self._is_broken = False
+        # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
+        self.messages: Final[Counter[tuple[str, str]]] = Counter()
 
     def __enter__(self) -> Self:
         return self
@@ -125,26 +128,11 @@ class HistoryWriter:
             raise OSError(errno.ENOSPC, "only a part of a row could be written", name)
         self._is_broken = False
         self._next_index = operation.index + 1
-
-
-def write_meta(directory: str | Path, meta: Mapping[str, object]) -> None:
-    """Write what explains the run, in place of what was there."""
-    text = json.dumps(dict(meta), indent=2, sort_keys=True, default=str)
-    (Path(directory) / META).write_text(text + "\n", encoding="utf-8")
-
-
-def read_meta(path: str | Path) -> dict[str, Any]:
-    """Return `meta.json` of a run's directory, or of the directory a history lies in; or {}."""
-    directory = Path(path) if Path(path).is_dir() else Path(path).parent
-    try:
-        meta = json.loads((directory / META).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise HistoryError(f"{directory / META}: {error}") from error
-    if not isinstance(meta, dict):
-        raise HistoryError(f"{directory / META}: not a JSON object")
-    return meta
+        known = 0
+        if operation.type == "info":
+            known = sum(message.offset != UNKNOWN_OFFSET for message in operation.messages)
+            self.messages["ok", operation.f] += known
+        self.messages[operation.type, operation.f] += len(operation.messages) - known
 
 
 def locate_history(path: str | Path) -> Path:

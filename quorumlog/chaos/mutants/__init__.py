@@ -19,11 +19,15 @@ class Mutant:
 MUTANTS: Final[Mapping[str, Mutant]] = {
     "high-watermark": Mutant(
         module="quorumlog.chaos.mutants.high_watermark_follows_own_log",
-        breaks="a leader acknowledges what it alone holds; pause-kill shows the loss",
+        breaks="a leader acknowledges what it alone holds; pause_kill shows the loss",
     ),
     "broken-invariant": Mutant(
         module="quorumlog.chaos.mutants.breaks_its_own_invariant",
         breaks="the same, and the node notices it: its process ends by itself",
+    ),
+    "forgets-producers": Mutant(
+        module="quorumlog.chaos.mutants.forgets_its_producers",
+        breaks="a batch that is sent again is appended again; idempotent_send shows the duplicate",
     ),
 }
 

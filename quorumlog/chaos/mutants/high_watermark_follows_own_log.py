@@ -1,6 +1,6 @@
 """A node whose high watermark follows the leader's own log end: it acknowledges what it alone has.
 
-`quorumlog chaos run --mutant high-watermark --fault pause-kill` must end invalid.
+`quorumlog chaos run --mutant high-watermark --fault pause_kill` must end invalid.
 """
 
 import sys

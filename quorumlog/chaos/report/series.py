@@ -19,8 +19,9 @@ from quorumlog.chaos.checkers.entries import (
     Flags,
     Ints,
 )
-from quorumlog.chaos.checkers.explode import explode, outcomes_of, pair_rows, rows_of
+from quorumlog.chaos.checkers.explode import explode, outcomes_of
 from quorumlog.chaos.checkers.fault_bands import Band, fault_bands
+from quorumlog.chaos.checkers.rows import pair_rows, rows_of
 
 Floats = npt.NDArray[np.float64]
 QUANTILES: Final = (0.5, 0.95, 0.99)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.entries import ENTRY_SCHEMA, Entries
-from quorumlog.chaos.checkers.explode import explode
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.kafka_log import check_keys, conclude
+from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
 from quorumlog.chaos.history.files import check_order, check_rows, locate_history, read_history
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
@@ -35,6 +35,7 @@ _ROWS_PER_TASK: Final = 250_000  # fewer are not worth another task
 def check_on_spark(
     path: str | Path,
     *,
+    model: str = DEFAULT_MODEL,
     master: str | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
@@ -43,7 +44,7 @@ def check_on_spark(
     A Parquet file is read by Spark, where it lies: with a remote master the executors must see it.
     Raises HistoryError and session.SparkUnavailable.
     """
-    file = locate_history(path)
+    file, checker = locate_history(path), find_checker(model)
     table, (metadata, rows) = None, _look_at(file)
     if not rows:  # JSON lines, or not as our harness writes it: read it here, with care
         table = read_history(file)
@@ -56,8 +57,8 @@ def check_on_spark(
         nemesis = history.filter(history.process == NEMESIS).select(*SCHEMA.names).toArrow()
         progress("checking")
         clients = history.filter(history.process != NEMESIS)
-        partials = _check(clients, marked=marked, tasks=_tasks(cores(session), rows))
-    return conclude(
+        partials = _check(clients, checker, marked=marked, tasks=_tasks(cores(session), rows))
+    return checker.conclude(
         partials, fault_bands(nemesis), final_reads_marked=marked, cut_off=CUT_OFF in metadata
     )
 
@@ -103,16 +104,16 @@ def _read(session: "SparkSession", file: Path) -> "DataFrame":
     return session.read.schema(_ddl(SCHEMA)).parquet(str(file))
 
 
-def _check(clients: "DataFrame", *, marked: bool, tasks: int) -> list[Partial]:
+def _check(clients: "DataFrame", checker: Checker, *, marked: bool, tasks: int) -> list[Partial]:
     from pyspark.errors import PythonException
 
     def explode_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table := _table_of(batches):
-            yield from explode(check_rows(table)).to_arrow().to_batches()
+            yield from checker.explode(check_rows(table)).to_arrow().to_batches()
 
     def check_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table := _table_of(batches):
-            found = check_keys(Entries.from_arrow(table), final_reads_marked=marked)
+            found = checker.check_keys(Entries.from_arrow(table), final_reads_marked=marked)
             yield pa.RecordBatch.from_pydict({"partial": [json.dumps(found.as_json())]})
 
     entries = (
@@ -129,7 +130,7 @@ def _check(clients: "DataFrame", *, marked: bool, tasks: int) -> list[Partial]:
             raise HistoryError(said) from error
         raise
     # Of no entries at all, too: the figures are there even if the history is empty.
-    nothing = check_keys(explode(SCHEMA.empty_table()), final_reads_marked=marked)
+    nothing = checker.check_keys(checker.explode(SCHEMA.empty_table()), final_reads_marked=marked)
     return [nothing, *(Partial.from_json(json.loads(row.partial)) for row in rows)]
 
 

@@ -1,7 +1,7 @@
 """append_read: producers append globally unique values, consumers read every partition in order.
 
-It is the workload that proves or refutes "an acknowledged record is there": every value is sent
-once, so each record read names the one send it came from. Producers ask for acks=all.
+It proves or refutes "an acknowledged record is there": every value is sent once, so each record
+that is read names the one send it came from. Producers ask for acks=all.
 
 One lane is one client with one operation at a time. A lane whose operation ends in `info` goes on
 as a new process with a new client, because the old one may still be about to act (Jepsen).
@@ -9,49 +9,25 @@ as a new process with a new client, because the old one may still be about to ac
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from quorumlog.chaos.drivers import Driver, DriverConsumer, DriverProducer, Message, SendFailed
+from quorumlog.chaos.drivers import DriverProducer, SendFailed
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.readers import Readers, key_of
+from quorumlog.chaos.workloads.workload import Setup, Workload, opened, option
 
-NAME: Final = "append_read"
-_POLL_MS: Final = 200
-_FINAL_POLL_MS: Final = 500
 _SEND_TIMEOUT_S: Final = 10.0  # the driver's own delivery timeout is shorter
-_REOPEN_S: Final = 0.1  # between attempts to open a client while nobody answers
-_NOT_OURS: Final = -1  # stands for a record that no value of ours can be read from
-
-MessageRow = tuple[str, int, int]  # key "topic-partition", offset or -1, value
-
-
-class Recorder(Protocol):
-    """Where operations are written down as they happen."""
-
-    def invoke(self, process: int, f: str, messages: Sequence[MessageRow] = ()) -> None:
-        """Write an invocation."""
-
-    def complete(
-        self,
-        process: int,
-        outcome: str,
-        f: str,
-        messages: Sequence[MessageRow] = (),
-        error: str = "",
-    ) -> None:
-        """Write the completion of the process's last invocation: ok, fail or info."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AppendReadSettings:
-    """How much is going on."""
+class AppendReadOptions:
+    """How many clients there are, and how fast they send."""
 
-    topic: str
-    partitions: int = 3
-    producers: int = 8
-    consumers: int = 3
-    rate_per_s: float = 600.0  # of all producers together, while everybody answers
-    final_readers: int = 2
+    rate: float = option(600.0, "sends a second of all producers, while brokers answer")
+    producers: int = option(8, "clients that send, one record at a time each")
+    consumers: int = option(3, "clients that read every partition meanwhile", above=-1)
+    final_readers: int = option(2, "clients that read everything at the end")
 
 
 class AppendRead:
@@ -60,52 +36,43 @@ class AppendRead:
     Invariant: no value is sent twice, and no process number acts again after `info`.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        bootstrap: str,
-        settings: AppendReadSettings,
-        recorder: Recorder,
-        *,
-        seed: int,
-    ) -> None:
-        self._driver: Final = driver
-        self._bootstrap: Final = bootstrap
-        self._settings: Final = settings
-        self._recorder: Final = recorder
-        self._seed: Final = seed
+    def __init__(self, setup: Setup[AppendReadOptions]) -> None:
+        options = setup.options
+        self._setup: Final = setup
+        self._history: Final = setup.history
+        self._readers: Final = Readers(
+            setup,
+            first_process=options.producers,
+            consumers=options.consumers,
+            final_readers=options.final_readers,
+        )
+        self._lanes: Final = options.producers + options.consumers + options.final_readers
         self._next_value = 0
-        self._lanes: Final = settings.producers + settings.consumers + settings.final_readers
-        self.sends_ok = self.sends_info = self.sends_fail = self.records_read = 0
 
-    async def run(self, *, producing: asyncio.Event, consuming: asyncio.Event) -> None:
-        """Produce and consume until each event is cleared."""
-        settings = self._settings
+    async def work(self, working: asyncio.Event) -> None:
+        """Produce and consume until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
-            for lane in range(settings.producers):
-                tasks.create_task(self._produce(lane, producing))
-            for lane in range(settings.consumers):
-                tasks.create_task(self._consume(settings.producers + lane, consuming))
+            for lane in range(self._setup.options.producers):
+                tasks.create_task(self._produce(lane, working))
+            tasks.create_task(self._readers.work(working))
 
-    async def _produce(self, lane: int, running: asyncio.Event) -> None:
-        rng = random.Random(f"producer {lane} of {self._seed}")  # noqa: S311 - reproducible
+    async def _produce(self, lane: int, working: asyncio.Event) -> None:
+        setup = self._setup
+        rng = random.Random(f"producer {lane} of {setup.seed}")  # noqa: S311 - reproducible
         loop = asyncio.get_running_loop()
-        gap_s = self._settings.producers / self._settings.rate_per_s
+        gap_s = setup.options.producers / setup.options.rate
         process = lane
         producer: DriverProducer | None = None
         due_s = loop.time()
         try:
-            while running.is_set():
+            while working.is_set():
                 due_s = max(due_s + rng.expovariate(1 / gap_s), loop.time())
                 await asyncio.sleep(due_s - loop.time())
                 if producer is None:
-                    try:
-                        producer = await self._driver.producer(self._bootstrap, f"p{process}")
-                    except ConnectionError:  # nobody answers: nothing was asked of anybody
-                        await asyncio.sleep(_REOPEN_S)
+                    producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
+                    if producer is None:
                         continue
-                partition = rng.randrange(self._settings.partitions)
-                if not await self._send(producer, process, partition):
+                if not await self._send(producer, process, rng.randrange(setup.partitions)):
                     process += self._lanes
                     unsure, producer = producer, None
                     await unsure.close()
@@ -115,131 +82,31 @@ class AppendRead:
 
     async def _send(self, producer: DriverProducer, process: int, partition: int) -> bool:
         """Send one value; return whether the process may act again."""
-        topic, value = self._settings.topic, self._next_value
+        topic, value = self._setup.topic, self._next_value
         self._next_value += 1
-        key = f"{topic}-{partition}"
-        self._recorder.invoke(process, "send", [(key, -1, value)])
+        message = Message(key_of(topic, partition), UNKNOWN_OFFSET, value)
+        self._history.append(process, "invoke", "send", [message])
         try:
-            sent = producer.send(topic, partition, str(value).encode())
-            offset = await asyncio.wait_for(sent, _SEND_TIMEOUT_S)
+            async with asyncio.timeout(_SEND_TIMEOUT_S):
+                offset = await (await producer.send(topic, partition, str(value).encode()))
         except SendFailed as error:
             outcome = "fail" if error.definite else "info"
-            self._recorder.complete(process, outcome, "send", [(key, -1, value)], str(error))
-            self.sends_fail += error.definite
-            self.sends_info += not error.definite
+            self._history.append(process, outcome, "send", [message], error=str(error))
             return error.definite
         except TimeoutError:
-            self._recorder.complete(process, "info", "send", [(key, -1, value)], "no answer")
-            self.sends_info += 1
+            self._history.append(process, "info", "send", [message], error="no answer")
             return False
-        self._recorder.complete(process, "ok", "send", [(key, offset, value)])
-        self.sends_ok += 1
+        self._history.append(process, "ok", "send", [message._replace(offset=offset)])
         return True
 
-    async def _consume(self, process: int, running: asyncio.Event) -> None:
-        consumer: DriverConsumer | None = None
-        try:
-            while running.is_set():
-                if consumer is None:
-                    consumer = await self._assigned(process)
-                else:
-                    await self._poll(consumer, process, "poll", _POLL_MS)
-        finally:
-            if consumer is not None:
-                await consumer.close()
-
-    async def _assigned(self, process: int) -> DriverConsumer | None:
-        """Open a consumer of all partitions, from their beginning; None if nobody answers now."""
-        topic, partitions = self._settings.topic, range(self._settings.partitions)
-        try:
-            consumer = await self._driver.consumer(self._bootstrap, f"c{process}")
-        except ConnectionError:
-            await asyncio.sleep(_REOPEN_S)
-            return None
-        rows = [(f"{topic}-{partition}", -1, -1) for partition in partitions]
-        self._recorder.invoke(process, "assign", rows)
-        await consumer.assign(topic, partitions)
-        self._recorder.complete(process, "ok", "assign", rows)
-        return consumer
-
-    async def _poll(
-        self, consumer: DriverConsumer, process: int, f: str, timeout_ms: int
-    ) -> list[Message]:
-        self._recorder.invoke(process, f)
-        try:
-            messages = await consumer.poll(timeout_ms)
-        except ConnectionError as error:  # nothing was returned, and the position stands
-            self._recorder.complete(process, "fail", f, error=str(error))
-            await asyncio.sleep(_REOPEN_S)
-            return []
-        self._recorder.complete(process, "ok", f, [_row(message) for message in messages])
-        self.records_read += len(messages)
-        return messages
-
     async def final_reads(self, timeout_s: float) -> bool:
-        """Read every partition from its beginning to its end; return whether all readers did.
-
-        Call it when the cluster is healed and nobody produces any more.
-        """
-        first = self._settings.producers + self._settings.consumers
-        results = await asyncio.gather(
-            *(
-                self._read_to_end(first + reader, timeout_s)
-                for reader in range(self._settings.final_readers)
-            )
-        )
-        return all(results)
-
-    async def _read_to_end(self, process: int, timeout_s: float) -> bool:
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
-        consumer: DriverConsumer | None = None
-        while consumer is None:
-            if loop.time() > deadline_s:
-                return False
-            consumer = await self._assigned(process)
-        try:
-            return await self._read_and_compare(consumer, process, deadline_s)
-        finally:
-            await consumer.close()
-
-    async def _read_and_compare(
-        self, consumer: DriverConsumer, process: int, deadline_s: float
-    ) -> bool:
-        """Read on until an end that is asked for then has been reached; False if not in time."""
-        loop = asyncio.get_running_loop()
-        positions = dict.fromkeys(range(self._settings.partitions), 0)
-        ends: dict[int, int] = {}
-        while loop.time() < deadline_s:
-            if all(positions[index] >= end for index, end in ends.items()):
-                ends, is_reached = await self._final_end(consumer, process, positions)
-                if is_reached:
-                    return True
-            else:
-                for message in await self._poll(consumer, process, "final_poll", _FINAL_POLL_MS):
-                    positions[message.partition] = message.offset + 1
-        return False
-
-    async def _final_end(
-        self, consumer: DriverConsumer, process: int, positions: Mapping[int, int]
-    ) -> tuple[dict[int, int], bool]:
-        """Ask where the logs end; return that (empty: no answer) and whether all was read."""
-        topic = self._settings.topic
-        self._recorder.invoke(process, "final_end")
-        try:
-            ends = await consumer.end_offsets(topic, range(self._settings.partitions))
-        except ConnectionError as error:
-            self._recorder.complete(process, "fail", "final_end", error=str(error))
-            await asyncio.sleep(_REOPEN_S)
-            return {}, False
-        is_reached = all(positions[index] >= end for index, end in ends.items())
-        rows = [(f"{topic}-{index}", end, -1) for index, end in ends.items()]
-        outcome, error_text = ("ok", "") if is_reached else ("fail", "the end is further on")
-        self._recorder.complete(process, outcome, "final_end", rows, error_text)
-        return ends, is_reached
+        """Read every partition from its beginning to its end; return whether all readers did."""
+        return await self._readers.final_reads(timeout_s)
 
 
-def _row(message: Message) -> MessageRow:
-    text = message.value.decode(errors="replace")
-    value = int(text) if text.isascii() and text.isdigit() else _NOT_OURS
-    return f"{message.topic}-{message.partition}", message.offset, value
+WORKLOAD: Final = Workload(
+    name="append_read",
+    text="producers append unique values (acks=all), consumers read every partition",
+    options=AppendReadOptions,
+    clients=AppendRead,
+)

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.faults import FaultAction, Schedule
-from quorumlog.chaos.faults.nemesis import Nemesis
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.faults.network import Partition
+from quorumlog.chaos.faults.registry import FaultUnsupported, process_fault
+from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.schedule import Action, Schedule, Target
 from quorumlog.cluster import ClusterError, NodeFailed
 
 
@@ -24,6 +27,7 @@ class FakeCluster:
         self.refuses: set[int] = set()
         self.deaf: set[int] = set()
         self.leader: int | None = 1
+        self.all_paused: asyncio.Event | None = None  # all but the leader
 
     def pid(self, node_id: int) -> int | None:
         return node_id if node_id in self.running else None
@@ -41,6 +45,8 @@ class FakeCluster:
 
     def pause(self, node_id: int) -> None:
         self.paused.add(node_id)
+        if self.all_paused is not None and len(self.paused) == 2:
+            self.all_paused.set()
 
     def resume(self, node_id: int) -> None:
         if node_id not in self.running:
@@ -57,14 +63,22 @@ class FakeCluster:
         return f"node {node_id} ended"
 
 
+def nodes_of(cluster: FakeCluster) -> LocalProcesses:
+    return LocalProcesses(cluster)  # type: ignore[arg-type]  # what a back end needs of one
+
+
+def schedule_of(fault: str, target: Target) -> Schedule:
+    action = Action(t_us=0, fault=process_fault(fault)(), target=target, duration_us=1)
+    return Schedule(seed=1, duration_us=1, actions=(action,))
+
+
 def inflict(
-    cluster: FakeCluster, fault: str, target: str
+    cluster: FakeCluster, fault: str, target: Target
 ) -> tuple[Nemesis, list[tuple[str, str, str]], bool]:
     rows: list[tuple[str, str, str]] = []
-    action = FaultAction(t_us=0, fault=fault, target=target, duration_us=1)
     nemesis = Nemesis(
-        cluster,  # type: ignore[arg-type]  # what a nemesis needs of one
-        Schedule(seed=1, actions=(action,)),
+        nodes_of(cluster),
+        schedule_of(fault, target),
         topic="t",
         record=lambda *row: rows.append(row),
     )
@@ -85,17 +99,16 @@ def test_a_fault_is_written_down_before_it_is_inflicted() -> None:
         rows.append(f)
         seen.append(set(cluster.running))
 
-    action = FaultAction(t_us=0, fault="kill", target="partition-leader", duration_us=1)
-    schedule = Schedule(seed=1, actions=(action,))
-    nemesis = Nemesis(cluster, schedule, topic="t", record=record)  # type: ignore[arg-type]  # as above
+    schedule = schedule_of("kill", "partition-leader")
+    nemesis = Nemesis(nodes_of(cluster), schedule, topic="t", record=record)
     asyncio.run(nemesis.run())
     assert (rows, seen, nemesis.done) == (["kill", "start"], [{1, 2, 3}, {1, 2, 3}], ["kill"])
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause", "pause-kill", "kill-all"])
+@pytest.mark.parametrize("fault", ["kill", "pause", "pause_kill", "kill_all"])
 def test_every_fault_is_taken_back(fault: str) -> None:
     cluster = FakeCluster()
-    target = "all" if fault == "kill-all" else "partition-leader"
+    target = "all" if fault == "kill_all" else "partition-leader"
     nemesis, rows, is_whole = inflict(cluster, fault, target)
     assert is_whole
     assert (cluster.running, cluster.paused) == ({1, 2, 3}, set())
@@ -112,11 +125,11 @@ def test_a_role_that_nobody_holds_is_not_claimed() -> None:
     assert rows[0][2] == "any, as nobody was partition-leader"
 
 
-@pytest.mark.parametrize("fault", ["kill", "kill-all"])
+@pytest.mark.parametrize("fault", ["kill", "kill_all"])
 def test_a_node_that_is_slow_to_start_has_not_ended(fault: str) -> None:
     cluster = FakeCluster()
     cluster.refuses = {1, 2}
-    target = "all" if fault == "kill-all" else "partition-leader"
+    target = "all" if fault == "kill_all" else "partition-leader"
     _, rows, _ = inflict(cluster, fault, target)
     names = [f for f, _, _ in rows]
     assert "not-ready" in names
@@ -124,7 +137,7 @@ def test_a_node_that_is_slow_to_start_has_not_ended(fault: str) -> None:
     assert cluster.running == {1, 2, 3}
 
 
-@pytest.mark.parametrize("fault", ["kill", "pause-kill"])
+@pytest.mark.parametrize("fault", ["kill", "pause_kill"])
 def test_a_node_that_ended_just_before_its_fault_is_a_finding(fault: str) -> None:
     cluster = FakeCluster()
     cluster.deaf = {1}
@@ -132,4 +145,33 @@ def test_a_node_that_ended_just_before_its_fault_is_a_finding(fault: str) -> Non
     assert ("node-ended", "1", "node 1 ended") in rows
     assert not is_whole
     assert not nemesis.done
+    assert (cluster.running, cluster.paused) == ({1, 2, 3}, set())
+
+
+def test_nodes_may_be_named() -> None:
+    cluster = FakeCluster()
+    _, rows, is_whole = inflict(cluster, "kill", (2, 3))
+    assert is_whole
+    assert rows[:2] == [("kill", "2,3", "named"), ("start", "2,3", "")]
+
+
+def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
+    nodes = nodes_of(FakeCluster())
+    cut = Action(t_us=0, fault=Partition(), target=(1,), duration_us=1)
+    with pytest.raises(FaultUnsupported, match="fault partition: local processes cannot do it"):
+        Nemesis(nodes, Schedule(seed=1, duration_us=1, actions=(cut,)), topic="t", record=print)
+    with pytest.raises(ValueError, match="names node 9; there are 1,2,3"):
+        Nemesis(nodes, schedule_of("kill", (9,)), topic="t", record=print)
+
+
+async def test_what_was_paused_goes_on_if_the_run_is_cancelled() -> None:
+    cluster = FakeCluster()
+    cluster.all_paused = asyncio.Event()
+    schedule = schedule_of("pause_kill", "partition-leader")
+    nemesis = Nemesis(nodes_of(cluster), schedule, topic="t", record=lambda *_: None)
+    run = asyncio.create_task(nemesis.run())
+    await cluster.all_paused.wait()
+    run.cancel()
+    await asyncio.wait([run])
+    assert run.cancelled()
     assert (cluster.running, cluster.paused) == ({1, 2, 3}, set())

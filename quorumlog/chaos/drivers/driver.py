@@ -4,15 +4,13 @@ The whole verdict rests on one distinction: a failed send is *definite* only if 
 never appear. Every driver says "indefinite" when it does not know better.
 """
 
-from collections.abc import Mapping, Sequence
-from importlib import import_module
+import asyncio
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from quorumlog.chaos.extras import install_command
 
-
-class Message(NamedTuple):
-    """One record, as a workload writes and reads it."""
+class Record(NamedTuple):
+    """One record, as a workload reads it."""
 
     topic: str
     partition: int
@@ -38,8 +36,11 @@ class DriverUnavailable(Exception):
 class DriverProducer(Protocol):
     """An idempotent producer with acks=all."""
 
-    async def send(self, topic: str, partition: int, value: bytes) -> int:
-        """Return the acknowledged offset. Raises SendFailed."""
+    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+        """Put a record in line behind those sent before; its future gives the acknowledged offset.
+
+        Both raise SendFailed. A call that is cancelled may or may not have sent the record.
+        """
 
     async def close(self) -> None:
         """Give up what is in flight and let go of all resources."""
@@ -51,7 +52,7 @@ class DriverConsumer(Protocol):
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
         """Take these partitions from their beginning."""
 
-    async def poll(self, timeout_ms: int) -> list[Message]:
+    async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition; an empty list after the timeout.
 
         Raises ConnectionError when the library reports an error; the next poll may succeed.
@@ -77,24 +78,3 @@ class Driver(Protocol):
         self, bootstrap: str, topic: str, *, partitions: int, replication_factor: int
     ) -> None:
         """Create a topic and return when its metadata is committed. Raises ConnectionError."""
-
-
-DRIVERS: Final[Mapping[str, str]] = {
-    "client": "quorumlog's own client",
-    "confluent": "confluent-kafka (librdkafka)",
-}
-
-
-def load_driver(name: str) -> Driver:
-    """Return a driver by name. Raises DriverUnavailable, or ValueError for a name unknown."""
-    if name not in DRIVERS:
-        raise ValueError(f"no driver is called {name!r}; there are {', '.join(DRIVERS)}")
-    try:
-        module = import_module(f"quorumlog.chaos.drivers.{name}_driver")
-    except ModuleNotFoundError as error:
-        raise DriverUnavailable(
-            f"driver {name} needs a library that is not installed ({error.name}): "
-            f"{install_command('drivers')}"
-        ) from error
-    driver: Driver = module.DRIVER
-    return driver

@@ -1,0 +1,76 @@
+"""What the nemesis needs of a back end: operations on nodes, and which node holds a role."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quorumlog.chaos.faults.fault import Operation
+
+
+class NodeUnavailable(Exception):
+    """A node did not do what was asked: it has ended, or it is not ready in time."""
+
+
+class BackEndFailed(Exception):
+    """The back end itself does not work: the run ends without a verdict. One line to act on."""
+
+
+class BackEnd(Protocol):
+    """The nodes of one cluster, as far as they can be broken.
+
+    `operations` are those that work on every node: a fault that needs another is refused before
+    the run.
+    """
+
+    @property
+    def name(self) -> str:
+        """What an error calls the back end."""
+
+    @property
+    def operations(self) -> frozenset[Operation]:
+        """The operations that `perform` takes."""
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """All nodes, whether they run or not."""
+
+    async def running(self) -> tuple[int, ...]:
+        """Return the nodes whose process exists now; a paused one counts."""
+
+    async def perform(self, operation: Operation, node_ids: Sequence[int]) -> None:
+        """Do the operation to all `node_ids`, as nearly at once as can be.
+
+        Every node is tried; then the first error is raised: NodeUnavailable. `start` leaves a node
+        alone that runs, and returns when those it started take part.
+        """
+
+    async def holders(self, role: str, topic: str) -> Sequence[int]:
+        """Return the nodes that hold a role of faults.fault.ROLES now; none if that is unknown."""
+
+    def last_words(self, node_id: int) -> str:
+        """Say how a node that has ended did so, or "" if that is unknown."""
+
+    async def restore(self) -> None:
+        """Undo what is left of a run that ended early, if the nodes outlive it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackEndKind:
+    """A back end for clusters that run already.
+
+    `open` is called with its argument and the bootstrap servers, before the event loop runs; it
+    raises ValueError for an argument that makes no sense.
+    """
+
+    name: str
+    text: str
+    open: Callable[[str, str], BackEnd]
+
+
+async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[object]]) -> None:
+    """Call `act` for all nodes together; raise the first error when all were tried."""
+    tried = await asyncio.gather(*(act(node_id) for node_id in node_ids), return_exceptions=True)
+    for error in tried:
+        if isinstance(error, BaseException):
+            raise error

@@ -1,0 +1,297 @@
+"""The nodes of any Kafka cluster, broken by signals to its processes or by commands of the user.
+
+A TOML file says how, one table per node; `id` is the broker id:
+
+  [[nodes]]
+  id = 1
+  pid_file = "/var/run/kafka-1.pid"                       # kill, pause and resume are signals then
+  start = "bin/kafka-server-start.sh -daemon config/server-1.properties"
+
+  [[nodes]]
+  id = 2
+  is_running = "ssh b2 systemctl is-active --quiet kafka" # exit status 0: it runs
+  kill = "ssh b2 sudo systemctl kill -s SIGKILL kafka"
+  start = "ssh b2 sudo systemctl start kafka"
+
+A command is split as a shell would, but no shell runs it. `start` must return once the node runs in
+the background. What a command says on stderr is told if its exit status is not 0.
+"""
+
+import asyncio
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from quorumlog.chaos.back_ends.back_end import (
+    BackEndFailed,
+    BackEndKind,
+    NodeUnavailable,
+    for_each,
+)
+from quorumlog.chaos.faults.fault import Operation
+from quorumlog.client import Admin, KafkaError
+
+_SIGNALS: Final[Mapping[Operation, signal.Signals]] = {
+    "kill": signal.SIGKILL,
+    "pause": signal.SIGSTOP,
+    "resume": signal.SIGCONT,
+}
+_OPERATIONS: Final[tuple[Operation, ...]] = ("kill", "start", "pause", "resume")
+_IS_RUNNING: Final = "is_running"
+_COMMANDS: Final = (*_OPERATIONS, _IS_RUNNING)
+_COMMAND_TIMEOUT_S: Final = 60.0
+_CHANGE_TIMEOUT_S: Final = 20.0  # until a killed node is gone, or a started one there
+_POLL_S: Final = 0.02
+_ADMIN_TIMEOUT_MS: Final = 2_000
+
+
+class CommandedNode:
+    """One node. Its methods block.
+
+    Invariant: no signal goes to a process that is not the one seen at the start, or started since:
+    the pid file of a dead node may hold the number of another process by now.
+    """
+
+    def __init__(
+        self, node_id: int, pid_file: Path | None, commands: Mapping[str, Sequence[str]]
+    ) -> None:
+        self.node_id: Final = node_id
+        self._pid_file: Final = pid_file
+        self._commands: Final = commands
+        self._known: tuple[int, str] | None = self._process()
+
+    @property
+    def operations(self) -> frozenset[Operation]:
+        """What can be done to this node."""
+        by_signal = set(_SIGNALS) if self._pid_file is not None else set[Operation]()
+        return frozenset(by_signal | {name for name in _OPERATIONS if name in self._commands})
+
+    def is_running(self) -> bool:
+        """Tell whether the process is there; a paused one is."""
+        if _IS_RUNNING in self._commands:
+            return _run(self._commands[_IS_RUNNING]).returncode == 0
+        return self._process() is not None and self._process() == self._known
+
+    def perform(self, operation: Operation) -> None:
+        """Do the operation and wait until it has its effect.
+
+        Raises NodeUnavailable, and BackEndFailed if a command fails.
+        """
+        if operation == "start" and self.is_running():
+            return
+        stale = self._pid_file_version()
+        if operation in self._commands:
+            done = _run(self._commands[operation])
+            if done.returncode != 0:
+                raise BackEndFailed(
+                    f"node {self.node_id}: {shlex.join(self._commands[operation])} ended with "
+                    f"status {done.returncode}: {done.stderr.strip()}"
+                )
+        else:
+            self._signal(_SIGNALS[operation])
+        if operation in {"kill", "start"}:
+            self._wait(runs=operation == "start", stale=stale)
+
+    def _signal(self, number: signal.Signals) -> None:
+        process = self._process()
+        if process is None or process != self._known:
+            raise NodeUnavailable(f"node {self.node_id} does not run")
+        try:
+            os.kill(process[0], number)
+        except ProcessLookupError:
+            raise NodeUnavailable(f"node {self.node_id} does not run") from None
+        except PermissionError:
+            raise BackEndFailed(
+                f"node {self.node_id}: process {process[0]} is another user's: give commands"
+            ) from None
+
+    def _wait(self, *, runs: bool, stale: tuple[int, int] | None) -> None:
+        """Wait until the node runs, or does not. `stale`: the pid file that was there before."""
+        deadline_s = time.monotonic() + _CHANGE_TIMEOUT_S
+        while True:
+            if runs and self._pid_file_version() != stale:
+                self._known = self._process()
+            if self.is_running() == runs:
+                return
+            if time.monotonic() > deadline_s:
+                state = "does not run" if runs else "still runs"
+                raise NodeUnavailable(f"node {self.node_id} {state} after {_CHANGE_TIMEOUT_S:g} s")
+            time.sleep(_POLL_S)
+
+    def _pid_file_version(self) -> tuple[int, int] | None:
+        try:
+            found = self._pid_file.stat() if self._pid_file is not None else None
+        except OSError:
+            return None
+        return None if found is None else (found.st_ino, found.st_mtime_ns)
+
+    def _process(self) -> tuple[int, str] | None:
+        """Return the pid and the start time of the process in the pid file, if it lives."""
+        if self._pid_file is None:
+            return None
+        try:
+            pid = int(self._pid_file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return None
+        if pid <= 0:  # to kill(2), a whole group of processes
+            return None
+        state, _, started = (
+            _run(["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)])
+            .stdout.strip()
+            .partition(" ")
+        )
+        return None if not state or state.startswith("Z") else (pid, started.strip())
+
+
+class Commands:
+    """A back end on nodes that the run did not start; they outlive it."""
+
+    name = "commands"
+
+    def __init__(self, nodes: Sequence[CommandedNode], bootstrap: str) -> None:
+        self._nodes: Final = {node.node_id: node for node in nodes}
+        self._bootstrap: Final = bootstrap
+        self._to_mend: Final[set[tuple[Operation, int]]] = set()
+        self.operations: Final[frozenset[Operation]] = frozenset.intersection(
+            *(node.operations for node in nodes)
+        )
+
+    @property
+    def node_ids(self) -> tuple[int, ...]:
+        """All nodes of the file."""
+        return tuple(sorted(self._nodes))
+
+    async def running(self) -> tuple[int, ...]:
+        """Return the nodes whose process exists now."""
+        answers = await asyncio.gather(
+            *(asyncio.to_thread(self._nodes[node_id].is_running) for node_id in self.node_ids)
+        )
+        return tuple(node_id for node_id, runs in zip(self.node_ids, answers, strict=True) if runs)
+
+    async def perform(self, operation: Operation, node_ids: Sequence[int]) -> None:
+        """Do the operation to all `node_ids`. Raises NodeUnavailable or BackEndFailed."""
+
+        async def act(node_id: int) -> None:
+            match operation:  # before, as the operation may be cut short after it had its effect
+                case "kill":
+                    self._to_mend.add(("start", node_id))
+                    self._to_mend.discard(("resume", node_id))
+                case "pause":
+                    self._to_mend.add(("resume", node_id))
+                case "start" | "resume":
+                    pass
+            await asyncio.to_thread(self._nodes[node_id].perform, operation)
+            self._to_mend.discard((operation, node_id))
+
+        await for_each(node_ids, act)
+
+    async def holders(self, role: str, topic: str) -> Sequence[int]:
+        """Ask the cluster; none if it does not answer."""
+        try:
+            async with Admin(
+                self._bootstrap,
+                request_timeout_ms=_ADMIN_TIMEOUT_MS,
+                default_api_timeout_ms=_ADMIN_TIMEOUT_MS,
+            ) as admin:
+                if role == "metadata-leader":
+                    return [(await admin.describe_quorum()).leader_id]
+                partitions = (await admin.describe_topics([topic]))[topic].partitions.values()
+        except (KafkaError, ConnectionError):
+            return []
+        leaders = {partition.leader_id for partition in partitions}
+        if role == "partition-leader":
+            return sorted(leaders)
+        followers = {
+            member
+            for partition in partitions
+            for member in partition.isr
+            if member != partition.leader_id
+        }
+        return sorted(followers) if role == "isr-follower" else []
+
+    def last_words(self, node_id: int) -> str:
+        """Return "": where the node writes its log is not known here."""
+        del node_id
+        return ""
+
+    async def restore(self) -> None:
+        """Resume and start what this run has paused or killed, and has not mended."""
+        for operation, node_id in sorted(self._to_mend):  # resume, then start
+            await self.perform(operation, [node_id])
+
+
+def open_commands(file: str, bootstrap: str) -> Commands:
+    """Read the file. Raises ValueError for what is wrong in it, or if a node does not run."""
+    try:
+        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    tables = document.get("nodes")
+    if not isinstance(tables, list) or not tables or document.keys() != {"nodes"}:
+        raise ValueError(f"{file}: a table [[nodes]] for each node is expected, and nothing else")
+    nodes = [_node_of(file, table) for table in tables]
+    if len({node.node_id for node in nodes}) < len(nodes):
+        raise ValueError(f"{file}: two nodes have the same id")
+    for node in nodes:
+        if not node.is_running():
+            raise ValueError(f"{file}: node {node.node_id} does not run")
+    return Commands(nodes, bootstrap)
+
+
+def _node_of(file: str, table: Any) -> CommandedNode:
+    if not isinstance(table, dict) or type(table.get("id")) is not int:
+        raise ValueError(f"{file}: each of [[nodes]] needs an id, which is a whole number")
+    node_id = table["id"]
+    for name, value in table.items():
+        if name not in {"id", "pid_file", *_COMMANDS}:
+            raise ValueError(f"{file}: node {node_id}: there is no {name!r}")
+        if name != "id" and not (isinstance(value, str) and value):
+            raise ValueError(f"{file}: node {node_id}: {name} must be text")
+    if "pid_file" not in table and _IS_RUNNING not in table:
+        raise ValueError(f"{file}: node {node_id}: it needs a pid_file, or is_running")
+    try:
+        commands = {name: shlex.split(table[name]) for name in _COMMANDS if name in table}
+    except ValueError as error:
+        raise ValueError(f"{file}: node {node_id}: {error}") from error
+    pid_file = Path(table["pid_file"]) if "pid_file" in table else None
+    return CommandedNode(node_id, pid_file, commands)
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end. Raises BackEndFailed if there is none, or it takes too long.
+
+    Its output goes to files: a node that it leaves in the background would keep a pipe open. It has
+    a session of its own, so that Ctrl-C for the run does not end the node.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        try:
+            status = subprocess.run(  # noqa: S603 - the user's own commands
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
+                start_new_session=True,
+            ).returncode
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BackEndFailed(f"{shlex.join(command)}: {error}") from error
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(command, status, out.read(), err.read())
+
+
+BACK_END: Final = BackEndKind(
+    name=Commands.name,
+    text="FILE: signals to processes, or your commands, for nodes that run already",
+    open=open_commands,
+)

@@ -1,0 +1,24 @@
+"""Every back end for a cluster that runs already, by name: a file beside this one and a word here.
+
+`local_processes` is not among them: it belongs to the cluster that a run starts for itself.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from quorumlog.chaos.back_ends import commands
+from quorumlog.chaos.back_ends.back_end import BackEnd, BackEndKind
+
+BACK_ENDS: Final[Mapping[str, BackEndKind]] = MappingProxyType(
+    {module.BACK_END.name: module.BACK_END for module in (commands,)}
+)
+
+
+def open_back_end(text: str, bootstrap: str) -> BackEnd:
+    """Open the back end that `NAME:ARGUMENT` names. Raises ValueError with one line to act on."""
+    name, _, argument = text.partition(":")
+    if name not in BACK_ENDS or not argument:
+        known = "; ".join(f"{kind.name}:{kind.text}" for kind in BACK_ENDS.values())
+        raise ValueError(f"--control {text}: write it as NAME:ARGUMENT; there are {known}")
+    return BACK_ENDS[name].open(argument, bootstrap)

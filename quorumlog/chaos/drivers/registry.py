@@ -1,0 +1,31 @@
+"""Every driver, by name: a new one is a module `<name>_driver` with a `DRIVER`, and a line here.
+
+The module is imported when the driver is used: its library may not be installed.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Final
+
+from quorumlog.chaos.drivers.driver import Driver, DriverUnavailable
+from quorumlog.chaos.extras import install_command
+
+DRIVERS: Final[Mapping[str, str]] = {
+    "client": "quorumlog's own client",
+    "confluent": "confluent-kafka (librdkafka)",
+}
+
+
+def load_driver(name: str) -> Driver:
+    """Return a driver by name. Raises DriverUnavailable, or ValueError for a name unknown."""
+    if name not in DRIVERS:
+        raise ValueError(f"no driver is called {name!r}; there are {', '.join(DRIVERS)}")
+    try:
+        module = import_module(f"quorumlog.chaos.drivers.{name}_driver")
+    except ModuleNotFoundError as error:
+        raise DriverUnavailable(
+            f"driver {name} needs a library that is not installed ({error.name}): "
+            f"{install_command('drivers')}"
+        ) from error
+    driver: Driver = module.DRIVER
+    return driver

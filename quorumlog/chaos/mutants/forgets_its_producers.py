@@ -1,0 +1,29 @@
+"""A node that takes every batch of an idempotent producer for a new one (KIP-98 turned off).
+
+`quorumlog chaos run --mutant forgets-producers --workload idempotent_send --fault pause` must end
+invalid: a batch that is sent again, because its answer was late, is in the log twice.
+"""
+
+import sys
+from typing import Final
+
+from quorumlog.broker.partitions.core.producer_state import Check, ProducedBatch, ProducerStates
+from quorumlog.broker.partitions.log import replica_set
+from quorumlog.node.main import main
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+_APPEND: Final = Check(ErrorCode.NONE)
+
+
+class Mutant(ProducerStates):
+    """The producers of a partition, of which no batch is known."""
+
+    def check(self, batch: ProducedBatch) -> Check:
+        """Append it, whatever was appended before."""
+        del batch
+        return _APPEND
+
+
+if __name__ == "__main__":
+    vars(replica_set)["ProducerStates"] = Mutant  # the one place that makes them
+    sys.exit(main(sys.argv[1:]))

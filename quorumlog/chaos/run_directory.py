@@ -1,0 +1,39 @@
+"""The directory of a run: the names in it, and how room is made for another run."""
+
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from quorumlog.chaos.history.files import JSON_LINES, PARQUET
+from quorumlog.chaos.history.meta import META
+from quorumlog.cluster import ClusterError, LocalCluster
+
+SCHEDULE_FILE: Final = "schedule.json"
+REPORT_FILE: Final = "report.html"
+VERDICT_FILE: Final = "verdict.json"
+CLUSTER_DIRECTORY: Final = "cluster"
+_RUN_FILES: Final = {
+    *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
+    *(SCHEDULE_FILE, REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
+}
+
+
+def make_room(out: Path) -> None:
+    """Remove what an earlier run left in `out`.
+
+    Raises ValueError, and removes nothing, if something else is there, or if its nodes still run.
+    """
+    if not out.exists():
+        return
+    strangers = sorted({path.name for path in out.iterdir()} - _RUN_FILES)
+    if strangers:
+        raise ValueError(f"{out} holds {strangers[0]}, which is not a run's; choose another --out")
+    with suppress(ClusterError):  # no cluster, or one so damaged that it cannot run
+        cluster = LocalCluster.open(out / CLUSTER_DIRECTORY)
+        if any(cluster.pid(node.id) is not None for node in cluster.nodes):
+            raise ValueError(
+                f"nodes of an earlier run still run: "
+                f"quorumlog down --dir {out / CLUSTER_DIRECTORY}, then try again"
+            )
+    shutil.rmtree(out)

@@ -1,0 +1,180 @@
+"""idempotent_send: idempotent producers send in bursts, are killed in the middle, and come back.
+
+It proves or refutes KIP-98's promise for one producer session: whatever the producer has to send
+again because an answer was lost is in the log at most once, and in the order of the sends. A killed
+producer leaves attempts unresolved: such a value may be there, but never twice. The producer that
+replaces it is a new session with a new producer id, and sends none of the old values.
+
+A burst is one operation: all its values are in flight at once. Its `ok` says where each value is;
+its `info` has an offset for those that were acknowledged. The checker is `kafka_log`; a broken
+implementation shows `duplicate`, `lost-write` or `int-nonmonotonic-send`.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.chaos.drivers import DriverProducer, SendFailed
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.readers import Readers, key_of
+from quorumlog.chaos.workloads.workload import Setup, Workload, opened, option
+
+_BURST_TIMEOUT_S: Final = 10.0  # the driver's own delivery timeout is shorter
+_KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while answers are due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotentSendOptions:
+    """How many clients there are, how fast they send, and how long a producer lives."""
+
+    rate: float = option(600.0, "sends a second of all producers, while brokers answer")
+    producers: int = option(6, "clients that send")
+    burst: int = option(10, "records that a producer has in flight at once")
+    bursts_per_life: float = option(5.0, "bursts before a producer is killed, on average", above=1)
+    consumers: int = option(2, "clients that read every partition meanwhile", above=-1)
+    final_readers: int = option(2, "clients that read everything at the end")
+
+
+class IdempotentSend:
+    """The lanes of one run.
+
+    Invariant: no value is sent twice by the workload, and no process acts again after its producer
+    was killed or an operation ended in `info`.
+    """
+
+    def __init__(self, setup: Setup[IdempotentSendOptions]) -> None:
+        options = setup.options
+        self._setup: Final = setup
+        self._history: Final = setup.history
+        self._readers: Final = Readers(
+            setup,
+            first_process=options.producers,
+            consumers=options.consumers,
+            final_readers=options.final_readers,
+        )
+        self._lanes: Final = options.producers + options.consumers + options.final_readers
+        self._next_value = 0
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Produce and consume until `working` is cleared."""
+        async with asyncio.TaskGroup() as tasks:
+            for lane in range(self._setup.options.producers):
+                tasks.create_task(self._produce(lane, working))
+            tasks.create_task(self._readers.work(working))
+
+    async def _produce(self, lane: int, working: asyncio.Event) -> None:
+        setup, options = self._setup, self._setup.options
+        rng = random.Random(f"producer {lane} of {setup.seed}")  # noqa: S311 - reproducible
+        mean_gap_s = options.producers * options.burst / options.rate
+        process = lane
+        while working.is_set():
+            producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
+            if producer is not None:
+                try:
+                    await self._live(producer, process, rng, mean_gap_s, working)
+                finally:
+                    await producer.close()
+                process += self._lanes
+
+    async def _live(
+        self,
+        producer: DriverProducer,
+        process: int,
+        rng: random.Random,
+        mean_gap_s: float,
+        working: asyncio.Event,
+    ) -> None:
+        """Send bursts until the producer is to be killed, or does not know what became of one."""
+        is_sure = True
+        while is_sure and working.is_set():
+            await asyncio.sleep(rng.expovariate(1 / mean_gap_s))
+            is_killed = rng.random() < 1 / self._setup.options.bursts_per_life
+            timeout_s = rng.random() * _KILLED_WITHIN_S if is_killed else _BURST_TIMEOUT_S
+            is_sure = await self._burst(producer, process, rng, timeout_s) and not is_killed
+
+    async def _burst(
+        self, producer: DriverProducer, process: int, rng: random.Random, timeout_s: float
+    ) -> bool:
+        """Send a burst, wait at most `timeout_s`; return whether all is known about each value."""
+        topic = self._setup.topic
+        first, count = self._next_value, self._setup.options.burst
+        self._next_value += count
+        partitions = [rng.randrange(self._setup.partitions) for _ in range(count)]
+        messages = [
+            Message(key_of(topic, partition), UNKNOWN_OFFSET, first + place)
+            for place, partition in enumerate(partitions)
+        ]
+        self._history.append(process, "invoke", "send", messages)
+        results = await self._attempt(producer, messages, partitions, timeout_s)
+        return self._complete(process, messages, results)
+
+    async def _attempt(
+        self,
+        producer: DriverProducer,
+        messages: Sequence[Message],
+        partitions: Sequence[int],
+        timeout_s: float,
+    ) -> list[int | BaseException]:
+        """Put all in line, in order, and wait; return the offset or the error of each."""
+        pending: list[asyncio.Future[int]] = []
+        last: list[int | BaseException] = []  # of the one that could not be put in line
+        try:
+            async with asyncio.timeout(timeout_s):
+                try:
+                    for message, partition in zip(messages, partitions, strict=True):
+                        value = str(message.value).encode()
+                        pending.append(await producer.send(self._setup.topic, partition, value))
+                except SendFailed as error:
+                    last = [error]
+                if pending:
+                    await asyncio.wait(pending)
+        except TimeoutError:
+            if len(pending) < len(messages) and not last:
+                last = [SendFailed("killed while it was sent", definite=False)]
+        finally:
+            for attempt in pending:
+                attempt.cancel()
+            results = await asyncio.gather(*pending, return_exceptions=True)
+        results += last
+        never_sent = SendFailed("not sent", definite=True)
+        return [*results, *(never_sent for _ in messages[len(results) :])]
+
+    def _complete(
+        self, process: int, messages: Sequence[Message], results: Sequence[int | BaseException]
+    ) -> bool:
+        """Write what became of a burst; return whether all is known about each value."""
+        told = [
+            message._replace(offset=result) if isinstance(result, int) else message
+            for message, result in zip(messages, results, strict=True)
+        ]
+        errors = [result for result in results if isinstance(result, BaseException)]
+        for error in errors:
+            if not isinstance(error, SendFailed | asyncio.CancelledError):
+                raise error
+        if not errors:
+            outcome = "ok"
+        elif len(errors) == len(results) and all(map(_is_definite, errors)):
+            outcome = "fail"
+        else:
+            outcome = "info"
+        said = "; ".join(dict.fromkeys(str(error) or "no answer yet" for error in errors))
+        self._history.append(process, outcome, "send", told, error=said)
+        return outcome != "info"
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Read every partition from its beginning to its end; return whether all readers did."""
+        return await self._readers.final_reads(timeout_s)
+
+
+def _is_definite(error: BaseException) -> bool:
+    return isinstance(error, SendFailed) and error.definite
+
+
+WORKLOAD: Final = Workload(
+    name="idempotent_send",
+    text="idempotent producers send in bursts and are killed meanwhile; no value is there twice",
+    options=IdempotentSendOptions,
+    clients=IdempotentSend,
+)

@@ -1,0 +1,143 @@
+"""Consumers that read every partition of a topic from its beginning, without a group.
+
+While the cluster is broken they poll; at the end, fresh ones read every log to its end. What they
+read names the send it came from by its value: an integer that was sent once.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from quorumlog.chaos.drivers import DriverConsumer, Record
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, opened
+
+_POLL_MS: Final = 200
+_FINAL_POLL_MS: Final = 500
+_NOT_OURS: Final = -1  # the value of a record that no value of ours can be read from
+
+
+class Readers:
+    """The reading lanes of a run. `first_process`: the process number of the first of them."""
+
+    def __init__(
+        self, setup: Setup[Any], *, first_process: int, consumers: int, final_readers: int
+    ) -> None:
+        self._setup: Final = setup
+        self._history: Final = setup.history
+        self._partitions: Final = range(setup.partitions)
+        self._first: Final = first_process
+        self._consumers: Final = consumers
+        self._final_readers: Final = final_readers
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Poll with all consumers until `working` is cleared."""
+        async with asyncio.TaskGroup() as tasks:
+            for lane in range(self._consumers):
+                tasks.create_task(self._consume(self._first + lane, working))
+
+    async def _consume(self, process: int, working: asyncio.Event) -> None:
+        consumer: DriverConsumer | None = None
+        try:
+            while working.is_set():
+                if consumer is None:
+                    consumer = await self._assigned(process)
+                else:
+                    await self._poll(consumer, process, "poll", _POLL_MS)
+        finally:
+            if consumer is not None:
+                await consumer.close()
+
+    async def _assigned(self, process: int) -> DriverConsumer | None:
+        """Open a consumer of all partitions, from their beginning; None if no broker answers."""
+        setup = self._setup
+        consumer = await opened(setup.driver.consumer(setup.bootstrap, f"c{process}"))
+        if consumer is None:
+            return None
+        named = [
+            Message(key_of(setup.topic, index), UNKNOWN_OFFSET, -1) for index in self._partitions
+        ]
+        self._history.append(process, "invoke", "assign", named)
+        await consumer.assign(setup.topic, self._partitions)
+        self._history.append(process, "ok", "assign", named)
+        return consumer
+
+    async def _poll(
+        self, consumer: DriverConsumer, process: int, f: str, timeout_ms: int
+    ) -> list[Record]:
+        self._history.append(process, "invoke", f)
+        try:
+            records = await consumer.poll(timeout_ms)
+        except ConnectionError as error:  # nothing was returned, and the position stands
+            self._history.append(process, "fail", f, error=str(error))
+            await asyncio.sleep(REOPEN_S)
+            return []
+        self._history.append(process, "ok", f, map(_message, records))
+        return records
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Read every partition from its beginning to its end; return whether all readers did."""
+        first = self._first + self._consumers
+        results = await asyncio.gather(
+            *(self._read_to_end(first + reader, timeout_s) for reader in range(self._final_readers))
+        )
+        return all(results)
+
+    async def _read_to_end(self, process: int, timeout_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        consumer: DriverConsumer | None = None
+        while consumer is None:
+            if loop.time() > deadline_s:
+                return False
+            consumer = await self._assigned(process)
+        try:
+            return await self._read_and_compare(consumer, process, deadline_s)
+        finally:
+            await consumer.close()
+
+    async def _read_and_compare(
+        self, consumer: DriverConsumer, process: int, deadline_s: float
+    ) -> bool:
+        """Read to an end that is asked for after everything before it was read."""
+        loop = asyncio.get_running_loop()
+        positions = dict.fromkeys(self._partitions, 0)
+        ends: dict[int, int] = {}
+        while loop.time() < deadline_s:
+            if all(positions[index] >= end for index, end in ends.items()):
+                ends, is_reached = await self._final_end(consumer, process, positions)
+                if is_reached:
+                    return True
+            else:
+                for record in await self._poll(consumer, process, "final_poll", _FINAL_POLL_MS):
+                    positions[record.partition] = record.offset + 1
+        return False
+
+    async def _final_end(
+        self, consumer: DriverConsumer, process: int, positions: Mapping[int, int]
+    ) -> tuple[dict[int, int], bool]:
+        """Ask where the logs end; return that (empty: no answer) and whether all was read."""
+        topic = self._setup.topic
+        self._history.append(process, "invoke", "final_end")
+        try:
+            ends = await consumer.end_offsets(topic, self._partitions)
+        except ConnectionError as error:
+            self._history.append(process, "fail", "final_end", error=str(error))
+            await asyncio.sleep(REOPEN_S)
+            return {}, False
+        is_reached = all(positions[index] >= end for index, end in ends.items())
+        messages = [Message(key_of(topic, index), end, -1) for index, end in ends.items()]
+        outcome, error_text = ("ok", "") if is_reached else ("fail", "the end is further on")
+        self._history.append(process, outcome, "final_end", messages, error=error_text)
+        return ends, is_reached
+
+
+def key_of(topic: str, partition: int) -> str:
+    """Return what a history calls a partition."""
+    return f"{topic}-{partition}"
+
+
+def _message(record: Record) -> Message:
+    text = record.value.decode(errors="replace")
+    value = int(text) if text.isascii() and text.isdigit() else _NOT_OURS
+    return Message(key_of(record.topic, record.partition), record.offset, value)

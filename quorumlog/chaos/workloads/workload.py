@@ -1,0 +1,134 @@
+"""What a workload is: the clients of a run, and what judges the history that they leave.
+
+A workload is one module of this package that exports `WORKLOAD`; `registry` lists them. `chaos.run`
+knows no workload by name: it makes the topics, starts the clients, and asks for the final reads.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from math import inf
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from quorumlog.chaos.drivers import Driver
+from quorumlog.chaos.history import HistoryWriter
+from quorumlog.chaos.schedule import Option
+
+O_co = TypeVar("O_co", covariant=True)
+_Opened = TypeVar("_Opened")
+
+REOPEN_S: Final = 0.1  # between attempts to open a client while no broker answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup(Generic[O_co]):
+    """What the clients of one run are given. `options` is an instance of the workload's own class.
+
+    `topic` has `partitions`; each is held by as many as `replication_factor` nodes.
+    """
+
+    driver: Driver
+    bootstrap: str
+    topic: str
+    partitions: int
+    replication_factor: int
+    seed: int
+    options: O_co
+    history: HistoryWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic that must exist before the clients start."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+
+
+class Clients(Protocol):
+    """The clients of one run. They write every operation into `Setup.history`."""
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Work until `working` is cleared."""
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Read everything to its end; return whether that was done in time.
+
+        It is called when the cluster is healed and `work` has returned.
+        """
+
+
+def one_topic(setup: Setup[Any]) -> tuple[Topic, ...]:
+    """Return the topic that `--partitions` and `--replication` describe."""
+    return (
+        Topic(
+            name=setup.topic,
+            partitions=setup.partitions,
+            replication_factor=setup.replication_factor,
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(Generic[O_co]):
+    """One kind of load.
+
+    options: a frozen dataclass whose fields are made by `option`.
+    model: the checker that judges the history, by its name in checkers.registry.
+    """
+
+    name: str
+    text: str
+    options: type[O_co]
+    clients: Callable[[Setup[Any]], Clients]
+    topics: Callable[[Setup[Any]], tuple[Topic, ...]] = one_topic
+    model: str = "kafka_log"
+
+    def read_options(self, given: Mapping[str, Option]) -> O_co:
+        """Return the options with these values, which may be text, and defaults for the rest.
+
+        Raises ValueError that names the option.
+        """
+        known = {known.name: known for known in fields(self.options)}  # type: ignore[arg-type]  # a dataclass
+        values: dict[str, Option] = {}
+        for name, value in given.items():
+            if name not in known:
+                there_are = ", ".join(known) or "none"
+                raise ValueError(f"{self.name} has no option {name!r}; there are {there_are}")
+            values[name] = _value(name, value, known[name].type, known[name].metadata["above"])
+        return self.options(**values)
+
+    def described_options(self) -> dict[str, str]:
+        """Return each option with its help and its default."""
+        known = fields(self.options)  # type: ignore[arg-type]  # a dataclass
+        return {each.name: f"{each.metadata['text']} ({each.default})" for each in known}
+
+
+def option(default: Any, text: str, *, above: float = 0) -> Any:
+    """Return a field of a class of options; its value is an int or a float above `above`."""
+    return field(default=default, metadata={"text": text, "above": above})
+
+
+def options_of(options: Any) -> dict[str, Option]:
+    """Return the options as plain values."""
+    return asdict(options)
+
+
+def _value(name: str, value: Option, kind: Any, above: float) -> Option:
+    try:
+        number: int | float = kind(str(value))
+    except ValueError:
+        raise ValueError(f"{name} {value}: it must be of type {kind.__name__}") from None
+    if not above < number < inf:
+        raise ValueError(f"{name} {number:g}: it must be above {above:g}")
+    return number
+
+
+async def opened(opening: Awaitable[_Opened]) -> _Opened | None:
+    """Return the client that `opening` gives, or None, a moment later, if no broker answers."""
+    try:
+        return await opening
+    except ConnectionError:
+        await asyncio.sleep(REOPEN_S)
+        return None

@@ -1,0 +1,42 @@
+"""The schedule that `chaos run` draws from a seed."""
+
+import pytest
+
+from quorumlog.chaos.drawn_schedule import draw_schedule
+from quorumlog.chaos.faults.registry import FaultUnsupported
+from quorumlog.chaos.schedule import Schedule
+
+
+def test_one_seed_gives_one_schedule() -> None:
+    def drawn(seed: int) -> Schedule:
+        return draw_schedule(seed, faults=["kill", "pause"], duration_ms=60_000)
+
+    assert drawn(3) == drawn(3)
+    assert drawn(3) != drawn(4)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_faults_fit_the_phase_and_do_not_overlap(seed: int) -> None:
+    schedule = draw_schedule(seed, faults=["kill", "kill_all", "pause"], duration_ms=30_000)
+    assert len(schedule.actions) >= 3
+    end_us = 0
+    for action in schedule.actions:
+        assert action.t_us >= end_us
+        end_us = action.end_us
+    assert end_us <= 30_000_000
+
+
+def test_a_short_run_meets_leaders_of_both_kinds() -> None:
+    for seed in range(20):
+        schedule = draw_schedule(seed, faults=["kill"], duration_ms=30_000)
+        targets = {action.target for action in schedule.actions}
+        assert {"partition-leader", "metadata-leader"} <= targets, seed
+
+
+def test_no_faults_is_an_empty_schedule() -> None:
+    assert draw_schedule(1, faults=[], duration_ms=1000).actions == ()
+
+
+def test_a_fault_that_no_process_can_have_is_not_drawn() -> None:
+    with pytest.raises(FaultUnsupported, match="fault power_loss: a cluster of processes"):
+        draw_schedule(1, faults=["power_loss"], duration_ms=9_000)
