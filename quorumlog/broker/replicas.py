@@ -7,7 +7,6 @@ disk or invariant ends in `failure`: who runs the node awaits it.
 import asyncio
 import logging
 import secrets
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, TypeVar
@@ -42,6 +41,7 @@ from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, loo
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
@@ -56,17 +56,12 @@ from quorumlog.wire.codec.identifiers import (
     Offset,
     TopicPartition,
 )
+from quorumlog.wire.codec.message import Buffer
 
-Buffer = bytes | bytearray | memoryview
 AnswerT = TypeVar("AnswerT")
 TICK_MS_MAX: Final = 500
 
 _logger: Final = logging.getLogger(__name__)
-
-
-def wall_clock_ms() -> int:
-    """Return the time since 1970 in ms."""
-    return time.time_ns() // 1_000_000
 
 
 def _random_session_id() -> int:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -26,6 +25,7 @@ from quorumlog.client.settings import (
     ProducerSettings,
     build,
 )
+from quorumlog.clock import wall_clock_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -163,7 +163,7 @@ class Producer:
                 "unclosed Producer %s: %d records are not delivered", self.settings.client_id, count
             )
         warn_unclosed(self, loss)
-        # They still get their chance, if the event loop lives long enough.
+        # They are still sent if the event loop lives long enough.
         cluster.close_later(sender.flush, sender.close, cluster.close)
 
     def _running(self) -> tuple[Cluster, Sender]:
@@ -198,7 +198,7 @@ class Producer:
         if known is None:
             known = await self._look_up(topic)
         if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = wall_clock_ms()
         else:
             check_timestamp(timestamp_ms)
         own_headers = tuple(headers)

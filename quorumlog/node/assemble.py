@@ -23,6 +23,7 @@ from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import BACKLOG, Server
+from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.io.node import MetadataQuorum
 from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
@@ -145,7 +146,7 @@ class BrokerParts:
         self.groups: Final = GroupService(
             replicas=self.replicas,
             settings=config.broker,
-            now_ms=_wall_clock_ms,
+            now_ms=wall_clock_ms,
             on_fatal=node.fail,
         )
         self.replicas.add_leadership_listener(self.groups)
@@ -161,7 +162,7 @@ class BrokerParts:
             ),
             controller=quorum.controller,
             handlers=HANDLERS,
-            now_ms=_wall_clock_ms,
+            now_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=node.fail)
         # The watch last: what a client reads in our metadata is done here by then.
@@ -219,10 +220,6 @@ class BrokerParts:
 
 async def _await_failure(failure: asyncio.Future[None]) -> None:
     await asyncio.shield(failure)
-
-
-def _wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _quorum_settings(

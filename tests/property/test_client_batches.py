@@ -224,7 +224,7 @@ class AnySchedule(RuleBasedStateMachine):
             if request.answer is None and request.place is None:
                 self.cluster.zombies[broker].append(request)
             self.accumulator.handle_lost(
-                self.now_ms, request.batch, written=True, message="lost", chance=0.5
+                self.now_ms, request.batch, written=True, message="lost", random_fraction=0.5
             )
         connection.clear()
         self.pump()
@@ -300,9 +300,11 @@ class RetryGetsNewNumbers(Accumulator):
 
 class DefiniteWhenTheAnswerIsLost(Accumulator):
     def handle_lost(
-        self, now_ms: float, batch: Batch, *, written: bool, message: str, chance: float
+        self, now_ms: float, batch: Batch, *, written: bool, message: str, random_fraction: float
     ) -> bool:
-        return super().handle_lost(now_ms, batch, written=False, message=message, chance=chance)
+        return super().handle_lost(
+            now_ms, batch, written=False, message=message, random_fraction=random_fraction
+        )
 
 
 class ForgetsEarlierAttempts(Accumulator):
@@ -332,9 +334,11 @@ class RenumbersInTheSameEpoch(Accumulator):
 
 
 class RenumbersWhatMayStand(Accumulator):
-    def handle_answer(self, now_ms: float, batch: Batch, answer: Answer, chance: float) -> bool:
+    def handle_answer(
+        self, now_ms: float, batch: Batch, answer: Answer, random_fraction: float
+    ) -> bool:
         batch.indefinite = batch.indefinite and answer.error_code not in GAP
-        return super().handle_answer(now_ms, batch, answer, chance)
+        return super().handle_answer(now_ms, batch, answer, random_fraction)
 
 
 class NewBatchesPassThoseInRetry(Accumulator):

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Final
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
+from quorumlog.broker.handlers.error_messages import shortened
 from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
     ConfigResult,

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quorumlog.broker.handlers.describe_configs import topic_configs
+from quorumlog.broker.handlers.error_messages import shortened
 from quorumlog.broker.handlers.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import is_topic_name, shortened
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewTopic,
@@ -23,6 +23,7 @@ from quorumlog.wire.codec.messages.create_topics import (
     CreateTopicsResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import is_topic_name
 
 
 async def handle(

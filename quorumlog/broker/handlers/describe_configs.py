@@ -8,7 +8,6 @@ from typing import Final
 from quorumlog.broker.handlers.topic_configs import TOPIC_CONFIGS, ConfigType, broker_default
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import is_topic_name
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -19,6 +18,7 @@ from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsSynonym,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import is_topic_name
 
 TOPIC: Final = 2
 BROKER: Final = 4

@@ -23,8 +23,8 @@ from quorumlog.wire.codec.messages.describe_quorum import (
     ResponseTopicData,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
-METADATA_TOPIC: Final = "__cluster_metadata"
 LISTENER_NAME: Final = "CONTROLLER"
 
 

@@ -16,8 +16,7 @@ from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
-
-METADATA_TOPIC = "__cluster_metadata"
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 
 async def describe(asker: Asker) -> about.ClusterDescription:

@@ -249,10 +249,12 @@ class Accumulator:
 
     # --- answers come in ---------------------------------------------------------------------
 
-    def handle_answer(self, now_ms: float, batch: Batch, answer: Answer, chance: float) -> bool:
+    def handle_answer(
+        self, now_ms: float, batch: Batch, answer: Answer, random_fraction: float
+    ) -> bool:
         """Take in a broker's answer to the last attempt. True if the batch is now done.
 
-        `chance` in [0, 1) spreads the retry.
+        `random_fraction` in [0, 1) spreads the retry.
         """
         if batch.state is BatchState.DONE:
             return False  # it ran out of time before
@@ -276,7 +278,7 @@ class Accumulator:
             queue.renumber = True
         if is_gap or code in RETRIABLE:
             backoff = self._reroute if is_gap or code in _MISROUTED else self._retry
-            retry_at_ms = now_ms + backoff.delay_ms(batch.attempts, chance)
+            retry_at_ms = now_ms + backoff.delay_ms(batch.attempts, random_fraction)
             return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
         if code in _FENCED:
             self._forget(batch.identity)
@@ -285,7 +287,7 @@ class Accumulator:
         return True
 
     def handle_lost(
-        self, now_ms: float, batch: Batch, *, written: bool, message: str, chance: float
+        self, now_ms: float, batch: Batch, *, written: bool, message: str, random_fraction: float
     ) -> bool:
         """No answer will come. `written`: a byte of it may have left. True if it is now done."""
         if batch.state is BatchState.DONE:
@@ -293,7 +295,7 @@ class Accumulator:
         batch.indefinite = batch.indefinite or written
         batch.last_code = ErrorCode.NETWORK_EXCEPTION
         answer = Answer(error_code=ErrorCode.NETWORK_EXCEPTION, message=message)
-        retry_at_ms = now_ms + self._reroute.delay_ms(batch.attempts, chance)
+        retry_at_ms = now_ms + self._reroute.delay_ms(batch.attempts, random_fraction)
         queue = self.queues[batch.topic_partition]
         return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
 

@@ -225,11 +225,11 @@ class Positions:
             position.place(offset, epoch)
             position.consumed = OffsetAndMetadata(offset, epoch)
 
-    def handle_failure(self, now_ms: float, position: Position, chance: float) -> None:
+    def handle_failure(self, now_ms: float, position: Position, random_fraction: float) -> None:
         """Ask again later: no answer came, or an error that passes."""
         position.failures += 1
         position.preferred_replica = -1
-        position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, chance)
+        position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, random_fraction)
 
     def handle_fetched(
         self,
@@ -237,7 +237,7 @@ class Positions:
         position: Position,
         fetch_offset: int,
         answer: PartitionData,
-        chance: float,
+        random_fraction: float,
     ) -> bool:
         """Take in the answer to a fetch at `fetch_offset`. True if metadata must be refreshed."""
         is_stale = position.fetch_offset != fetch_offset
@@ -252,7 +252,7 @@ class Positions:
             if code not in RETRIABLE and code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 name = position.topic_partition
                 self.report(name, answered(code, str(name)))
-            self.handle_failure(now_ms, position, chance)
+            self.handle_failure(now_ms, position, random_fraction)
             return True
         position.failures = 0
         position.high_watermark = answer.high_watermark
@@ -262,7 +262,7 @@ class Positions:
         elif answer.preferred_read_replica >= 0:
             position.preferred_replica = answer.preferred_read_replica
         elif answer.records and not self._keep(position, answer):
-            self.handle_failure(now_ms, position, chance)
+            self.handle_failure(now_ms, position, random_fraction)
         return False
 
     def _handle_truncated(self, position: Position, end_offset: int) -> None:

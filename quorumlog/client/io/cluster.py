@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
@@ -30,6 +29,7 @@ from quorumlog.wire.codec.errors import UnencodableMessage
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.message import Request, ResponseT
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataRequestTopic
+from quorumlog.wire.codec.topic_names import is_topic_name
 from quorumlog.wire.io.connection import (
     ConnectionLost,
     KafkaConnection,
@@ -39,7 +39,6 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 QUIET_MS: Final = 1_000  # after that long without a wish for metadata, the next is met at once
 QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without waiting for others
 
@@ -375,11 +374,6 @@ def _absent(
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         message += ": it does not exist"
     return KafkaError(code, message, definite=True)
-
-
-def is_topic_name(name: str) -> bool:
-    """Tell whether a topic may be called that (org.apache.kafka.common.internals.Topic)."""
-    return _TOPIC_NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
 def check(code: int, message: str = "") -> None:

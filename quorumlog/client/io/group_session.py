@@ -15,7 +15,7 @@ from quorumlog.client.core.group_protocol import PROTOCOL_TYPE
 from quorumlog.client.core.membership import Membership
 from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.cluster import Cluster, is_topic_name
+from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import InvariantViolation
@@ -31,6 +31,7 @@ from quorumlog.wire.codec.messages.sync_group import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
+from quorumlog.wire.codec.topic_names import is_topic_name
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -233,7 +233,7 @@ class Sender:
                 batch
                 for batch in batches
                 if self._accumulator.handle_lost(
-                    now_ms, batch, written=written, message=message, chance=_chance()
+                    now_ms, batch, written=written, message=message, random_fraction=_chance()
                 )
             ]
         )

@@ -7,7 +7,6 @@ id), KAFKA-14996 (a request too big for one batch is refused, rather than bring 
 after another).
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -37,10 +36,7 @@ from quorumlog.metadata_quorum.image.records import MetadataRecord, RemoveTopic,
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
-
-NAME_LENGTH_MAX: Final = 249  # with "-" and a partition, a directory name of 255 bytes
-METADATA_TOPIC: Final = "__cluster_metadata"
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC, topic_name_error
 
 
 class TopicDecisions:
@@ -135,7 +131,7 @@ class TopicDecisions:
         return self._settings.num_partitions if topic.partitions == -1 else max(0, topic.partitions)
 
     def _check_name(self, name: str, taken: Mapping[str, str]) -> None:
-        problem = name_error(name)
+        problem = topic_name_error(name)
         if problem is not None:
             raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name == METADATA_TOPIC:
@@ -209,25 +205,6 @@ class TopicDecisions:
             topic_id = TopicId(bytes(drawn))
             if topic_id[0] >> 2 != 62 and self._cluster.topic_name(topic_id) is None:
                 return topic_id
-
-
-def name_error(name: str) -> str | None:
-    """Return what is wrong with a topic's name, in Kafka's words, or None."""
-    if not name:
-        return "Topic name is invalid: the empty string is not allowed"
-    if name in {".", ".."}:
-        return "Topic name is invalid: '.' or '..' is not allowed"
-    if len(name) > NAME_LENGTH_MAX:
-        return (
-            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length "
-            f"{NAME_LENGTH_MAX}"
-        )
-    if _LEGAL_NAME.fullmatch(name) is None:
-        return (
-            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII "
-            "alphanumerics, '.', '_' and '-'"
-        )
-    return None
 
 
 def _count(asked: int, default: int, error_code: ErrorCode, what: str) -> int:

@@ -3,9 +3,9 @@
 Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
 """
 
-import time
 from collections.abc import Iterable, Mapping
 
+from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
@@ -23,7 +23,7 @@ def describe_quorum(
     role = quorum.role
     if not isinstance(role, Leader):
         raise NotController("this node does not lead the quorum")
-    wall_ms = time.time_ns() // 1_000_000
+    wall_ms = wall_clock_ms()
     silent_ms = now_ms - quorum.settings.controller_quorum_observer_session_ms
     own = QuorumReplica(
         replica_id=quorum.node_id,

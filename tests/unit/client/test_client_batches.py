@@ -49,7 +49,9 @@ class Producer:
         self.accumulator.handle_answer(self.now_ms, batch, Answer(code, 0), 0.5)
 
     def lose(self, batch: Batch) -> None:
-        self.accumulator.handle_lost(self.now_ms, batch, written=True, message="", chance=0.5)
+        self.accumulator.handle_lost(
+            self.now_ms, batch, written=True, message="", random_fraction=0.5
+        )
 
 
 def started(count: int, **options: int) -> tuple[Producer, list[Batch]]:

@@ -48,7 +48,9 @@ def end(accumulator: Accumulator, batch: Batch, now_ms: float, attempt: ErrorCod
         accumulator.handle_answer(now_ms, batch, Answer(attempt), 0.5)
     else:
         written = attempt == LOST_SENT
-        accumulator.handle_lost(now_ms, batch, written=written, message=attempt, chance=0.5)
+        accumulator.handle_lost(
+            now_ms, batch, written=written, message=attempt, random_fraction=0.5
+        )
 
 
 @pytest.mark.parametrize(

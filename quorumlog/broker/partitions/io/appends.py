@@ -14,9 +14,9 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.storage.errors import RecordsTooLarge, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
-Buffer = bytes | bytearray | memoryview
 # DEVIATION: Kafka lets any number wait, each for as long as its client asks: up to 24 days.
 # docs/decisions/0020-what-a-client-may-leave-waiting.md
 WAITING_MAX: Final = 100_000  # acks=all, of this broker

@@ -26,10 +26,10 @@ from quorumlog.storage.io.checkpoints import (
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 STRAY_SUFFIX: Final = "-stray"
 DELETE_SUFFIX: Final = "-delete"
-METADATA_TOPIC: Final = "__cluster_metadata"
 REMOVED_AT_ONCE: Final = 8
 NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 

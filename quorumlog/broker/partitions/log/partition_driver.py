@@ -24,9 +24,8 @@ from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
-
-Buffer = bytes | bytearray | memoryview
 
 
 class PendingProduce(WaitingProduce):
