@@ -23,7 +23,7 @@ from quorumlog.client.io.closing import Close, close_all, warn_unclosed
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.fetcher import Fetcher
 from quorumlog.client.offset_queries import OffsetQueries
-from quorumlog.client.rebalance import RebalanceListener
+from quorumlog.client.rebalance_listener import RebalanceListener
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import (
     BootstrapServers,

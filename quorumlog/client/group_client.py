@@ -12,7 +12,7 @@ from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.committer import Committer
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.io.group_session import GroupSession
-from quorumlog.client.rebalance import RebalanceListener
+from quorumlog.client.rebalance_listener import RebalanceListener
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -6,7 +6,7 @@ from typing import Final
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.committer import Committer
-from quorumlog.client.rebalance import RebalanceListener, tell
+from quorumlog.client.rebalance_listener import RebalanceListener, tell
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 COMMIT_AT_REVOCATION_MS: Final = 5_000

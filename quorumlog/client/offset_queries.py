@@ -7,7 +7,7 @@ from typing import Final
 from quorumlog.client.checks import checked_partitions, checked_timestamps
 from quorumlog.client.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.offsets import list_offsets
+from quorumlog.client.io.list_offsets import list_offsets
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -8,15 +8,15 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self, Unpack
 
+from quorumlog.client.core.accumulator import Accumulator
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
-from quorumlog.client.core.batches import Accumulator
 from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
 from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.core.partitioner import StickyPartition, partition_for_key
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import close_all, warn_unclosed
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.deliveries import Delivery
+from quorumlog.client.io.delivery import Delivery
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import (

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
-from quorumlog.cluster.everywhere import STOP_TIMEOUT_S
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import NodeProcess, Program
+from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 
 READY_TIMEOUT_S: Final = 30.0
 _STATUS_TIMEOUT_S: Final = 2.0

@@ -22,12 +22,12 @@ from typing import Any, Final, NoReturn, TextIO
 from quorumlog.broker.controller_requests.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
-from quorumlog.node.assemble import Node, NodeParts
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
-from quorumlog.node.handles import raise_open_files_limit
 from quorumlog.node.lock import AlreadyRunning, hold
-from quorumlog.node.orphan import Parent
+from quorumlog.node.node import Node, NodeParts
+from quorumlog.node.open_files import raise_open_files_limit
+from quorumlog.node.parent import Parent
 from quorumlog.storage.errors import StorageError
 
 EXIT_OK: Final = 0

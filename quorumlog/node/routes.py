@@ -7,7 +7,7 @@ from aiohttp import web
 from quorumlog.metadata_quorum.image import ClusterImage
 
 if TYPE_CHECKING:
-    from quorumlog.node.assemble import Node
+    from quorumlog.node.node import Node
 
 
 def add_routes(app: web.Application, node: "Node") -> None:

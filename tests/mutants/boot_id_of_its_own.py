@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
+from quorumlog.node.node import NodeParts
 
 if __name__ == "__main__":
     boot_id_file = Path(sys.argv[1]).with_name("boot_id")

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from quorumlog.client.core.accumulator import Accumulator, Answer
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
-from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.settings import ProducerSettings

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from quorumlog.broker.partitions.core.isr import Progress
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.roles import Leader
-from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
+from quorumlog.node.node import NodeParts
 
 
 class Mutant(Partition):

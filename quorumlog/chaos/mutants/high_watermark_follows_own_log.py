@@ -10,8 +10,8 @@ from quorumlog.broker.partitions.core.isr import Progress
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.partition_state import Marks
 from quorumlog.broker.partitions.core.roles import Leader
-from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
+from quorumlog.node.node import NodeParts
 
 
 class Mutant(Partition):

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from quorumlog.backoff import Backoff
-from quorumlog.client.core.fetched import Aborted, Chunk
+from quorumlog.client.core.chunk import Aborted, Chunk
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings

@@ -19,8 +19,8 @@ from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
 from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.io.broker_connections import Links
 from quorumlog.client.io.closing import Close, begin_closing
-from quorumlog.client.io.links import Links
 from quorumlog.client.io.lookout import Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import Address, CommonSettings

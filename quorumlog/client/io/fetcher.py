@@ -15,8 +15,8 @@ from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.positions import Position, Positions, PositionState
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.offsets import ISOLATION_LEVELS, ask_offsets
-from quorumlog.client.io.stalls import Stalls
+from quorumlog.client.io.list_offsets import ISOLATION_LEVELS, ask_offsets
+from quorumlog.client.io.stalled_requests import Stalls
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumlog.client.io.causes import at
+from quorumlog.client.io.unreachable import at
 from quorumlog.client.settings import Address, CommonSettings, addresses
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
 from quorumlog.wire.io.connection import (

@@ -1,6 +1,6 @@
 """The producer's requests: takes what the accumulator lets go, sends it, brings back the answers.
 
-No decisions: they are `core.batches`. One request per broker carries a batch of each of its
+No decisions: they are `core.accumulator`. One request per broker carries a batch of each of its
 partitions.
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.client.core.accumulator import Accumulator, Answer
 from quorumlog.client.core.batch import Batch, ProducerIdentity
-from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
-from quorumlog.client.io.deliveries import wait_until_done
-from quorumlog.client.io.stalls import Stalls
+from quorumlog.client.io.delivery import wait_until_done
+from quorumlog.client.io.stalled_requests import Stalls
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode

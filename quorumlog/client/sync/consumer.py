@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
-from quorumlog.client.rebalance import RebalanceListener
+from quorumlog.client.rebalance_listener import RebalanceListener
 from quorumlog.client.records import (
     ConsumerRecord,
     OffsetAndMetadata,

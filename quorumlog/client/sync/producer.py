@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Unpack
 
-from quorumlog.client.io.deliveries import Delivery
+from quorumlog.client.io.delivery import Delivery
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import BootstrapServers, ProducerOptions

@@ -1,7 +1,7 @@
 """Scripted schedules that random search would need long to find; see also the property tests."""
 
+from quorumlog.client.core.accumulator import EPOCH_MAX, NEVER_MS, Accumulator, Answer
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
-from quorumlog.client.core.batches import EPOCH_MAX, NEVER_MS, Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode

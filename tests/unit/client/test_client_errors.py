@@ -1,7 +1,7 @@
 import pytest
 
+from quorumlog.client.core.accumulator import Accumulator, Answer
 from quorumlog.client.core.batch import Batch, ProducerIdentity, checked_record_size
-from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.errors import DEFINITE, KafkaError, answered, known
 from quorumlog.client.settings import ProducerSettings

@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import main as node_main
-from quorumlog.node.assemble import Node
+from quorumlog.node.node import Node
 from quorumlog.storage.errors import StorageError
 
 

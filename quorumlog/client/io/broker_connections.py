@@ -13,7 +13,7 @@ from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.client.core.metadata_cache import Node
-from quorumlog.client.io.causes import at
+from quorumlog.client.io.unreachable import at
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
 
