@@ -11,7 +11,7 @@ from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.partition_state import Marks
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.node.main import main
-from quorumlog.node.node import NodeParts
+from quorumlog.node.substitutes import Substitutes
 
 
 class Mutant(Partition):
@@ -27,4 +27,4 @@ class Mutant(Partition):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], NodeParts(partition=Mutant)))
+    sys.exit(main(sys.argv[1:], Substitutes(partition=Mutant)))
