@@ -86,7 +86,7 @@ class Consumer(OffsetQueries):
             settings,
             self._positions,
             look_up_committed=group.committed if group is not None else None,
-            on_news=news.set,
+            wake_poll=news.set,
         )
         self._cluster, self._fetcher, self._group, self._news = cluster, fetcher, group, news
 
@@ -154,7 +154,7 @@ class Consumer(OffsetQueries):
         wanted = {*checked_names(topics, "topics")}
         if not self._group.is_subscribed and self._positions.by_partition:
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
-        cluster.want(wanted)
+        cluster.add_topics(wanted)
         self._topics = tuple(sorted(wanted))
         fetcher.missing_is_error = False
         self._group.subscribe(self._topics, listener or RebalanceListener())
@@ -181,7 +181,7 @@ class Consumer(OffsetQueries):
             raise ValueError("the consumer is subscribed; unsubscribe first")
         wanted = checked_partitions(partitions)
         fetcher.missing_is_error = True
-        cluster.want({partition.topic for partition in wanted})
+        cluster.add_topics({partition.topic for partition in wanted})
         self._positions.assign(wanted)
         fetcher.wake()
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -17,6 +16,7 @@ from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import close_all, warn_unclosed
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.delivery import Delivery
+from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import (
@@ -265,8 +265,7 @@ class Producer:
             return partition_for_key(key, topic.count)
         sticky = topic.sticky
         if sticky.needs_choice():
-            # Not for cryptography: it spreads the load.
-            sticky.choose(topic.candidates, random.random())  # noqa: S311
+            sticky.choose(topic.candidates, random_fraction())
         sticky.used(size)
         return sticky.current
 

@@ -5,7 +5,6 @@ question always, a change only while it is certain that nothing was done.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
@@ -14,6 +13,7 @@ from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -152,8 +152,7 @@ class Asker:
         return self.cluster.now_ms() + self.settings.default_api_timeout_ms
 
     def _delay_ms(self, failures: int) -> float:
-        # Not for cryptography: it spreads retries.
-        return self._backoff.delay_ms(failures, random.random())  # noqa: S311
+        return self._backoff.delay_ms(failures, random_fraction())
 
     def _timed_out(self, last: str, *, definite: bool) -> KafkaError:
         message = f"no answer within {self.settings.default_api_timeout_ms} ms{last}"

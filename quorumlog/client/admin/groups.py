@@ -41,7 +41,7 @@ async def _ask(
         try:
             return await ask(coordinator)
         except KafkaError:
-            coordinator.forget()
+            coordinator.mark_unknown()
             raise
 
     return await asker.retry(attempt, changes=changes)

@@ -13,8 +13,8 @@ from quorumlog.client.errors import known
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PATIENCE_MS: Final = 3_000
-REPEAT_MS: Final = 60_000
+REPORT_AFTER_MS: Final = 3_000
+REPORT_AGAIN_MS: Final = 60_000
 GAP_MS: Final = 10_000
 """After so long without a look, what was absent before may have been there meanwhile."""
 NAMED_MAX: Final = 5
@@ -30,7 +30,7 @@ class _Absence:
     told_ms: float | None = None
 
 
-class News(NamedTuple):
+class Notice(NamedTuple):
     """What to log. `is_over`: it is there again."""
 
     text: str
@@ -44,7 +44,7 @@ class Absences:
         self._absent: dict[Subject, _Absence] = {}
         self._looked_ms = float("-inf")
 
-    def step(self, now_ms: float, causes: Mapping[Subject, str]) -> list[News]:
+    def step(self, now_ms: float, causes: Mapping[Subject, str]) -> list[Notice]:
         """Take in everything that is absent now, each with its cause; return what to say."""
         if now_ms - self._looked_ms > GAP_MS:
             for absence in self._absent.values():
@@ -55,7 +55,7 @@ class Absences:
         over = [name for name, absence in ended.items() if absence.told_ms is not None]
         for name in causes:
             self._absent.setdefault(name, _Absence(now_ms))
-        news = [News(f"{listed(over)}: found", is_over=True)] if over else []
+        news = [Notice(f"{listed(over)}: found", is_over=True)] if over else []
         by_cause: dict[str, list[Subject]] = {}
         for name, cause in causes.items():
             by_cause.setdefault(cause, []).append(name)
@@ -63,15 +63,15 @@ class Absences:
             news += self._due(now_ms, cause, names)
         return news
 
-    def _due(self, now_ms: float, cause: str, names: list[Subject]) -> list[News]:
-        lasting = [one for one in names if now_ms - self._absent[one].since_ms >= PATIENCE_MS]
+    def _due(self, now_ms: float, cause: str, names: list[Subject]) -> list[Notice]:
+        lasting = [one for one in names if now_ms - self._absent[one].since_ms >= REPORT_AFTER_MS]
         told = [self._absent[name].told_ms for name in lasting]
-        if not any(ms is None or now_ms - ms >= REPEAT_MS for ms in told):
+        if not any(ms is None or now_ms - ms >= REPORT_AGAIN_MS for ms in told):
             return []
         for name in lasting:
             self._absent[name].told_ms = now_ms
         seconds = (now_ms - min(self._absent[name].since_ms for name in lasting)) / 1000
-        return [News(f"{listed(lasting)}: {cause} (for {seconds:.0f} s)", is_over=False)]
+        return [Notice(f"{listed(lasting)}: {cause} (for {seconds:.0f} s)", is_over=False)]
 
     def lasting(self, now_ms: float, duration_ms: float) -> list[Subject]:
         """List what is absent since `duration_ms` or longer."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import random
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -18,6 +17,7 @@ from quorumlog.client.io.cluster import (
     Purpose,
     check,
 )
+from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.lookout import tell
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
@@ -95,8 +95,7 @@ class Coordinator:
                 self._tell(error)
                 _logger.debug("coordinator of %s: %s", self.group_id, error)
             failures += 1
-            # Not for cryptography: it spreads retries.
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            delay_ms = self._backoff.delay_ms(failures, random_fraction())
             await asyncio.sleep(delay_ms / 1000)
 
     def _tell(self, error: KafkaError | None) -> None:
@@ -124,7 +123,7 @@ class Coordinator:
         await self._cluster.connect(node.broker_id, Purpose.GROUP)
         return node.broker_id
 
-    def forget(self) -> None:
+    def mark_unknown(self) -> None:
         """Find it again before the next request."""
         self.broker_id = None
 
@@ -185,15 +184,14 @@ class Coordinator:
                 return
             was_definite = was_definite and error.definite
             failures += 1
-            # Not for cryptography: it spreads retries.
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            delay_ms = self._backoff.delay_ms(failures, random_fraction())
             is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             end_ms = min(deadline_ms, began_ms + UNKNOWN_TOPIC_MS) if is_unknown else deadline_ms
             is_late = self._cluster.now_ms() + delay_ms >= end_ms
             if is_late or not (error.retriable or error.code in _MOVED):
                 raise KafkaError(error.code, error.message, definite=was_definite)
             if error.code in _MOVED:
-                self.forget()
+                self.mark_unknown()
             await asyncio.sleep(delay_ms / 1000)
 
     async def _commit_in_time(
@@ -236,13 +234,12 @@ class Coordinator:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
             except KafkaError as error:
                 failures += 1
-                # Not for cryptography: it spreads retries.
-                delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+                delay_ms = self._backoff.delay_ms(failures, random_fraction())
                 is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
                 if is_late or not (error.retriable or error.code in _MOVED):
                     raise
                 if error.code in _MOVED:
-                    self.forget()
+                    self.mark_unknown()
             await asyncio.sleep(delay_ms / 1000)
 
     async def _committed_once(

@@ -7,7 +7,6 @@ overtakes the revocation before it. Requests run beside it and come back as fact
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
 from typing import Final, Protocol, assert_never
 
 from quorumlog.client.core import membership_events as facts
@@ -19,6 +18,7 @@ from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import InvariantViolation
+from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
@@ -75,9 +75,10 @@ class GroupSession:
         self._effects: Final[deque[Effect]] = deque()
         self._changes = 0  # of partitions: ordered, and not performed to the end
         self._wake: Final = asyncio.Event()
-        self._requests: Final[set[asyncio.Task[None]]] = set()
+        self._tasks: Final = Tasks(self._handle_unexpected)
         self._timer: asyncio.TimerHandle | None = None
-        self._performer: Final = self._loop.create_task(self._perform_all())
+        self._is_closed = False
+        self._tasks.start(self._perform_all())
         cluster.on_change.append(self._handle_change)
         cluster.lookout.topics.append(self._subscribed)
 
@@ -91,7 +92,7 @@ class GroupSession:
             _logger.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
         for effect in effects:
             if isinstance(effect, facts.SendHeartbeat):  # the user's listener may take its time
-                self._run(self._heartbeat(effect))
+                self._tasks.start(self._heartbeat(effect))
                 continue
             self._changes += isinstance(effect, facts.Revoke | facts.Assign)
             self._effects.append(effect)
@@ -119,34 +120,35 @@ class GroupSession:
 
     def _handle_change(self) -> None:
         if self.membership.coordinator_known and self._coordinator.is_lost:
-            self._coordinator.forget()
+            self._coordinator.mark_unknown()
             self.post(facts.CoordinatorLost())
         if self.membership.is_leader:
             wanted = self.membership.counts
             self.post(facts.CountsChanged(counts=self._cluster.metadata.partition_counts(wanted)))
 
     async def _perform_all(self) -> None:
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                while self._effects:
-                    await self._perform(self._effects.popleft())
-        except Exception:
-            _logger.exception("the group task ended")
-            self._reader.fail(_BROKEN)
+        while not self._is_closed:  # the user's listener, which runs in this task, may leave the group
+            await self._wake.wait()
+            self._wake.clear()
+            while self._effects:
+                await self._perform(self._effects.popleft())
+
+    def _handle_unexpected(self, error: BaseException) -> None:
+        """Log what a task raised, and let `poll` raise: the member may be stuck."""
+        _logger.error("group %s", self._coordinator.group_id, exc_info=error)
+        self._reader.fail(_BROKEN)
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case facts.FindCoordinator():
-                self._coordinator.forget()
-                self._run(self._find())
+                self._coordinator.mark_unknown()
+                self._tasks.start(self._find())
             case facts.SendJoin():
-                self._run(self._join(effect))
+                self._tasks.start(self._join(effect))
             case facts.LookUpTopics(topics=topics):
-                self._run(self._look_up(topics))
+                self._tasks.start(self._look_up(topics))
             case facts.SendSync():
-                self._run(self._sync(effect))
+                self._tasks.start(self._sync(effect))
             case facts.SendHeartbeat():
                 raise InvariantViolation("heartbeats do not wait in line")
             case facts.SendLeave():
@@ -165,17 +167,6 @@ class GroupSession:
                 self._reader.fail(KafkaError(error_code, where, definite=True))
             case _:
                 assert_never(effect)
-
-    def _run(self, request: Coroutine[None, None, None]) -> None:
-        def ended(task: asyncio.Task[None]) -> None:
-            self._requests.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                _logger.error("a group request ended: a bug", exc_info=error)
-                self._reader.fail(_BROKEN)
-
-        task = self._loop.create_task(request)
-        self._requests.add(task)
-        task.add_done_callback(ended)
 
     # --- requests, each of which ends as a fact ---------------------------------------------------
 
@@ -228,7 +219,7 @@ class GroupSession:
     async def _look_up(self, topics: tuple[str, ...]) -> None:
         """Ask for topics that we may never have heard of; one that does not exist has no count."""
         topics = tuple(name for name in topics if is_topic_name(name))
-        self._cluster.want(topics)
+        self._cluster.add_topics(topics)
         if {*topics} - {*self._cluster.metadata.topics}:
             await self._cluster.next_update()
         counts = self._cluster.metadata.partition_counts(topics)
@@ -292,10 +283,10 @@ class GroupSession:
         """Leave the group and stop. The reader is not told: it knows."""
         self._cluster.on_change.remove(self._handle_change)
         self._cluster.lookout.topics.remove(self._subscribed)
-        tasks = (self._performer, *self._requests)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._is_closed = True
+        self._effects.clear()
+        self._wake.set()
+        await self._tasks.stop()
         if self._timer is not None:
             self._timer.cancel()
         left = self.membership.step(self._cluster.now_ms(), facts.Subscribed(topics=()))

@@ -7,7 +7,7 @@ from typing import Final
 from quorumlog.client.core.absences import (
     CLUSTER,
     Absences,
-    News,
+    Notice,
     Subject,
     is_missing,
     missing_partitions,
@@ -76,7 +76,7 @@ class Lookout:
         return missing
 
 
-def tell(client_id: str, news: Iterable[News]) -> None:
+def tell(client_id: str, news: Iterable[Notice]) -> None:
     """Log what is absent as a WARNING, and what was found again as INFO."""
     for one in news:
         level = logging.INFO if one.is_over else logging.WARNING

@@ -13,8 +13,8 @@ from typing import Final
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PATIENCE_MS: Final = 1_000
-LOOK_AGAIN_MS: Final = 200  # while a request is overdue
+OVERDUE_AFTER_MS: Final = 1_000
+OVERDUE_CHECK_MS: Final = 200  # while a request is overdue
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -27,7 +27,7 @@ class Outstanding:
     overdue_ms: float
 
 
-class Stalls:
+class StalledRequests:
     """Watches one client's requests to leaders; cancels the tasks of those that are in vain."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -48,11 +48,11 @@ class Stalls:
             broker_id=broker_id,
             partitions=partitions,
             task=task,
-            overdue_ms=self._cluster.now_ms() + wait_ms + PATIENCE_MS,
+            overdue_ms=self._cluster.now_ms() + wait_ms + OVERDUE_AFTER_MS,
         )
         self._requests[outstanding] = None
         if self._timer is None:
-            self._timer = self._loop.call_later(PATIENCE_MS / 1000, self._look)
+            self._timer = self._loop.call_later(OVERDUE_AFTER_MS / 1000, self._look)
         return outstanding
 
     def end(self, outstanding: Outstanding) -> None:
@@ -65,10 +65,10 @@ class Stalls:
 
     def _look(self) -> None:
         self._timer = None
-        delay_ms = PATIENCE_MS
+        delay_ms = OVERDUE_AFTER_MS
         if self._overdue():
             self._cluster.request_update()
-            delay_ms = LOOK_AGAIN_MS
+            delay_ms = OVERDUE_CHECK_MS
         if self._requests:
             self._timer = self._loop.call_later(delay_ms / 1000, self._look)
 
