@@ -17,6 +17,7 @@ PLANTS: list[tuple[str, dict[str, str]]] = [
     ("4. The broker", {"broker/server/__init__.py": "import quorumlog.metadata_quorum.core"}),
     ("5. Pure", {"broker/groups/core/__init__.py": "import asyncio"}),
     ("5. Pure", {"broker/groups/core/__init__.py": "import quorumlog.storage.clock", **CLOCK}),
+    ("8. The floors of the client", {"client/settings.py": "import quorumlog.client.core"}),
 ]
 
 
