@@ -98,22 +98,22 @@ class Consumer(AsyncClient[_Opened]):
         Takes some seconds at most, even if no broker lives, beside what the listener takes.
         """
         self._positions.mark_consumed()
-        await self._give_up_and_close()
+        await self._revoke_and_close()
 
     async def _stop_after(self, error: type[BaseException] | None) -> None:
         if error is None:
             await self.stop()
         else:  # the last poll's records may not be processed: they are not committed
-            await self._give_up_and_close()
+            await self._revoke_and_close()
 
-    async def _give_up_and_close(self) -> None:
+    async def _revoke_and_close(self) -> None:
         opened = self._opened
         if opened is None:
             return
         opened.cluster.check_loop("Consumer")
         try:
             if opened.group is not None:
-                await opened.group.give_up_partitions()
+                await opened.group.revoke_all()
         finally:
             await self._close(opened)
 
@@ -146,7 +146,7 @@ class Consumer(AsyncClient[_Opened]):
         group = self._running().group
         if group is not None and group.is_subscribed:
             self._positions.mark_consumed()
-            await group.give_up_partitions()
+            await group.revoke_all()
             await group.leave()
         self._topics = ()
         self._positions.assign(())
@@ -171,7 +171,7 @@ class Consumer(AsyncClient[_Opened]):
         return frozenset(self._positions.by_partition)
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics of `subscribe`."""
+        """Return the topics that `subscribe` was called with."""
         return frozenset(self._topics)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -206,8 +206,8 @@ class Consumer(AsyncClient[_Opened]):
             group.poll_began()
         self._is_polling = True
         try:
-            # A caller in a loop must not keep others from working. No await after `_take`: what
-            # it takes would be lost if the caller were cancelled there.
+            # A caller in a loop must not starve other tasks. No await after `_take`: a caller
+            # that is cancelled there would lose what was taken.
             await asyncio.sleep(0)
             records = self._take(opened, limit)
             if records or timeout_ms <= 0:

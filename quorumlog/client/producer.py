@@ -43,7 +43,7 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 class _Topic:
-    """What `send` needs of a topic, at hand."""
+    """What `send` needs to know of a topic."""
 
     __slots__ = ("candidates", "count", "queues", "sticky")
 
@@ -115,7 +115,7 @@ class Producer(AsyncClient[_Opened]):
         limit = min(self.settings.max_request_size, self.settings.buffer_memory)
         self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
         self._topics: Final[dict[str, _Topic]] = {}
-        self._owes_turn = False  # the event loop has had none since a batch began
+        self._owes_turn = False  # a batch has begun since the event loop last ran
         self._room: Final = _Room()
 
     # --- life ------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class Producer(AsyncClient[_Opened]):
         full. Raises KafkaError, definite, if the record was not put in line, and TypeError or
         ValueError if it cannot be one. If it is cancelled, the record was not put in line.
         """
-        if self._owes_turn:  # a caller that never waits must not keep others from working
+        if self._owes_turn:  # a caller that never waits must not starve other tasks
             self._owes_turn = False
             await asyncio.sleep(0)
         cluster, sender = self._running()
@@ -202,9 +202,9 @@ class Producer(AsyncClient[_Opened]):
         if accumulator.buffered_bytes + size > self.settings.buffer_memory:
             await self._wait_for_room(sender, size)
         record = (timestamp_ms, key, value, own_headers)
-        batch, is_news = accumulator.append(cluster.now_ms(), queue, record, size)
+        batch, is_ready = accumulator.append(cluster.now_ms(), queue, record, size)
         delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
-        if is_news:
+        if is_ready:
             sender.wake()
             self._owes_turn = True
         return delivery

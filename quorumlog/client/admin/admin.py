@@ -1,4 +1,4 @@
-"""The administrator: what can be asked and changed, on one page. How is told by subject."""
+"""The administrator: all that can be asked and changed; a module per subject does it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Unpack

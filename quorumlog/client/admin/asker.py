@@ -1,7 +1,7 @@
-"""How an administrator asks: any broker, one broker, the leaders of partitions; and how often.
+"""Sends an administrator's requests: to any broker, one broker, or the leaders of partitions.
 
-A call is repeated until `default_api_timeout_ms` has passed, as long as trying again is harmless: a
-question always, a change only while it is certain that nothing was done.
+A request is repeated until `default_api_timeout_ms` has passed, as long as repeating it is safe: a
+question always, a change only while it is certain that nothing was changed.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ LEFT_OUT: Final = "left out of the answer"
 
 
 class Asker:
-    """One administrator's way to the cluster, from its `start` to its `stop`."""
+    """One administrator's connection to the cluster, from its `start` to its `stop`."""
 
     def __init__(self, cluster: Cluster, settings: AdminSettings) -> None:
         self.cluster: Final = cluster
@@ -61,7 +61,7 @@ class Asker:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message, definite=True)
 
     async def retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
-        """Repeat `attempt` while that is harmless: not a change that may have been made."""
+        """Repeat `attempt` while that is safe: not a change that may have been made."""
         deadline_ms = self._deadline_ms()
         failures, last = 0, ""
         while True:

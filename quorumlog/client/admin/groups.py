@@ -1,4 +1,4 @@
-"""Groups, asked of their coordinators: members, offsets, and the end of both."""
+"""Consumer groups, by requests to their coordinators: members, offsets, deletion."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial

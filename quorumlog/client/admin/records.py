@@ -1,4 +1,4 @@
-"""What the leaders of partitions keep: offsets, producers; and deleting records."""
+"""Requests to the leaders of partitions: offsets, producers, deletion of records."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final

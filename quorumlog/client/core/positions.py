@@ -1,4 +1,4 @@
-"""Where a consumer reads: which offset comes next in each partition, and how that was decided.
+"""Decides where a consumer reads: the next offset of each partition, and how it is found.
 
 A partition without a position looks for the committed offset, then asks the broker by
 `auto_offset_reset`. Data is fetched ahead of the user: `fetch_offset` is where the next request
@@ -132,14 +132,14 @@ class Positions:
             raise KeyError(f"{topic_partition} is not assigned to this consumer")
         return position
 
-    # --- errors that the user must hear of -------------------------------------------------------
+    # --- errors that `poll` raises ---------------------------------------------------------------
 
     def report(self, topic_partition: TopicPartition | None, error: KafkaError) -> None:
-        """Keep `error` for the user, in place of an older one of the same partition."""
+        """Let `poll` raise `error`, in place of an older one of the same partition."""
         self._errors[topic_partition] = error
 
     def take_error(self) -> KafkaError | None:
-        """Return the oldest error that the user has not been told, once."""
+        """Return the oldest error that was not raised yet; it is raised once."""
         return self._errors.pop(next(iter(self._errors))) if self._errors else None
 
     # --- places that the user chooses ------------------------------------------------------------
@@ -220,7 +220,7 @@ class Positions:
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
         """Take in the answer to a RESETTING partition's question."""
         if position.state is PositionState.RESETTING:
-            self._errors.pop(position.topic_partition, None)  # what was wrong is so no longer
+            self._errors.pop(position.topic_partition, None)  # it is mended
             position.failures = 0
             position.place(offset, epoch)
             position.consumed = OffsetAndMetadata(offset, epoch)
@@ -275,7 +275,7 @@ class Positions:
             position.place(min(end_offset, position.offset), -1)
 
     def _keep(self, position: Position, answer: PartitionData) -> bool:
-        """Keep what was fetched; False if nothing of it can be read."""
+        """Buffer what was fetched; return False if nothing of it can be read."""
         records = answer.records
         if not isinstance(records, bytes | bytearray | memoryview):
             return False

@@ -340,7 +340,7 @@ class Cluster:
                 self._unchanged_updates = 0
             if self.metadata.nodes:  # before, `start` says what is wrong
                 why_silent = self._source.why_silent() if response is None else None
-                self.lookout.look(self.now_ms(), why_silent)
+                self.lookout.observe(self.now_ms(), why_silent)
         finally:
             if not waiting.done():
                 waiting.set_result(None)

@@ -201,7 +201,7 @@ class Fetcher:
             if not has_ids:
                 version = min(version, NAMED_TOPICS_MAX)
             response = await connection.send(request, version=version)
-            # As they were sent: a topic that was made anew since has another id.
+            # The ids as sent: a topic that was deleted and made again since has another id.
             topic_names = {topic.topic_id: topic.topic for topic in request.topics}
         except (ConnectionLost, RequestTimedOut) as error:
             _logger.debug("fetch from broker %d: %r", broker_id, error)
@@ -217,7 +217,7 @@ class Fetcher:
             self._fetching.discard(broker_id)
 
     def _request(self, broker_id: int, asks: list[_Ask]) -> tuple[FetchRequest, bool]:
-        """Make the request; tell whether it names every topic by id."""
+        """Return the request, and whether every topic in it has an id."""
         metadata, has_ids = self._cluster.metadata, True
         by_topic: dict[str, list[FetchPartition]] = {}
         for position, offset, leader in asks:

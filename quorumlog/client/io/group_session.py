@@ -1,7 +1,7 @@
 """Drives one group member: feeds facts into `core.membership`, performs its effects in order.
 
-A fact is taken in at once; one task performs the effects, one after the other, so that a join never
-overtakes the revocation before it. Requests run beside it and come back as facts.
+A fact is handled at once. One task performs the effects, one after the other, so that a join never
+overtakes the revocation before it. Requests run in tasks of their own; their answers are facts.
 """
 
 import asyncio
@@ -46,18 +46,18 @@ class Reader(Protocol):
     """The consumer, as far as its group is concerned."""
 
     async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
-        """Stop reading `partitions`; unless `lost`, commit first. Tell the user's listener."""
+        """Stop reading `partitions`; unless `lost`, commit first. Calls the user's listener."""
 
     async def accept(
         self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
     ) -> None:
-        """Read exactly `partitions`. Tell the user's listener of those that were added."""
+        """Read exactly `partitions`. Calls the user's listener with those that were added."""
 
     def fail(self, error: KafkaError) -> None:
         """Raise `error` from the user's next poll."""
 
     def wake(self) -> None:
-        """Look again: `poll` may have something now."""
+        """Let `poll` and the fetcher look again."""
 
 
 class GroupSession:
@@ -91,7 +91,7 @@ class GroupSession:
         if effects:
             _logger.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
         for effect in effects:
-            if isinstance(effect, facts.SendHeartbeat):  # the user's listener may take its time
+            if isinstance(effect, facts.SendHeartbeat):  # it must not wait for the user's listener
                 self._tasks.start(self._heartbeat(effect))
                 continue
             self._changes += isinstance(effect, facts.Revoke | facts.Assign)
@@ -219,7 +219,7 @@ class GroupSession:
         )
 
     async def _look_up(self, topics: tuple[str, ...]) -> None:
-        """Ask for topics that we may never have heard of; one that does not exist has no count."""
+        """Ask for topics that other members subscribe to; one that does not exist has no count."""
         topics = tuple(name for name in topics if is_topic_name(name))
         self._cluster.add_topics(topics)
         if {*topics} - {*self._cluster.metadata.topics}:
@@ -268,7 +268,7 @@ class GroupSession:
 
     async def _leave(self, effect: facts.SendLeave) -> None:
         if self._coordinator.broker_id is None:
-            return  # the coordinator will miss our heartbeats
+            return  # the coordinator expels us without heartbeats
         member = MemberIdentity(member_id=effect.member_id, reason=effect.reason)
         request = LeaveGroupRequest(
             group_id=self._coordinator.group_id, member_id=effect.member_id, members=[member]
@@ -282,7 +282,7 @@ class GroupSession:
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Leave the group and stop. The reader is not told: it knows."""
+        """Leave the group and stop, without a call of the reader."""
         self._cluster.on_change.remove(self._handle_change)
         self._cluster.lookout.topics.remove(self._subscribed)
         self._is_closed = True
@@ -298,7 +298,7 @@ class GroupSession:
 
 
 def _as_lost(error: KafkaError) -> int:
-    """Tell the core that the coordinator is gone when it could not even be asked."""
+    """Return the code for the core: a coordinator that cannot be reached counts as lost."""
     if error.code == ErrorCode.BROKER_NOT_AVAILABLE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error.code

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from quorumlog.backoff import Backoff
-from quorumlog.client.core.accumulator import Accumulator, Answer
+from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
@@ -120,7 +120,7 @@ class Sender:
             self._cluster.request_update()
             self._lost(batches, written=True, message=f"broker {broker_id}: {error}")
         except UnsupportedVersion as error:
-            answer = Answer(error_code=ErrorCode.UNSUPPORTED_VERSION, message=str(error))
+            answer = BatchAnswer(error_code=ErrorCode.UNSUPPORTED_VERSION, message=str(error))
             self._answered([(batch, answer) for batch in batches])
         except Exception as error:
             self._lost(batches, written=True, message=f"unexpected: {error!r}")
@@ -138,16 +138,16 @@ class Sender:
             version = min(version, NAMED_TOPICS_MAX)
         if self._acks == 0:
             connection.send_no_reply(request, version=version)
-            await connection.drain()  # no answer tells that the broker still reads
-            self._answered([(batch, Answer()) for batch in batches])
+            await connection.drain()  # only this shows that the broker still reads
+            self._answered([(batch, BatchAnswer()) for batch in batches])
             return
         response = await connection.send(request, version=version)
-        # As they were sent: a topic that was made anew since has another id.
+        # The ids as sent: a topic that was deleted and made again since has another id.
         names = {topic.topic_id: topic.name for topic in request.topic_data}
         self._handle(batches, response, names)
 
     def _request(self, batches: list[Batch]) -> tuple[ProduceRequest, bool]:
-        """Make the request; tell whether it names every topic by id."""
+        """Return the request, and whether every topic in it has an id."""
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             topic, partition = batch.topic_partition
@@ -178,14 +178,16 @@ class Sender:
         for batch in batches:
             found = answers.get(batch.topic_partition)
             if found is None:
-                missing = Answer(ErrorCode.UNKNOWN_SERVER_ERROR, message="left out of the answer")
+                missing = BatchAnswer(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, message="left out of the answer"
+                )
                 results.append((batch, missing))
                 continue
             leader = found.current_leader
             if leader is not None:
                 hint = Leader(leader.leader_id, leader.leader_epoch)
                 metadata.hint(batch.topic_partition, hint, nodes)
-            answer = Answer(
+            answer = BatchAnswer(
                 found.error_code,
                 found.base_offset,
                 found.log_append_time_ms,
@@ -194,7 +196,7 @@ class Sender:
             results.append((batch, answer))
         self._answered(results)
 
-    def _answered(self, results: Iterable[tuple[Batch, Answer]]) -> None:
+    def _answered(self, results: Iterable[tuple[Batch, BatchAnswer]]) -> None:
         now_ms = self._cluster.now_ms()
         done = []
         for batch, answer in results:
@@ -260,7 +262,7 @@ class Sender:
     # --- the end ----------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Send all that was put in line, now, and wait until it is acknowledged or failed."""
+        """Send all records now, without linger, and wait until each is acknowledged or failed."""
         self._flushes += 1
         self._accumulator.flushing = True
         try:
@@ -272,7 +274,7 @@ class Sender:
             self._accumulator.flushing = self._flushes > 0
 
     async def close(self) -> None:
-        """Stop at once: what is not done fails."""
+        """Stop at once: batches that are not done fail."""
         self._pump.stop()
         self._cluster.lookout.partitions.remove(self._accumulator.waiting_partitions)
         self._stalls.close()

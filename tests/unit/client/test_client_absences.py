@@ -26,7 +26,7 @@ GONE: dict[Subject, str] = {CLUSTER: "refused"}
 
 
 def texts(absences: Absences, now_ms: float, causes: dict[Subject, str]) -> list[str]:
-    return [news.text for news in absences.step(now_ms, causes)]
+    return [notice.text for notice in absences.step(now_ms, causes)]
 
 
 def test_a_failover_is_not_worth_a_word() -> None:
@@ -46,7 +46,7 @@ def test_what_lasts_is_said_once_and_rarely_again() -> None:
         (second, "the cluster: refused (for 63 s)"),
     ]
     over = absences.step(2 * REPORT_AGAIN_MS, {})
-    assert [(news.text, news.is_over) for news in over] == [("the cluster: found", True)]
+    assert [(notice.text, notice.is_over) for notice in over] == [("the cluster: found", True)]
     assert texts(absences, 2 * REPORT_AGAIN_MS + 1, {}) == []
 
 
