@@ -63,7 +63,7 @@ class AsyncClient(ABC, Generic[OpenedT]):
         if opened is None:
             kind = type(self).__name__.lower()
             raise RuntimeError(f"the {kind} is not running: use `async with`, or start()")
-        opened.cluster.check_loop(type(self).__name__)
+        opened.cluster.check_loop(self)
         return opened
 
     async def __aenter__(self) -> Self:

@@ -110,7 +110,7 @@ class Consumer(AsyncClient[_Opened]):
         opened = self._opened
         if opened is None:
             return
-        opened.cluster.check_loop("Consumer")
+        opened.cluster.check_loop(self)
         try:
             if opened.group is not None:
                 await opened.group.revoke_all()

@@ -113,6 +113,7 @@ class Producer(AsyncClient[_Opened]):
         self.settings: Final = build(ProducerSettings, bootstrap_servers, options)
         self._accumulator: Final = Accumulator(self.settings)
         limit = min(self.settings.max_request_size, self.settings.buffer_memory)
+        self._buffer_memory: Final = self.settings.buffer_memory
         self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
         self._topics: Final[dict[str, _Topic]] = {}
         self._owes_turn = False  # a batch has begun since the event loop last ran
@@ -135,7 +136,7 @@ class Producer(AsyncClient[_Opened]):
         opened = self._opened
         if opened is None:
             return
-        opened.cluster.check_loop("Producer")
+        opened.cluster.check_loop(self)
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 await opened.sender.flush()
@@ -199,7 +200,7 @@ class Producer(AsyncClient[_Opened]):
         if queue is None:
             queue = self._queue(topic, known, partition)
         accumulator = self._accumulator
-        if accumulator.buffered_bytes + size > self.settings.buffer_memory:
+        if accumulator.buffered_bytes + size > self._buffer_memory:
             await self._wait_for_room(sender, size)
         record = (timestamp_ms, key, value, own_headers)
         batch, is_ready = accumulator.append(cluster.now_ms(), queue, record, size)
@@ -264,7 +265,7 @@ class Producer(AsyncClient[_Opened]):
         self._accumulator.awaiting_room += 1
         try:
             async with asyncio.timeout(self.settings.max_block_ms / 1000):
-                while self._accumulator.buffered_bytes + size > self.settings.buffer_memory:
+                while self._accumulator.buffered_bytes + size > self._buffer_memory:
                     sender.wake()  # nothing lingers any longer
                     await self._room.wait()
         except TimeoutError:

@@ -104,7 +104,7 @@ class LocalCluster:
 
     @property
     def nodes(self) -> tuple[NodeSpec, ...]:
-        """Who is in the cluster, running or not."""
+        """The nodes of the cluster, running or not."""
         return self.spec.nodes
 
     @property
@@ -229,7 +229,7 @@ class LocalCluster:
         """
         running = [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
         for node_id in running:
-            # A paused one must hear the next signal.
+            # A paused process does not act on SIGTERM.
             self._process(node_id).signal_if_running(signal.SIGCONT)
             self._process(node_id).signal_if_running(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
@@ -280,7 +280,7 @@ class LocalCluster:
         return answer
 
     def status(self) -> dict[str, Any]:
-        """Describe the cluster as its best-informed running node sees it, and who runs."""
+        """Describe the cluster as its best-informed running node sees it, and which nodes run."""
         views = {node.id: self.node_status(node.id) for node in self._running()}
         known = [view for view in views.values() if view is not None]
         best = max(known, key=lambda view: int(view["metadata_offset"]), default=None)

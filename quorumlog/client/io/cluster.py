@@ -123,7 +123,7 @@ class Cluster:
         with contextlib.suppress(RuntimeError):  # the loop is closed: so is all that it had
             self._loop.call_soon_threadsafe(begin_closing, *closings)
 
-    def check_loop(self, client: str) -> None:
+    def check_loop(self, client: object) -> None:
         """Raise RuntimeError in another event loop than the one that the client was started on."""
         try:
             is_own = asyncio.get_running_loop() is self._loop
@@ -131,7 +131,7 @@ class Cluster:
             return
         if not is_own:
             message = (
-                f"this {client} was started on another event loop: a client belongs to the loop"
+                f"this {type(client).__name__} was started on another event loop: a client belongs to the loop"
                 " (the asyncio.run) of its start(); make one there, or use quorumlog.client.sync"
             )
             raise RuntimeError(message)

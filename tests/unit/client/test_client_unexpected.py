@@ -133,3 +133,19 @@ async def test_an_automatic_commit_is_logged_and_the_next_one_is_made(
             while failing.left or not cluster.commits:
                 await consumer.poll(1)
     assert planted(caplog) == ["committer"]
+
+
+async def test_a_dropped_client_closes_its_other_holder(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
+        producer = Producer(cluster.bootstrap)
+        await producer.start()
+        Failing(monkeypatch, Sender, "close", 1)
+        holder = [producer]
+        del producer
+        with pytest.warns(ResourceWarning, match="unclosed Producer"):
+            holder.clear()
+        while any(cluster.connections.values()) or not planted(caplog):
+            await asyncio.sleep(0)
+    assert planted(caplog) == ["closing"]
