@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import time_ns
 from typing import Final, NamedTuple, TypedDict, Unpack
 
 from quorumlog.client.async_client import AsyncClient
@@ -25,7 +26,6 @@ from quorumlog.client.settings import (
     ProducerSettings,
     build,
 )
-from quorumlog.clock import wall_clock_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
@@ -187,7 +187,7 @@ class Producer(AsyncClient[_Opened]):
         if known is None:
             known = await self._look_up(topic)
         if timestamp_ms is None:
-            timestamp_ms = wall_clock_ms()
+            timestamp_ms = time_ns() // 1_000_000  # not `wall_clock_ms`: a call for every record
         else:
             check_timestamp(timestamp_ms)
         own_headers = tuple(headers)

@@ -131,8 +131,9 @@ class Cluster:
             return
         if not is_own:
             message = (
-                f"this {type(client).__name__} was started on another event loop: a client belongs to the loop"
-                " (the asyncio.run) of its start(); make one there, or use quorumlog.client.sync"
+                f"this {type(client).__name__} was started on another event loop: a client belongs"
+                " to the loop (the asyncio.run) of its start(); make one there, or use"
+                " quorumlog.client.sync"
             )
             raise RuntimeError(message)
 
