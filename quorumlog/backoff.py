@@ -13,8 +13,11 @@ class Backoff:
     initial_ms: float
     max_ms: float
 
-    def delay_ms(self, failures: int, chance: float) -> float:
-        """Return what to wait after `failures` >= 1 in a row; `chance` in [0, 1): +-20 %."""
+    def delay_ms(self, failures: int, random_fraction: float) -> float:
+        """Return how long to wait after `failures` >= 1 in a row.
+
+        `random_fraction` in [0, 1) moves it by up to 20 %, so that waiting clients spread out.
+        """
         doublings = min(max(failures - 1, 0), DOUBLINGS_MAX)
         delay_ms = min(self.initial_ms * 2.0**doublings, max(self.max_ms, self.initial_ms))
-        return delay_ms * (1 - JITTER + 2 * JITTER * chance)
+        return delay_ms * (1 - JITTER + 2 * JITTER * random_fraction)

@@ -21,6 +21,7 @@ PLANTS: list[tuple[str, dict[str, str]]] = [
     ("5. Pure", {"chaos/schedule.py": "import random"}),
     ("5. Pure", {"chaos/faults/kill.py": "import os"}),
     ("5. Pure", {"broker/groups/core/__init__.py": "import quorumlog.storage.clock", **CLOCK}),
+    ("8. The floors of the client", {"client/settings.py": "import quorumlog.client.core"}),
 ]
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from quorumlog.broker.clocks import monotonic_ms
+from quorumlog.clock import monotonic_ms
 
 
 class HasDeadlines(Protocol):

@@ -27,6 +27,7 @@ from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.chaos.spark.session import SparkUnavailable
 from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
+from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -38,7 +39,6 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
-from quorumlog.cli.simulate_command import parse_duration_ms
 from quorumlog.cli.verify import (
     EXIT_STATUS,
     Engine,

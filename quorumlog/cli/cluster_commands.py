@@ -20,7 +20,7 @@ from quorumlog.cli.output import (
     parse_settings,
     say,
 )
-from quorumlog.cluster import LocalCluster, everywhere
+from quorumlog.cluster import LocalCluster, running_clusters
 from quorumlog.cluster.layout import CLUSTER_FILE, CONTROL_PORT_STEP
 
 _NODES: Final = 3
@@ -203,8 +203,8 @@ def _run_until_interrupted(cluster: LocalCluster) -> None:
 def _say_killed(node_ids: tuple[int, ...]) -> None:
     for node_id in node_ids:
         say(
-            f"quorumlog: node {node_id} did not stop within {everywhere.STOP_TIMEOUT_S:.0f} s "
-            "and was killed"
+            f"quorumlog: node {node_id} did not stop within "
+            f"{running_clusters.STOP_TIMEOUT_S:.0f} s and was killed"
         )
 
 
@@ -215,9 +215,9 @@ def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = Fal
     whose directory was removed.
     """
     if everything:
-        _stop(everywhere.running(), json=json)
+        _stop(running_clusters.running(), json=json)
         return
-    left = everywhere.running(directory)
+    left = running_clusters.running(directory)
     if not (directory / CLUSTER_FILE).exists() and left:  # the directory was removed
         _stop(left, json=json)
         return
@@ -234,9 +234,9 @@ def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = Fal
         data(f"stopped {len(running)} of {len(cluster.nodes)} nodes")
 
 
-def _stop(clusters: list[everywhere.RunningCluster], *, json: bool) -> None:
+def _stop(clusters: list[running_clusters.RunningCluster], *, json: bool) -> None:
     """Stop running clusters by their processes, and print which."""
-    killed = {entry.pid for entry in everywhere.stop(clusters)}
+    killed = {entry.pid for entry in running_clusters.stop(clusters)}
     if json:
         described = [
             {
@@ -262,7 +262,7 @@ def status(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = F
     With --all, the running clusters of this user: where they are, and their processes.
     """
     if everything:
-        _show_all(everywhere.running(), json=json)
+        _show_all(running_clusters.running(), json=json)
         return
     with cluster_errors():
         described = LocalCluster.open(directory).status()
@@ -274,7 +274,7 @@ def status(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = F
         raise typer.Exit(EXIT_FAILED)
 
 
-def _show_all(clusters: list[everywhere.RunningCluster], *, json: bool) -> None:
+def _show_all(clusters: list[running_clusters.RunningCluster], *, json: bool) -> None:
     if json:
         described = [
             {

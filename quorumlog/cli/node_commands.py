@@ -1,6 +1,7 @@
 """`quorumlog node kill | stop | start | pause | resume`: one node of a cluster."""
 
 from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import typer
 
@@ -15,54 +16,45 @@ app = typer.Typer(
 )
 
 
-def _do(
-    node_id: int,
-    directory: Dir,
-    json: Json,
-    done: str,
-    act: Callable[[LocalCluster, int], object],
-) -> None:
-    with cluster_errors():
-        cluster = LocalCluster.open(directory, detached=True)
-        act(cluster, node_id)
-        pid = cluster.pid(node_id)
-    if json:
-        document({"dir": str(cluster.directory.resolve()), "node": node_id, "pid": pid})
-    else:
-        data(f"{done} node {node_id}")
+class _Action(NamedTuple):
+    """`done`: how the output begins."""
+
+    act: Callable[[LocalCluster, int], object]
+    done: str
+    help: str
 
 
-@app.command()
-def kill(node_id: NodeId, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Kill a node (SIGKILL)."""
-    _do(node_id, directory, json, "killed", LocalCluster.kill)
+_ACTIONS: Final = {
+    "kill": _Action(LocalCluster.kill, "killed", "Kill a node (SIGKILL)."),
+    "stop": _Action(LocalCluster.stop_node, "stopped", "Stop a node cleanly."),
+    "start": _Action(
+        LocalCluster.start_node,
+        "started",
+        "Start a node again.\n\n"
+        "Returns when it is unfenced. The node runs on until `quorumlog down`.",
+    ),
+    "pause": _Action(
+        LocalCluster.pause,
+        "paused",
+        "Freeze a node (SIGSTOP).\n\nIts connections stay open and nothing answers.",
+    ),
+    "resume": _Action(LocalCluster.resume, "resumed", "Let a paused node go on (SIGCONT)."),
+}
 
 
-@app.command()
-def stop(node_id: NodeId, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Stop a node cleanly."""
-    _do(node_id, directory, json, "stopped", LocalCluster.stop_node)
+def _add(name: str, action: _Action) -> None:
+    def command(node_id: NodeId, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
+        with cluster_errors():
+            cluster = LocalCluster.open(directory, detached=True)
+            action.act(cluster, node_id)
+            pid = cluster.pid(node_id)
+        if json:
+            document({"dir": str(cluster.directory.resolve()), "node": node_id, "pid": pid})
+        else:
+            data(f"{action.done} node {node_id}")
+
+    app.command(name, help=action.help)(command)
 
 
-@app.command()
-def start(node_id: NodeId, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Start a node again.
-
-    Returns when it is unfenced. The node runs on until `quorumlog down`.
-    """
-    _do(node_id, directory, json, "started", LocalCluster.start_node)
-
-
-@app.command()
-def pause(node_id: NodeId, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Freeze a node (SIGSTOP).
-
-    Its connections stay open and nothing answers.
-    """
-    _do(node_id, directory, json, "paused", LocalCluster.pause)
-
-
-@app.command()
-def resume(node_id: NodeId, directory: Dir = DEFAULT_DIR, json: Json = False) -> None:
-    """Let a paused node go on (SIGCONT)."""
-    _do(node_id, directory, json, "resumed", LocalCluster.resume)
+for _name, _action in _ACTIONS.items():
+    _add(_name, _action)

@@ -17,6 +17,7 @@ from rich.progress import track
 
 from quorumlog.chaos.simulation import FAULTS, MUTANTS, SimulationResult, check_schedule, shrink
 from quorumlog.chaos.simulation import simulate as run_seed
+from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
 
 _SHOWN_VIOLATIONS: Final = 20
@@ -104,20 +105,6 @@ def _arguments(
         "mutant": mutant,
         "schedule": None if schedule is None else _read_schedule(schedule),
     }
-
-
-def parse_duration_ms(text: str) -> int:
-    """Read `500ms`, `30s`, `2m` or a bare number of seconds; end with a usage error otherwise."""
-    units = {"ms": 1, "s": 1000, "m": 60_000, "": 1000}
-    number = text.rstrip("ms")
-    unit = text.removeprefix(number)
-    try:
-        duration_ms = float(number) * units[unit]
-    except (ValueError, KeyError):
-        fail(f"{text!r} is not a duration; write 30s, 500ms or 2m", EXIT_USAGE)
-    if duration_ms <= 0:
-        fail(f"{text!r} is not a duration: it must be positive", EXIT_USAGE)
-    return int(duration_ms)
 
 
 def _read_schedule(path: Path) -> Any:

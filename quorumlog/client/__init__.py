@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from quorumlog.client.consumer import Consumer
     from quorumlog.client.descriptions import NewPartitions, NewTopic
     from quorumlog.client.errors import KafkaError
-    from quorumlog.client.io.deliveries import Delivery
+    from quorumlog.client.io.delivery import Delivery
     from quorumlog.client.producer import Producer
-    from quorumlog.client.rebalance import RebalanceListener
+    from quorumlog.client.rebalance_listener import RebalanceListener
     from quorumlog.client.records import (
         ConsumerRecord,
         OffsetAndMetadata,
@@ -41,7 +41,7 @@ _HOME = {
     "Admin": "quorumlog.client.admin",
     "Consumer": "quorumlog.client.consumer",
     "ConsumerRecord": "quorumlog.client.records",
-    "Delivery": "quorumlog.client.io.deliveries",
+    "Delivery": "quorumlog.client.io.delivery",
     "ErrorCode": "quorumlog.wire.codec.error_codes",
     "KafkaError": "quorumlog.client.errors",
     "NewPartitions": "quorumlog.client.descriptions",
@@ -49,7 +49,7 @@ _HOME = {
     "OffsetAndMetadata": "quorumlog.client.records",
     "OffsetAndTimestamp": "quorumlog.client.records",
     "Producer": "quorumlog.client.producer",
-    "RebalanceListener": "quorumlog.client.rebalance",
+    "RebalanceListener": "quorumlog.client.rebalance_listener",
     "RecordMetadata": "quorumlog.client.records",
     "TopicPartition": "quorumlog.client.records",
 }

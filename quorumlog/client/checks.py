@@ -1,4 +1,4 @@
-"""What a caller hands over, checked before anything is done with it: wrong types and numbers."""
+"""Checks of the arguments that users pass: types and ranges, before anything is done."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final

@@ -2,15 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, Unpack
+from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
+from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import (
     checked_names,
     checked_offset,
     checked_partition,
     checked_partitions,
     checked_places,
+    checked_timestamps,
 )
 from quorumlog.client.core.positions import (
     EARLIEST_TIMESTAMP,
@@ -19,12 +20,12 @@ from quorumlog.client.core.positions import (
     PositionState,
 )
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.closing import Close, close_all, warn_unclosed
+from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.fetcher import Fetcher
-from quorumlog.client.offset_queries import OffsetQueries
-from quorumlog.client.rebalance import RebalanceListener
-from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
+from quorumlog.client.io.list_offsets import list_offsets
+from quorumlog.client.rebalance_listener import RebalanceListener
+from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
 from quorumlog.client.settings import (
     BootstrapServers,
     ConsumerOptions,
@@ -42,7 +43,16 @@ ITERATION_POLL_MS: Final = 1_000
 Records = dict[TopicPartition, list[ConsumerRecord]]
 
 
-class Consumer(OffsetQueries):
+class _Opened(NamedTuple):
+    """`may_return`: set when `poll` may have something to return."""
+
+    cluster: Cluster
+    fetcher: Fetcher
+    group: "GroupClient | None"
+    may_return: asyncio.Event
+
+
+class Consumer(AsyncClient[_Opened]):
     """Reads records, alone (`assign`) or as a member of a group (`subscribe`).
 
     `async with Consumer("host:port", group_id="g") as consumer: ... await consumer.poll(1000)`.
@@ -52,43 +62,35 @@ class Consumer(OffsetQueries):
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
     ) -> None:
-        super().__init__(build(ConsumerSettings, bootstrap_servers, options))
+        self.settings: Final = build(ConsumerSettings, bootstrap_servers, options)
         self._positions: Final = Positions(self.settings)
         self._topics: tuple[str, ...] = ()
-        self._news: asyncio.Event | None = None
-        self._cluster: Cluster | None = None
-        self._fetcher: Fetcher | None = None
-        self._group: GroupClient | None = None
         self._is_polling = False
 
     # --- life ------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Find the cluster. Raises KafkaError (definite) if no broker answers."""
-        if self._cluster is not None:
-            raise RuntimeError("the consumer is running already")
+    async def _open(self) -> _Opened:
         settings, group = self.settings, None
         cluster = Cluster(settings, auto_create_topics=settings.allow_auto_create_topics)
         await cluster.start()
-        # Nothing below refers to this object: one that is dropped without `stop` is noticed.
-        news = asyncio.Event()
+        may_return = asyncio.Event()
 
-        def look_again() -> None:
-            news.set()
+        def wake() -> None:
+            may_return.set()
             fetcher.wake()
 
         if settings.group_id is not None:
             from quorumlog.client.group_client import GroupClient
 
-            group = GroupClient(cluster, settings, settings.group_id, self._positions, look_again)
+            group = GroupClient(cluster, settings, settings.group_id, self._positions, wake)
         fetcher = Fetcher(
             cluster,
             settings,
             self._positions,
             look_up_committed=group.committed if group is not None else None,
-            on_news=news.set,
+            wake_poll=may_return.set,
         )
-        self._cluster, self._fetcher, self._group, self._news = cluster, fetcher, group, news
+        return _Opened(cluster, fetcher, group, may_return)
 
     async def stop(self) -> None:
         """Commit what `poll` returned (with enable_auto_commit), leave the group, close.
@@ -96,50 +98,29 @@ class Consumer(OffsetQueries):
         Takes some seconds at most, even if no broker lives, beside what the listener takes.
         """
         self._positions.mark_consumed()
-        await self._stop()
+        await self._revoke_and_close()
 
-    async def _stop(self) -> None:
-        cluster, fetcher, group = self._cluster, self._fetcher, self._group
-        if cluster is None or fetcher is None:
-            return
-        cluster.check_loop("Consumer")
-        try:
-            if group is not None:
-                await group.give_up_partitions()
-        finally:
-            if self._cluster is cluster:
-                self._cluster = self._fetcher = self._group = None
-                await close_all(*_closings(cluster, fetcher, group))
-
-    def __del__(self) -> None:
-        cluster, fetcher = getattr(self, "_cluster", None), getattr(self, "_fetcher", None)
-        if cluster is not None and fetcher is not None:
-            warn_unclosed(self, "")
-            cluster.close_later(*_closings(cluster, fetcher, self._group))
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if exc_type is None:
+    async def _stop_after(self, error: type[BaseException] | None) -> None:
+        if error is None:
             await self.stop()
         else:  # the last poll's records may not be processed: they are not committed
-            await self._stop()
+            await self._revoke_and_close()
 
-    def _running(self) -> tuple[Cluster, Fetcher]:
-        if self._cluster is None or self._fetcher is None:
-            raise RuntimeError("the consumer is not running: use `async with`, or start()")
-        self._cluster.check_loop("Consumer")
-        return self._cluster, self._fetcher
+    async def _revoke_and_close(self) -> None:
+        opened = self._opened
+        if opened is None:
+            return
+        opened.cluster.check_loop(self)
+        try:
+            if opened.group is not None:
+                await opened.group.revoke_all()
+        finally:
+            await self._close(opened)
 
-    def _running_cluster(self) -> Cluster:
-        return self._running()[0]
+    def _closings(self, opened: _Opened) -> list[Close]:
+        group = opened.group
+        leave = [] if group is None else [group.leave, group.committer.close]
+        return [*leave, opened.fetcher.close, opened.cluster.close]
 
     # --- what to read ----------------------------------------------------------------------------
 
@@ -148,24 +129,24 @@ class Consumer(OffsetQueries):
 
         A topic that does not exist is waited for; a WARNING in the log says so.
         """
-        cluster, fetcher = self._running()
-        if self._group is None:
+        opened = self._running()
+        group = opened.group
+        if group is None:
             raise ValueError("subscribe needs a group_id; without one, use assign")
         wanted = {*checked_names(topics, "topics")}
-        if not self._group.is_subscribed and self._positions.by_partition:
+        if not group.is_subscribed and self._positions.by_partition:
             raise ValueError("the consumer has partitions from assign; unsubscribe first")
-        cluster.want(wanted)
+        opened.cluster.add_topics(wanted)
         self._topics = tuple(sorted(wanted))
-        fetcher.missing_is_error = False
-        self._group.subscribe(self._topics, listener or RebalanceListener())
+        opened.fetcher.missing_is_error = False
+        group.subscribe(self._topics, listener or RebalanceListener())
 
     async def unsubscribe(self) -> None:
         """Leave the group, or drop what was assigned."""
-        self._running()
-        group = self._group
+        group = self._running().group
         if group is not None and group.is_subscribed:
             self._positions.mark_consumed()
-            await group.give_up_partitions()
+            await group.revoke_all()
             await group.leave()
         self._topics = ()
         self._positions.assign(())
@@ -176,21 +157,21 @@ class Consumer(OffsetQueries):
         `poll` raises UNKNOWN_TOPIC_OR_PARTITION for one that does not exist for
         `default_api_timeout_ms`.
         """
-        cluster, fetcher = self._running()
-        if self._group is not None and self._group.is_subscribed:
+        opened = self._running()
+        if opened.group is not None and opened.group.is_subscribed:
             raise ValueError("the consumer is subscribed; unsubscribe first")
         wanted = checked_partitions(partitions)
-        fetcher.missing_is_error = True
-        cluster.want({partition.topic for partition in wanted})
+        opened.fetcher.missing_is_error = True
+        opened.cluster.add_topics({partition.topic for partition in wanted})
         self._positions.assign(wanted)
-        fetcher.wake()
+        opened.fetcher.wake()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are read now."""
         return frozenset(self._positions.by_partition)
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics of `subscribe`."""
+        """Return the topics that `subscribe` was called with."""
         return frozenset(self._topics)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -200,10 +181,10 @@ class Consumer(OffsetQueries):
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo `pause`. Raises KeyError if a partition is not assigned."""
-        _, fetcher = self._running()
+        opened = self._running()
         for partition in checked_partitions(partitions):
             self._positions.of(partition).paused = False
-        fetcher.wake()
+        opened.fetcher.wake()
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -214,53 +195,50 @@ class Consumer(OffsetQueries):
         now on. Raises KafkaError; what was not returned is returned by a later call. So it is if
         the caller is cancelled.
         """
-        _, fetcher = self._running()
+        opened = self._running()
         if self._is_polling:
             raise RuntimeError("another task is in poll: a consumer belongs to one task")
         limit = self.settings.max_poll_records if max_records is None else max_records
         self._positions.mark_consumed()
-        group = self._group
+        group = opened.group
         if group is not None:
             group.committer.maybe_commit()
             group.poll_began()
         self._is_polling = True
         try:
-            # A caller in a loop must not keep others from working. No await after `_take`: what
-            # it takes would be lost if the caller were cancelled there.
+            # A caller in a loop must not starve other tasks. No await after `_take`: a caller
+            # that is cancelled there would lose what was taken.
             await asyncio.sleep(0)
-            records = self._take(fetcher, limit)
+            records = self._take(opened, limit)
             if records or timeout_ms <= 0:
                 return records
-            return await self._wait_for_records(fetcher, limit, timeout_ms)
+            return await self._wait_for_records(opened, limit, timeout_ms)
         finally:
             self._is_polling = False
             if group is not None:
                 group.poll_ended()
 
-    async def _wait_for_records(self, fetcher: Fetcher, limit: int, timeout_ms: float) -> Records:
-        news = self._news
-        if news is None:
-            return {}
+    async def _wait_for_records(self, opened: _Opened, limit: int, timeout_ms: float) -> Records:
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 while True:
-                    news.clear()
-                    records = self._take(fetcher, limit)
+                    opened.may_return.clear()
+                    records = self._take(opened, limit)
                     if records:
                         return records
-                    await news.wait()
+                    await opened.may_return.wait()
         except TimeoutError:
             return {}
 
-    def _take(self, fetcher: Fetcher, limit: int) -> Records:
-        if self._group is not None:
-            self._group.raise_failure()
-            if self._group.is_changing:
+    def _take(self, opened: _Opened, limit: int) -> Records:
+        if opened.group is not None:
+            opened.group.raise_failure()
+            if opened.group.is_changing:
                 return {}
         records = self._positions.take(limit)
         error = None if records else self._positions.take_error()
         if records or error is not None:
-            fetcher.wake()  # there is room again
+            opened.fetcher.wake()  # there is room again
         if error is not None:
             raise error
         return records
@@ -278,21 +256,21 @@ class Consumer(OffsetQueries):
                 yield record
 
     def _next_at_hand(self) -> ConsumerRecord | None:
-        _, fetcher = self._running()
-        if self._group is not None and self._group.is_changing:
+        opened = self._running()
+        if opened.group is not None and opened.group.is_changing:
             return None
         record = self._positions.take_next()
         if record is not None:
-            fetcher.wake()
+            opened.fetcher.wake()
         return record
 
     # --- places ----------------------------------------------------------------------------------
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from `offset`. Raises KeyError if the partition is not assigned, ValueError."""
-        _, fetcher = self._running()
+        opened = self._running()
         self._positions.seek(checked_partition(partition), checked_offset(offset))
-        fetcher.wake()
+        opened.fetcher.wake()
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Read on from the first record there is; all partitions if none is named."""
@@ -303,29 +281,29 @@ class Consumer(OffsetQueries):
         self._seek_by_time(partitions, LATEST_TIMESTAMP)
 
     def _seek_by_time(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> None:
-        _, fetcher = self._running()
+        opened = self._running()
         for partition in checked_partitions(partitions) or self.assignment():
             self._positions.seek_by_time(partition, timestamp)
-        fetcher.wake()
+        opened.fetcher.wake()
 
     async def position(self, partition: TopicPartition, timeout_ms: float | None = None) -> int:
         """Return the offset that is read next, when it is known. Raises KafkaError, KeyError."""
-        self._running()
-        place, news = self._positions.of(checked_partition(partition)), self._news
+        may_return = self._running().may_return
+        position = self._positions.of(checked_partition(partition))
         limit_ms = self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                while place.state is not PositionState.FETCHING and news is not None:
+                while position.state is not PositionState.FETCHING:
                     error = self._positions.take_error()
                     if error is not None:
                         raise error
                     self._positions.of(partition)
-                    news.clear()
-                    await news.wait()
+                    may_return.clear()
+                    await may_return.wait()
         except TimeoutError:
             message = f"no position of {partition} within {limit_ms:g} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
-        return place.offset
+        return position.offset
 
     def highwater(self, partition: TopicPartition) -> int:
         """Return the partition's high watermark as of the last fetch; -1 before."""
@@ -360,13 +338,47 @@ class Consumer(OffsetQueries):
         return {**await self._known_group().committed(checked_partitions(partitions))}
 
     def _known_group(self) -> "GroupClient":
-        self._running()
-        if self._group is None:
+        group = self._running().group
+        if group is None:
             raise ValueError("committing needs a group_id")
-        return self._group
+        return group
 
+    # --- questions about any partition, assigned or not ------------------------------------------
 
-def _closings(cluster: Cluster, fetcher: Fetcher, group: "GroupClient | None") -> list[Close]:
-    """List what ends a consumer, in order."""
-    leave = [] if group is None else [group.leave, group.committer.close]
-    return [*leave, fetcher.close, cluster.close]
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition. Raises KafkaError."""
+        return await self._offsets_at(partitions, EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset of the next record to become visible, each. Raises KafkaError."""
+        return await self._offsets_at(partitions, LATEST_TIMESTAMP)
+
+    async def _offsets_at(
+        self, partitions: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        found = await self._list_offsets(dict.fromkeys(checked_partitions(partitions), timestamp))
+        return {partition: place.offset for partition, place in found.items()}
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after each time (ms); None if there is none that young."""
+        found = await self._list_offsets(checked_timestamps(timestamps))
+        return {name: place if place.offset >= 0 else None for name, place in found.items()}
+
+    async def _list_offsets(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        cluster, settings = self._running().cluster, self.settings
+        timeout_ms = settings.default_api_timeout_ms
+        return await list_offsets(cluster, timestamps, settings.isolation_level, timeout_ms)
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Return the topic's partitions.
+
+        Raises KafkaError: UNKNOWN_TOPIC_OR_PARTITION after some seconds if there is no such topic.
+        """
+        view = await self._running().cluster.topic(topic, self.settings.default_api_timeout_ms)
+        return [*view.partitions]

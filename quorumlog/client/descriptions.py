@@ -1,4 +1,4 @@
-"""What an Admin takes and tells: topics, brokers, groups."""
+"""The arguments and results of Admin: descriptions of topics, brokers, groups."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

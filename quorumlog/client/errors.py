@@ -3,7 +3,7 @@
 `definite` answers the question that decides whether a failed operation may still take effect:
 is it certain that the cluster did not do it, and never will? Three rules, none of them a guess:
 
-1. An operation of which no byte was written to a socket is definite: nobody heard of it.
+1. An operation of which no byte was written to a socket is definite: no broker received it.
 2. A request that was written and whose answer never came (connection lost, timed out) is
    indefinite, for ever: it may be executed now, later, or may have been executed already.
 3. A request that was answered with an error is definite only if the broker answers that error

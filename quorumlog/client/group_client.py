@@ -1,4 +1,4 @@
-"""One consumer's dealings with its group: joining it, committing to it, leaving it."""
+"""One consumer in its group: it joins, commits and leaves."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
@@ -12,7 +12,7 @@ from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.committer import Committer
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.io.group_session import GroupSession
-from quorumlog.client.rebalance import RebalanceListener
+from quorumlog.client.rebalance_listener import RebalanceListener
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -24,7 +24,7 @@ COMMIT_AT_CLOSE_MS: Final = 5_000
 class GroupClient:
     """The group `settings.group_id`, for one consumer. A member from `subscribe` to `leave`.
 
-    `on_news`: `poll` may have something now, and partitions may be asked for.
+    `wake`: called when `poll` may have something to return, and partitions may be fetched.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class GroupClient:
         settings: ConsumerSettings,
         group_id: str,
         positions: Positions,
-        on_news: Callable[[], None],
+        wake: Callable[[], None],
     ) -> None:
         self._cluster: Final = cluster
         self._settings: Final = settings
@@ -45,7 +45,7 @@ class GroupClient:
             require_stable=settings.isolation_level == "read_committed",
         )
         self.committer: Final = Committer(settings, positions, self._coordinator, self._membership)
-        self._reader: Final = GroupReader(positions, self.committer, on_news)
+        self._reader: Final = GroupReader(positions, self.committer, wake)
         self._session: GroupSession | None = None
 
     @property
@@ -68,11 +68,11 @@ class GroupClient:
         self._session.post(facts.Subscribed(topics=topics))
 
     def poll_began(self) -> None:
-        """Note that the user is in `poll`."""
+        """Take in that the user is in `poll`: partitions may be revoked."""
         self._post(facts.PollBegan())
 
     def poll_ended(self) -> None:
-        """Note that the user works on records."""
+        """Take in that the user processes records: no partition is revoked."""
         self._post(facts.PollEnded())
 
     def _post(self, event: Event) -> None:
@@ -80,7 +80,7 @@ class GroupClient:
             self._session.post(event)
 
     def raise_failure(self) -> None:
-        """Raise what the group has for the user, if anything."""
+        """Raise the error that the group has for the user, if there is one."""
         self._reader.raise_failure()
 
     async def committed(
@@ -100,8 +100,8 @@ class GroupClient:
             raise KafkaError(code, message, definite=True)
         return membership.member_id, membership.generation_id
 
-    async def give_up_partitions(self) -> None:
-        """Commit what is processed; tell the listener of a member's partitions."""
+    async def revoke_all(self) -> None:
+        """Commit what is processed; a member's listener hears that all partitions are revoked."""
         session, partitions = self._session, tuple(self._positions.by_partition)
         if session is not None and partitions and not session.is_changing:
             await self._reader.revoke(partitions, lost=False)

@@ -1,4 +1,4 @@
-"""What its group does to a consumer: takes partitions away, hands others over, fails."""
+"""What a group does to its consumer: it revokes partitions, assigns others, or fails."""
 
 from collections.abc import Callable
 from typing import Final
@@ -6,33 +6,33 @@ from typing import Final
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.committer import Committer
-from quorumlog.client.rebalance import RebalanceListener, tell
+from quorumlog.client.rebalance_listener import RebalanceListener, call_listener
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 COMMIT_AT_REVOCATION_MS: Final = 5_000
 
 
 class GroupReader:
-    """The Reader protocol of `io.group_session`, for one consumer. `on_news`: see `wake`."""
+    """The Reader protocol of `io.group_session`, for one consumer."""
 
     def __init__(
-        self, positions: Positions, committer: Committer, on_news: Callable[[], None]
+        self, positions: Positions, committer: Committer, wake: Callable[[], None]
     ) -> None:
         self.listener = RebalanceListener()
         self._positions: Final = positions
         self._committer: Final = committer
-        self._on_news: Final = on_news
+        self._wake: Final = wake
         self._failure: KafkaError | None = None
 
     async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
-        """Stop reading `partitions`; unless `lost`, commit first. Tell the listener."""
+        """Stop reading `partitions`; unless `lost`, commit first. Calls the listener."""
         gone = frozenset(partitions)
         if lost:
             self._drop(gone)
-            await tell(self.listener.on_partitions_lost, gone)
+            await call_listener(self.listener.on_partitions_lost, gone)
             return
         await self._committer.commit_consumed(COMMIT_AT_REVOCATION_MS)
-        await tell(self.listener.on_partitions_revoked, gone)
+        await call_listener(self.listener.on_partitions_revoked, gone)
         self._drop(gone)
 
     def _drop(self, gone: frozenset[TopicPartition]) -> None:
@@ -41,9 +41,9 @@ class GroupReader:
     async def accept(
         self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
     ) -> None:
-        """Read exactly `partitions`. Tell the listener of those that were added."""
+        """Read exactly `partitions`. Calls the listener with those that were added."""
         self._positions.assign(partitions)
-        await tell(self.listener.on_partitions_assigned, frozenset(added))
+        await call_listener(self.listener.on_partitions_assigned, frozenset(added))
 
     def fail(self, error: KafkaError) -> None:
         """Raise `error` from the user's next poll; from every later one too if it is fatal."""
@@ -52,8 +52,8 @@ class GroupReader:
         self.wake()
 
     def wake(self) -> None:
-        """Look again: `poll` may have something now."""
-        self._on_news()
+        """Let `poll` and the fetcher look again."""
+        self._wake()
 
     def raise_failure(self) -> None:
         """Raise what `fail` was given, if anything."""

@@ -2,22 +2,22 @@
 
 import asyncio
 import logging
-import random
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Final, Self, Unpack
+from time import time_ns
+from typing import Final, NamedTuple, TypedDict, Unpack
 
+from quorumlog.client.async_client import AsyncClient
+from quorumlog.client.core.accumulator import Accumulator
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
-from quorumlog.client.core.batches import Accumulator
 from quorumlog.client.core.metadata_cache import MetadataCache, TopicView
 from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.core.partitioner import StickyPartition, partition_for_key
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.closing import close_all, warn_unclosed
+from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.deliveries import Delivery
+from quorumlog.client.io.delivery import Delivery
+from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import (
@@ -43,7 +43,7 @@ def check_timestamp(timestamp_ms: int) -> None:
 
 
 class _Topic:
-    """What `send` needs of a topic, at hand."""
+    """What `send` needs to know of a topic."""
 
     __slots__ = ("candidates", "count", "queues", "sticky")
 
@@ -69,6 +69,19 @@ def _refresh(topics: Mapping[str, _Topic], metadata: MetadataCache) -> None:
             topic.refresh(view)
 
 
+class _Opened(NamedTuple):
+    cluster: Cluster
+    sender: Sender
+
+
+class SendOptions(TypedDict, total=False):
+    """The keyword arguments of `send`."""
+
+    partition: int | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp_ms: int | None
+
+
 class _Room:
     """Wakes the callers of `send` that wait for room in the buffer."""
 
@@ -87,7 +100,7 @@ class _Room:
             self._made.set_result(None)
 
 
-class Producer:
+class Producer(AsyncClient[_Opened]):
     """Sends records, in batches, in order per partition.
 
     `async with Producer("host:port", linger_ms=5) as producer: await producer.send(...)`.
@@ -100,25 +113,19 @@ class Producer:
         self.settings: Final = build(ProducerSettings, bootstrap_servers, options)
         self._accumulator: Final = Accumulator(self.settings)
         limit = min(self.settings.max_request_size, self.settings.buffer_memory)
+        self._buffer_memory: Final = self.settings.buffer_memory
         self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
         self._topics: Final[dict[str, _Topic]] = {}
-        self._owes_turn = False  # the event loop has had none since a batch began
+        self._owes_turn = False  # a batch has begun since the event loop last ran
         self._room: Final = _Room()
-        self._cluster: Cluster | None = None
-        self._sender: Sender | None = None
 
     # --- life ------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Find the cluster. Raises KafkaError (definite) if no broker answers."""
-        if self._cluster is not None:
-            raise RuntimeError("the producer is running already")
+    async def _open(self) -> _Opened:
         cluster = Cluster(self.settings, auto_create_topics=True)
         await cluster.start()
-        # Nothing of it refers to this object: one that is dropped without `stop` is noticed.
         cluster.on_change.append(partial(_refresh, self._topics, cluster.metadata))
-        self._cluster = cluster
-        self._sender = Sender(cluster, self._accumulator, self._room.make)
+        return _Opened(cluster, Sender(cluster, self._accumulator, self._room.make))
 
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
@@ -126,51 +133,33 @@ class Producer:
         What is not acknowledged by then fails. Every record is done after `delivery_timeout_ms`,
         even if no broker lives. A caller that is cancelled closes at once.
         """
-        sender, cluster = self._sender, self._cluster
-        if sender is None or cluster is None:
+        opened = self._opened
+        if opened is None:
             return
-        cluster.check_loop("Producer")
+        opened.cluster.check_loop(self)
         try:
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                await self.flush()
+                await opened.sender.flush()
         except TimeoutError:
             pass
         finally:
-            if self._sender is sender:
-                self._sender = self._cluster = None
-                await close_all(sender.close, cluster.close)
+            await self._close(opened)
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
+    async def _stop_after(self, error: type[BaseException] | None) -> None:
+        await self.stop(timeout_ms=0 if error is asyncio.CancelledError else None)
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop(timeout_ms=0 if exc_type is asyncio.CancelledError else None)
+    def _closings(self, opened: _Opened) -> list[Close]:
+        return [opened.sender.close, opened.cluster.close]
 
-    def __del__(self) -> None:
-        sender, cluster = getattr(self, "_sender", None), getattr(self, "_cluster", None)
-        if sender is None or cluster is None:
-            return
+    def _drop(self, opened: _Opened) -> list[Close]:
         count = sum(len(batch.records) for batch in self._accumulator.incomplete())
-        loss = f"; {count} records are not delivered" if count else ""
         if count:  # Python shows no ResourceWarning unless it is asked to
             _logger.error(
                 "unclosed Producer %s: %d records are not delivered", self.settings.client_id, count
             )
-        warn_unclosed(self, loss)
-        # They still get their chance, if the event loop lives long enough.
-        cluster.close_later(sender.flush, sender.close, cluster.close)
-
-    def _running(self) -> tuple[Cluster, Sender]:
-        if self._cluster is None or self._sender is None:
-            raise RuntimeError("the producer is not running: use `async with`, or start()")
-        self._cluster.check_loop("Producer")
-        return self._cluster, self._sender
+        self._warn_unclosed(f"; {count} records are not delivered" if count else "")
+        # They are still sent if the event loop lives long enough.
+        return [opened.sender.flush, *self._closings(opened)]
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -190,7 +179,7 @@ class Producer:
         full. Raises KafkaError, definite, if the record was not put in line, and TypeError or
         ValueError if it cannot be one. If it is cancelled, the record was not put in line.
         """
-        if self._owes_turn:  # a caller that never waits must not keep others from working
+        if self._owes_turn:  # a caller that never waits must not starve other tasks
             self._owes_turn = False
             await asyncio.sleep(0)
         cluster, sender = self._running()
@@ -198,7 +187,7 @@ class Producer:
         if known is None:
             known = await self._look_up(topic)
         if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = time_ns() // 1_000_000  # not `wall_clock_ms`: a call for every record
         else:
             check_timestamp(timestamp_ms)
         own_headers = tuple(headers)
@@ -211,12 +200,12 @@ class Producer:
         if queue is None:
             queue = self._queue(topic, known, partition)
         accumulator = self._accumulator
-        if accumulator.buffered_bytes + size > self.settings.buffer_memory:
+        if accumulator.buffered_bytes + size > self._buffer_memory:
             await self._wait_for_room(sender, size)
         record = (timestamp_ms, key, value, own_headers)
-        batch, is_news = accumulator.append(cluster.now_ms(), queue, record, size)
+        batch, is_ready = accumulator.append(cluster.now_ms(), queue, record, size)
         delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
-        if is_news:
+        if is_ready:
             sender.wake()
             self._owes_turn = True
         return delivery
@@ -226,21 +215,14 @@ class Producer:
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        *,
-        partition: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-        timestamp_ms: int | None = None,
+        **options: Unpack[SendOptions],
     ) -> RecordMetadata:
         """Send a record and wait until it is acknowledged. Raises as `send` and Delivery do."""
-        delivery = await self.send(
-            topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
-        )
-        return await delivery
+        return await (await self.send(topic, value, key, **options))
 
     async def flush(self) -> None:
         """Send all that was put in line, now, and wait until it is acknowledged or failed."""
-        _, sender = self._running()
-        await sender.flush()
+        await self._running().sender.flush()
 
     async def partitions_for(self, topic: str) -> list[int]:
         """Return the topic's partitions; like `send`, it creates the topic where brokers do that.
@@ -252,8 +234,7 @@ class Producer:
     # --- what send needs -------------------------------------------------------------------------
 
     async def _look_up(self, name: str) -> _Topic:
-        cluster, _ = self._running()
-        view = await cluster.topic(name, self.settings.max_block_ms)
+        view = await self._running().cluster.topic(name, self.settings.max_block_ms)
         topic = self._topics.get(name)
         if topic is None:
             topic = self._topics[name] = _Topic(self.settings.batch_size)
@@ -265,8 +246,7 @@ class Producer:
             return partition_for_key(key, topic.count)
         sticky = topic.sticky
         if sticky.needs_choice():
-            # Not for cryptography: it spreads the load.
-            sticky.choose(topic.candidates, random.random())  # noqa: S311
+            sticky.choose(topic.candidates, random_fraction())
         sticky.used(size)
         return sticky.current
 
@@ -285,7 +265,7 @@ class Producer:
         self._accumulator.awaiting_room += 1
         try:
             async with asyncio.timeout(self.settings.max_block_ms / 1000):
-                while self._accumulator.buffered_bytes + size > self.settings.buffer_memory:
+                while self._accumulator.buffered_bytes + size > self._buffer_memory:
                     sender.wake()  # nothing lingers any longer
                     await self._room.wait()
         except TimeoutError:
@@ -293,7 +273,7 @@ class Producer:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
         finally:
             self._accumulator.awaiting_room -= 1
-        if self._sender is not sender:
+        if self._opened is None or self._opened.sender is not sender:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
 
     def _too_large(self, size: int) -> KafkaError:

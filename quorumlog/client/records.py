@@ -1,4 +1,4 @@
-"""What the client's API hands out: plain values, cheap to make by the million."""
+"""The values that the client's methods return: named tuples, cheap to make by the million."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ __all__ = [
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is. `offset` is -1 with acks=0, and for a retry that came very late."""
+    """Where a record was written. `offset` is -1 with acks=0, and for a very late retry."""
 
     topic: str
     partition: int

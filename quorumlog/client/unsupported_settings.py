@@ -1,7 +1,7 @@
-"""Kafka's client settings that mean something which these clients do not have yet.
+"""Kafka's client settings for features that these clients do not have.
 
-A setting that would be ignored could promise what is not kept (a transaction, an encrypted
-connection), so it is refused; and it is told apart from a name that was mistyped.
+They are refused, not ignored: an ignored one would promise what the client does not do (a
+transaction, an encrypted connection). The error differs from that of a mistyped name.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The directory of a local cluster: what is in it, and how it is made.
 
-    DIR/cluster.json           who is in the cluster, and with which settings it was made
+    DIR/cluster.json           the nodes of the cluster, and the settings it was made with
     DIR/control.secret         what its nodes show each other: readable by their owner alone
     DIR/node-<id>/             one node: node.properties, node.log (its output), node.pid
     DIR/node-<id>/data/        its log directory: meta.properties, the metadata log, partitions
@@ -182,7 +182,7 @@ def _flush_directory(directory: Path) -> None:
 
 
 def holds_partitions(directory: Path, spec: ClusterSpec) -> bool:
-    """Tell whether a node has the log of a partition: somebody has used the cluster."""
+    """Tell whether a node has the log of a partition: the cluster was used."""
     return any(
         path.is_dir() and path.name != METADATA_LOG
         for node in spec.nodes

@@ -15,9 +15,9 @@ from typing import Any, Final, Self
 
 from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
-from quorumlog.cluster.everywhere import STOP_TIMEOUT_S
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import NodeProcess, Program
+from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 
 READY_TIMEOUT_S: Final = 30.0
 _STATUS_TIMEOUT_S: Final = 2.0
@@ -104,7 +104,7 @@ class LocalCluster:
 
     @property
     def nodes(self) -> tuple[NodeSpec, ...]:
-        """Who is in the cluster, running or not."""
+        """The nodes of the cluster, running or not."""
         return self.spec.nodes
 
     @property
@@ -229,7 +229,7 @@ class LocalCluster:
         """
         running = [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
         for node_id in running:
-            # A paused one must hear the next signal.
+            # A paused process does not act on SIGTERM.
             self._process(node_id).signal_if_running(signal.SIGCONT)
             self._process(node_id).signal_if_running(signal.SIGTERM)
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
@@ -280,7 +280,7 @@ class LocalCluster:
         return answer
 
     def status(self) -> dict[str, Any]:
-        """Describe the cluster as its best-informed running node sees it, and who runs."""
+        """Describe the cluster as its best-informed running node sees it, and which nodes run."""
         views = {node.id: self.node_status(node.id) for node in self._running()}
         known = [view for view in views.values() if view is not None]
         best = max(known, key=lambda view: int(view["metadata_offset"]), default=None)

@@ -18,7 +18,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, Final
 
-from quorumlog.cluster import identity, layout, lifeline, registry
+from quorumlog.cluster import layout, lifeline, process_identity, registry
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
 
@@ -128,9 +128,9 @@ class NodeProcess:
                 node_id=self.node_id,
                 kafka=self._node.kafka,
                 pid=self._child.pid,
-                started=identity.started(self._child.pid) or "",
+                started=process_identity.started(self._child.pid) or "",
                 owner_pid=os.getpid(),
-                owner_started=identity.started(os.getpid()) or "",
+                owner_started=process_identity.started(os.getpid()) or "",
                 temporary=self._program.temporary,
             )
         )

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from quorumlog.cluster import identity
+from quorumlog.cluster import process_identity
 
 TEMPORARY_PREFIX: Final = "quorumlog-temporary-"
 _SUFFIX: Final = ".json"
@@ -34,7 +34,7 @@ class Entry:
     node_id: int
     kafka: str  # host:port
     pid: int
-    started: str  # identity.started(pid)
+    started: str  # process_identity.started(pid)
     owner_pid: int  # the process that started it
     owner_started: str
     temporary: bool  # the directory goes with the owner
@@ -42,12 +42,12 @@ class Entry:
     @property
     def is_running(self) -> bool:
         """Whether this very process still runs."""
-        return identity.is_running(self.pid, self.started)
+        return process_identity.is_running(self.pid, self.started)
 
     @property
     def is_owned(self) -> bool:
         """Whether the process that started the node still runs."""
-        return identity.is_running(self.owner_pid, self.owner_started)
+        return process_identity.is_running(self.owner_pid, self.owner_started)
 
 
 def home() -> Path | None:

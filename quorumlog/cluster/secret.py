@@ -1,7 +1,6 @@
-"""The shared secret of a local cluster: `DIR/control.secret`, for its owner's eyes.
+"""The shared secret of a local cluster: `DIR/control.secret`, readable for its owner only.
 
-It is made with the cluster. A cluster that was made without one, by an earlier version, goes on
-without.
+It is made with the cluster. A cluster that an earlier version made without one works without.
 """
 
 import os

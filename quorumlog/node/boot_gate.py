@@ -1,4 +1,7 @@
-"""Keeps the past away from the broker: decision 0002."""
+"""Holds back the images from before this process registered its broker.
+
+docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,8 +15,8 @@ from quorumlog.wire.codec.identifiers import BrokerId
 class BootGate:
     """An ImagePublisher in front of others.
 
-    Invariant: they see no image before one that shows this process's registration; that one they
-    see whole, and every one after it.
+    Invariant: the first image that they see shows this process's registration. They get it as one
+    delta from nothing, and then every later image.
     """
 
     def __init__(self, broker_id: BrokerId, publishers: Sequence[ImagePublisher]) -> None:
@@ -24,15 +27,15 @@ class BootGate:
         self._image = ClusterImage()
 
     def registered(self, broker_epoch: int) -> None:
-        """Learn which registration is this process's; the image may have been faster."""
+        """Take in the epoch of this process's registration; an image may show it already."""
         self._broker_epoch = broker_epoch
         self._maybe_open()
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Hand the image on, or keep it."""
+        """Pass the image on, or keep it until the gate opens."""
         self._image = image
         if self.opened.is_set():
-            self._hand_on(delta)
+            self._pass_on(delta)
         else:
             self._maybe_open()
 
@@ -41,8 +44,8 @@ class BootGate:
         if self.opened.is_set() or broker is None or broker.broker_epoch != self._broker_epoch:
             return
         self.opened.set()
-        self._hand_on(everything_in(self._image))
+        self._pass_on(everything_in(self._image))
 
-    def _hand_on(self, delta: ClusterDelta) -> None:
+    def _pass_on(self, delta: ClusterDelta) -> None:
         for publisher in self._publishers:
             publisher.publish(delta, self._image)

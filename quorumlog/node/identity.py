@@ -1,4 +1,4 @@
-"""Whose log directory it is, and on which running system: what a registration shows of the disk.
+"""Which node a log directory belongs to, and which boot of the machine the process runs in.
 
 A directory without `meta.properties` is new, and gets an id of its own; the controller compares
 the ids when a broker registers, and so learns that a disk was replaced (KIP-858). One that holds
@@ -60,7 +60,7 @@ def is_new_cluster(disk: Disk, config: NodeConfig) -> bool:
 
 
 def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
-    """Remove that mark: the election state is on the disk now, and must not be made anew.
+    """Remove the mark of a new cluster: the election state is on the disk, and is not made again.
 
     Durable on return. Raises OSError.
     """
@@ -70,7 +70,7 @@ def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
 
 
 def read_boot_id(path: Path) -> str | None:
-    """Return what names the running system, anew with each start; None where it cannot be read."""
+    """Return the id of this boot of the machine; None where the system has none to read."""
     try:
         return path.read_text().strip() or None
     except (OSError, UnicodeDecodeError):

@@ -1,7 +1,7 @@
-"""The lock by which others know that a node lives: held until the process ends, however it ends.
+"""The lock that shows other processes that a node runs: held until the process ends.
 
-It is a POSIX record lock: who asks whether it is held (F_TEST) does not hold it for a moment, as
-with flock, and so never stands in the way of a node that starts.
+It is a POSIX record lock: asking whether it is held (F_TEST) does not take it for a moment, as
+flock would, and so never blocks a node that starts.
 """
 
 import fcntl
@@ -15,10 +15,10 @@ class AlreadyRunning(Exception):
 
 
 def hold(path: Path) -> TextIO:
-    """Lock `path` and write our process id into it. Keep the result: closing it lets go.
+    """Lock `path` and write our process id into it. Keep the result: closing it releases the lock.
 
     Raises AlreadyRunning. A reader sees either no holder, or the holder's process id. Nothing else
-    in this process may open `path`: its closing would let go too.
+    in this process may open `path`: closing that file would release the lock, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+")

@@ -1,8 +1,8 @@
 """The outermost frame of a node: arguments, configuration, signals, exit status.
 
-Exit status: 0 stopped as asked, 1 it cannot run here (a port in use, somebody else's directory, a
-disk that fails), 64 its configuration makes no sense, 70 a rule of ours did not hold, or something
-happened that nobody thought of. Whatever the reason, the last line of the output says it.
+Exit status: 0 the node stopped as asked; 1 it cannot run here (a port in use, the directory of
+another node, a disk that fails); 64 the configuration makes no sense; 70 an invariant did not hold,
+or an unexpected error. The last line of the output says the reason.
 """
 
 import argparse
@@ -22,12 +22,13 @@ from typing import Any, Final, NoReturn, TextIO
 from quorumlog.broker.controller_requests.lifecycle import RegistrationFailed
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import config as configuration
-from quorumlog.node.assemble import Node, NodeParts
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
-from quorumlog.node.handles import raise_open_files_limit
 from quorumlog.node.lock import AlreadyRunning, hold
-from quorumlog.node.orphan import Parent
+from quorumlog.node.node import Node
+from quorumlog.node.open_files import raise_open_files_limit
+from quorumlog.node.parent import Parent
+from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import StorageError
 
 EXIT_OK: Final = 0
@@ -35,14 +36,14 @@ EXIT_CANNOT_RUN: Final = 1
 EXIT_CONFIG: Final = 64
 EXIT_OUR_BUG: Final = 70
 
-_log = logging.getLogger("quorumlog.node")
-_locks: Final[list[TextIO]] = []  # of this process; the kernel lets go of them when it has ended
+_logger: Final = logging.getLogger("quorumlog.node")
+_locks: Final[list[TextIO]] = []  # of this process; the kernel releases them when it ends
 
 
-def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
+def main(arguments: Sequence[str], substitutes: Substitutes | None = None) -> int:
     """Run one node until it is told to stop; return the exit status.
 
-    `parts` replaces classes that the node is made of: tests break one rule that way.
+    `substitutes` is for tests: a mutant of the chaos lab breaks one rule that way.
     """
     try:
         given = _parse(arguments)
@@ -59,39 +60,41 @@ def main(arguments: Sequence[str], parts: NodeParts | None = None) -> int:
     except configuration.ConfigError as error:
         return _end(f"configuration: {error}", EXIT_CONFIG)
     if ignored := configuration.without_effect(values):
-        _log.warning("these settings of Apache Kafka have no effect here: %s", ", ".join(ignored))
+        _logger.warning(
+            "these settings of Apache Kafka have no effect here: %s", ", ".join(ignored)
+        )
     raise_open_files_limit()
     try:
-        return _hold_and_run(config, parts or NodeParts(), given, parent)
+        return _hold_and_run(config, substitutes or Substitutes(), given, parent)
     finally:
         parent.clean_up()
 
 
 def _hold_and_run(
-    config: NodeConfig, parts: NodeParts, given: argparse.Namespace, parent: Parent
+    config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
 ) -> int:
     """Lock what belongs to the node, then run it; return the exit status."""
     try:
-        # Held until the process ends: by the name that `up` watches, and in the data itself.
+        # Held until the process ends: one lock guards the data, the other tells `up` that we run.
         _locks.append(hold(config.log_dir / ".lock"))
         if given.pid_file is not None:
             _locks.append(hold(given.pid_file))
-        return _run(lambda: _serve(config, parts, given.ready_fd, parent))
+        return _run(lambda: _serve(config, substitutes, given.ready_fd, parent))
     except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
         reason = error.strerror or str(error)
         return _end(f"{error.filename}: {reason}" if error.filename else reason, EXIT_CANNOT_RUN)
     except InvariantViolation as error:
-        _log.exception("a rule of ours does not hold")
+        _logger.exception("a rule of ours does not hold")
         return _end(f"invariant violated: {error}", EXIT_OUR_BUG)
-    except Exception as error:  # noqa: BLE001  # the outermost frame
-        _log.exception("nobody has thought of this")
+    except Exception as error:  # the outermost frame
+        _logger.exception("unexpected")
         return _end(f"unexpected: {error!r}", EXIT_OUR_BUG)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Arguments that make no sense end like a configuration that makes none."""
+    """Treats wrong arguments as a wrong configuration: the same exit status."""
 
     def error(self, message: str) -> NoReturn:
         raise configuration.ConfigError(message)
@@ -144,16 +147,18 @@ def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
         return status
 
 
-async def _serve(config: NodeConfig, parts: NodeParts, ready_fd: int | None, parent: Parent) -> int:
+async def _serve(
+    config: NodeConfig, substitutes: Substitutes, ready_fd: int | None, parent: Parent
+) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     parent.watch(stopping.set)
-    node = Node(config, parts)
+    node = Node(config, substitutes)
     loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
     await node.start()
-    # What is loaded by now lives as long as the process: no collection need look at it again.
+    # All that is loaded by now lives as long as the process: the collector need not visit it again.
     gc.collect()
     gc.freeze()
     ready = asyncio.create_task(_report_ready(node, ready_fd))
@@ -178,7 +183,7 @@ def end_if_it_is_our_bug(
     loop: asyncio.AbstractEventLoop,
     context: dict[str, Any],
 ) -> None:
-    """Log an error that a callback, or a task that nobody awaits, ended with; our bugs end us."""
+    """Log what a callback, or a task that is not awaited, raised; an InvariantViolation ends us."""
     loop.default_exception_handler(context)
     error = context.get("exception")
     if isinstance(error, InvariantViolation):
@@ -187,11 +192,11 @@ def end_if_it_is_our_bug(
 
 async def _report_ready(node: Node, ready_fd: int | None) -> None:
     await node.ready.wait()
-    _log.info("ready")
+    _logger.info("ready")
     if ready_fd is not None:
         line = json.dumps({"node_id": node.config.node_id, "pid": os.getpid()})
         try:
             os.write(ready_fd, line.encode() + b"\n")
             os.close(ready_fd)
-        except OSError as error:  # who started us waits no more: we serve all the same
-            _log.warning("nobody reads that the node is ready: %s", error.strerror)
+        except OSError as error:  # the process that started us waits no more: we serve all the same
+            _logger.warning("no process reads that the node is ready: %s", error.strerror)

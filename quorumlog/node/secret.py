@@ -1,4 +1,4 @@
-"""What the nodes of a cluster know and strangers do not: the control listener's shared secret."""
+"""The shared secret of the control listener: the nodes of a cluster know it, others do not."""
 
 import logging
 import re

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.cluster import everywhere
+from quorumlog.cluster import running_clusters
 from quorumlog.cluster.ports import free_ports
 
 pytestmark = pytest.mark.integration
@@ -71,7 +71,7 @@ def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Termin
     terminal = Terminal(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(terminal.state))
     yield terminal
-    everywhere.stop(everywhere.running())
+    running_clusters.stop(running_clusters.running())
 
 
 def test_a_mistyped_setting_leaves_a_cluster_as_it_was(terminal: Terminal) -> None:
@@ -156,7 +156,7 @@ def test_nodes_end_when_up_is_killed(terminal: Terminal) -> None:
     ) as process:
         assert process.stderr is not None
         assert b"press Ctrl-C" in process.stderr.readline()
-        (cluster,) = everywhere.running()
+        (cluster,) = running_clusters.running()
         process.send_signal(signal.SIGKILL)
     wait_until_gone(cluster.nodes[0].pid)
     log = (terminal.path / "quorumlog-data/node-1/node.log").read_text()
@@ -227,13 +227,13 @@ def test_an_interrupted_start_says_so(terminal: Terminal) -> None:
     with subprocess.Popen(
         command, cwd=terminal.path, stderr=subprocess.PIPE, text=True, env=terminal.environment
     ) as process:
-        while not everywhere.running():
+        while not running_clusters.running():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
         assert process.stderr is not None
         assert "interrupted while starting" in process.stderr.read()
-    assert everywhere.running() == []
+    assert running_clusters.running() == []
 
 
 def test_the_document_of_a_cluster_in_the_foreground_comes_when_it_is_ready(

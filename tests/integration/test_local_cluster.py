@@ -114,7 +114,7 @@ def test_a_group_survives_its_coordinator() -> None:
 
 def coordinator_of(cluster: LocalCluster, group: str) -> int:
     from quorumlog.broker.groups.core.partitioning import partition_for_group
-    from quorumlog.broker.topic_names import OFFSETS_TOPIC
+    from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
     partitions = cluster.status()["topics"][OFFSETS_TOPIC]["partitions"]
     return int(partitions[partition_for_group(group, len(partitions))]["leader"])

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity, checked_record_size
-from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.partition_queue import PartitionQueue
 from quorumlog.client.settings import ProducerSettings
@@ -50,7 +50,7 @@ class Entry:
 class Request:
     batch: Batch
     entry: Entry
-    answer: Answer | None = None
+    answer: BatchAnswer | None = None
     place: int | None = None  # in the log, while it waits for its replicas
 
 
@@ -90,7 +90,7 @@ class Cluster:
 
     def process(self, broker: int, request: Request) -> None:
         if broker != self.leader.broker_id:
-            request.answer = Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            request.answer = BatchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         code = self.check(request.entry)
         if code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
@@ -98,7 +98,7 @@ class Cluster:
             place = next(e for e in same if e.sequence == request.entry.sequence)
             request.place = self.log.index(place)
         elif code != ErrorCode.NONE:
-            request.answer = Answer(code)
+            request.answer = BatchAnswer(code)
         else:
             request.place = len(self.log)
             self.log.append(request.entry)
@@ -108,12 +108,12 @@ class Cluster:
         for request in self.connections[self.leader.broker_id]:
             if request.place is not None and request.answer is None:
                 offset = sum(len(entry.values) for entry in self.log[: request.place])
-                request.answer = Answer(base_offset=offset)
+                request.answer = BatchAnswer(base_offset=offset)
 
     def elect(self, broker: int, kept: int) -> None:
         for request in self.connections[self.leader.broker_id]:
             if request.place is not None and request.answer is None:
-                request.answer = Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # KAFKA-13574
+                request.answer = BatchAnswer(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # KAFKA-13574
         del self.log[max(self.committed, len(self.log) - kept) :]
         self.committed = len(self.log)
         self.remembered = min(self.remembered, len(self.log))
@@ -214,7 +214,7 @@ class AnySchedule(RuleBasedStateMachine):
         """The leader refuses a batch for good, before the append."""
         for request in self.cluster.connections[broker]:
             if request.answer is None and request.place is None:
-                request.answer = Answer(ErrorCode.MESSAGE_TOO_LARGE)
+                request.answer = BatchAnswer(ErrorCode.MESSAGE_TOO_LARGE)
                 break
 
     @rule(broker=st.sampled_from(BROKERS))
@@ -224,7 +224,7 @@ class AnySchedule(RuleBasedStateMachine):
             if request.answer is None and request.place is None:
                 self.cluster.zombies[broker].append(request)
             self.accumulator.handle_lost(
-                self.now_ms, request.batch, written=True, message="lost", chance=0.5
+                self.now_ms, request.batch, written=True, message="lost", random_fraction=0.5
             )
         connection.clear()
         self.pump()
@@ -300,14 +300,21 @@ class RetryGetsNewNumbers(Accumulator):
 
 class DefiniteWhenTheAnswerIsLost(Accumulator):
     def handle_lost(
-        self, now_ms: float, batch: Batch, *, written: bool, message: str, chance: float
+        self, now_ms: float, batch: Batch, *, written: bool, message: str, random_fraction: float
     ) -> bool:
-        return super().handle_lost(now_ms, batch, written=False, message=message, chance=chance)
+        return super().handle_lost(
+            now_ms, batch, written=False, message=message, random_fraction=random_fraction
+        )
 
 
 class ForgetsEarlierAttempts(Accumulator):
     def _retry_or_fail(
-        self, queue: PartitionQueue, batch: Batch, retry_at_ms: float, answer: Answer, now_ms: float
+        self,
+        queue: PartitionQueue,
+        batch: Batch,
+        retry_at_ms: float,
+        answer: BatchAnswer,
+        now_ms: float,
     ) -> bool:
         is_retrying = not super()._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
         batch.indefinite = False
@@ -332,9 +339,11 @@ class RenumbersInTheSameEpoch(Accumulator):
 
 
 class RenumbersWhatMayStand(Accumulator):
-    def handle_answer(self, now_ms: float, batch: Batch, answer: Answer, chance: float) -> bool:
+    def handle_answer(
+        self, now_ms: float, batch: Batch, answer: BatchAnswer, random_fraction: float
+    ) -> bool:
         batch.indefinite = batch.indefinite and answer.error_code not in GAP
-        return super().handle_answer(now_ms, batch, answer, chance)
+        return super().handle_answer(now_ms, batch, answer, random_fraction)
 
 
 class NewBatchesPassThoseInRetry(Accumulator):

@@ -256,9 +256,9 @@ class AnySchedule(RuleBasedStateMachine):
 
 
 class KeepsWhatItShouldYield(Membership):
-    def _settle(self) -> list[Effect]:
+    def _accept_assignment(self) -> list[Effect]:
         kept = self.owned
-        effects = super()._settle()
+        effects = super()._accept_assignment()
         self.owned = tuple(sorted({*kept, *self.owned}))
         return effects
 

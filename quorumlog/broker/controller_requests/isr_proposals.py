@@ -9,9 +9,9 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.clock import monotonic_ms
 from quorumlog.metadata_quorum.controller_client import (
     ControllerClient,
     ControllerUnavailable,

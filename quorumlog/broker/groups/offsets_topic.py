@@ -1,8 +1,8 @@
 """What `__consumer_offsets` is like when the first request that needs it creates it."""
 
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 
 def offsets_topic(settings: BrokerSettings) -> NewTopic:

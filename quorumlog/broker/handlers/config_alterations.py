@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.config_entries import ResourceType
+from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
     ConfigResult,

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.topic_names import OFFSETS_TOPIC, shortened
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewPartitions,
@@ -20,6 +20,7 @@ from quorumlog.wire.codec.messages.create_partitions import (
     CreatePartitionsTopicResult,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 # DEVIATION: Kafka's broker lets it grow; most groups are then without their offsets.
 # docs/decisions/0032-what-an-admin-request-may-not-do.md

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quorumlog.broker.responses.config_entries import topic_entries
+from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewTopic,
@@ -22,7 +22,7 @@ from quorumlog.wire.codec.messages.create_topics import (
     CreateTopicsResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-from quorumlog.wire.codec.topic_names import name_problem
+from quorumlog.wire.codec.topic_names import topic_name_error
 
 
 async def handle(
@@ -55,7 +55,7 @@ def _refusal(topic: CreatableTopic, count: int) -> TopicResult | None:
         return TopicResult(
             name=topic.name, error_code=ErrorCode.INVALID_REQUEST, error_message=message
         )
-    problem = name_problem(topic.name)
+    problem = topic_name_error(topic.name)
     if problem is not None:
         return TopicResult(
             name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=problem

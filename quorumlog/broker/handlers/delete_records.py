@@ -5,7 +5,6 @@ from functools import partial
 
 from quorumlog.broker.partitions.core.deletions import DeletionResult
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
 from quorumlog.wire.codec.messages.delete_records import (
@@ -15,6 +14,7 @@ from quorumlog.wire.codec.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 
 async def handle(

@@ -7,9 +7,9 @@ that was made under that name in the meantime, nor one that has the name of a to
 from collections import Counter
 from typing import Final
 
+from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.responses.unanswered import unanswered
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId

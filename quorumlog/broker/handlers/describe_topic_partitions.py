@@ -9,7 +9,6 @@ from heapq import nsmallest
 from quorumlog.broker.responses.authorized_operations import ALL_OF_TOPIC
 from quorumlog.broker.responses.cluster_view import offline_replicas
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.metadata_quorum.image import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_topic_partitions import (
@@ -21,7 +20,7 @@ from quorumlog.wire.codec.messages.describe_topic_partitions import (
     ResponseCursor,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-from quorumlog.wire.codec.topic_names import is_topic_name
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS, is_topic_name
 
 
 def handle(

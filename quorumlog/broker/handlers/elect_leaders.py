@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
+from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
-from quorumlog.broker.topic_names import shortened
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode

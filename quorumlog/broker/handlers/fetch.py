@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.fetching.core.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
@@ -19,6 +18,7 @@ from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
 from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     UNKNOWN_OFFSET,

@@ -7,7 +7,6 @@ from typing import Final
 
 from quorumlog.broker.groups.offsets_topic import offsets_topic
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
-from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -17,6 +16,7 @@ from quorumlog.wire.codec.messages.find_coordinator import (
     FindCoordinatorResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 GROUP: Final = 0
 TRANSACTION: Final = 1

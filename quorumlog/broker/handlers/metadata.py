@@ -11,7 +11,6 @@ from typing import Final
 from quorumlog.broker.groups.offsets_topic import offsets_topic
 from quorumlog.broker.responses.cluster_view import metadata_response, topic_of
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
-from quorumlog.broker.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId
@@ -22,7 +21,7 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataResponseTopic,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
-from quorumlog.wire.codec.topic_names import is_topic_name
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, is_topic_name
 
 CREATED_WAIT_MS: Final = 1000  # for the new topic's leaders to be known here
 FIRST_VERSION_BY_IDS: Final = 12  # 10 and 11 have the field, but Kafka refuses to look at it

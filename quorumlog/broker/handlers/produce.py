@@ -9,7 +9,6 @@ from quorumlog.broker.partitions.core.admission import ZSTD_SINCE, is_zstd_too_e
 from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, Reply
-from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.produce import (
@@ -23,6 +22,7 @@ from quorumlog.wire.codec.messages.produce import (
     TopicProduceResponse,
 )
 from quorumlog.wire.codec.schemas import RequestHeader
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 TOPIC_IDS_SINCE: Final = 13
 LEADER_HINTS_SINCE: Final = 10  # KIP-951

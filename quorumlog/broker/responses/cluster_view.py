@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 from quorumlog.broker.responses.authorized_operations import ALL_OF_CLUSTER, ALL_OF_TOPIC
 from quorumlog.broker.server.api import BrokerContext
-from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
@@ -15,6 +14,7 @@ from quorumlog.wire.codec.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 
 def metadata_response(

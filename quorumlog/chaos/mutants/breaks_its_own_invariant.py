@@ -7,8 +7,8 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.roles import Leader
-from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
+from quorumlog.node.substitutes import Substitutes
 
 
 class CountsNoFollower(HighWatermarkRule):
@@ -22,4 +22,4 @@ class CountsNoFollower(HighWatermarkRule):
 
 if __name__ == "__main__":
     rules = PartitionRules(high_watermark=CountsNoFollower)
-    sys.exit(main(sys.argv[1:], NodeParts(partition_rules=rules)))
+    sys.exit(main(sys.argv[1:], Substitutes(partition_rules=rules)))

@@ -11,8 +11,8 @@ from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.partition_invariants import Marks, PartitionInvariants
 from quorumlog.broker.partitions.core.roles import Leader
-from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
+from quorumlog.node.substitutes import Substitutes
 
 
 class CountsNoFollower(HighWatermarkRule):
@@ -34,4 +34,4 @@ class Unchecked(PartitionInvariants):
 
 if __name__ == "__main__":
     rules = PartitionRules(high_watermark=CountsNoFollower, invariants=Unchecked)
-    sys.exit(main(sys.argv[1:], NodeParts(partition_rules=rules)))
+    sys.exit(main(sys.argv[1:], Substitutes(partition_rules=rules)))

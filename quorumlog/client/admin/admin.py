@@ -1,16 +1,16 @@
-"""The administrator: what can be asked and changed, on one page. How is told by subject."""
+"""The administrator: all that can be asked and changed; a module per subject does it."""
 
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 
 from quorumlog.client import admin as subjects
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin.asker import Asker
 from quorumlog.client.admin.choices import ConfigText, Election, OffsetSpec, ResourceKind
+from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.checks import checked_names
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.io.closing import warn_unclosed
+from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.records import OffsetAndMetadata, OffsetAndTimestamp
 from quorumlog.client.settings import (
@@ -26,7 +26,7 @@ from quorumlog.wire.codec.message import Request, ResponseT
 _NOTHING: Final[Mapping[str, ConfigText]] = {}
 
 
-class Admin:
+class Admin(AsyncClient[Asker]):
     """Administers a cluster: `async with Admin("host:port") as admin: ...`.
 
     The keyword arguments are those of AdminSettings. Every method raises KafkaError, with
@@ -39,46 +39,19 @@ class Admin:
         self, bootstrap_servers: BootstrapServers, **options: Unpack[AdminOptions]
     ) -> None:
         self.settings: Final = build(AdminSettings, bootstrap_servers, options)
-        self._asker: Asker | None = None
 
-    async def start(self) -> None:
-        """Find the cluster. Raises KafkaError (definite) if no broker answers."""
-        if self._asker is not None:
-            raise RuntimeError("the admin is running already")
+    async def _open(self) -> Asker:
         cluster = Cluster(self.settings)
         await cluster.start()
-        self._asker = Asker(cluster, self.settings)
+        return Asker(cluster, self.settings)
 
     async def stop(self) -> None:
         """Close the connections."""
-        if self._asker is not None:
-            self._asker.cluster.check_loop("Admin")
-            asker, self._asker = self._asker, None
-            await asker.cluster.close()
+        if self._opened is not None:
+            await self._close(self._running())
 
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.stop()
-
-    def __del__(self) -> None:
-        asker = getattr(self, "_asker", None)
-        if asker is not None:
-            warn_unclosed(self, "")
-            asker.cluster.close_later(asker.cluster.close)
-
-    def _running(self) -> Asker:
-        if self._asker is None:
-            raise RuntimeError("the admin is not running: use `async with`, or start()")
-        self._asker.cluster.check_loop("Admin")
-        return self._asker
+    def _closings(self, opened: Asker) -> list[Close]:
+        return [opened.cluster.close]
 
     async def request(
         self,

@@ -1,11 +1,10 @@
-"""How an administrator asks: any broker, one broker, the leaders of partitions; and how often.
+"""Sends an administrator's requests: to any broker, one broker, or the leaders of partitions.
 
-A call is repeated until `default_api_timeout_ms` has passed, as long as trying again is harmless: a
-question always, a change only while it is certain that nothing was done.
+A request is repeated until `default_api_timeout_ms` has passed, as long as repeating it is safe: a
+question always, a change only while it is certain that nothing was changed.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
@@ -14,6 +13,7 @@ from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -26,7 +26,7 @@ LEFT_OUT: Final = "left out of the answer"
 
 
 class Asker:
-    """One administrator's way to the cluster, from its `start` to its `stop`."""
+    """One administrator's connection to the cluster, from its `start` to its `stop`."""
 
     def __init__(self, cluster: Cluster, settings: AdminSettings) -> None:
         self.cluster: Final = cluster
@@ -61,7 +61,7 @@ class Asker:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message, definite=True)
 
     async def retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
-        """Repeat `attempt` while that is harmless: not a change that may have been made."""
+        """Repeat `attempt` while that is safe: not a change that may have been made."""
         deadline_ms = self._deadline_ms()
         failures, last = 0, ""
         while True:
@@ -152,8 +152,7 @@ class Asker:
         return self.cluster.now_ms() + self.settings.default_api_timeout_ms
 
     def _delay_ms(self, failures: int) -> float:
-        # Not for cryptography: it spreads retries.
-        return self._backoff.delay_ms(failures, random.random())  # noqa: S311
+        return self._backoff.delay_ms(failures, random_fraction())
 
     def _timed_out(self, last: str, *, definite: bool) -> KafkaError:
         message = f"no answer within {self.settings.default_api_timeout_ms} ms{last}"

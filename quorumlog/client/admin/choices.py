@@ -3,7 +3,7 @@
 from typing import Literal
 
 Election = Literal["preferred", "unclean"]
-"""KIP-460: to the first of the assigned replicas; or to any that lives, at the price of data."""
+"""KIP-460: elect the first assigned replica; or any live one, which may lose committed records."""
 OffsetSpec = Literal["earliest", "latest", "max_timestamp"]
 ResourceKind = Literal["topic", "broker"]
 ConfigText = str | int | float | bool

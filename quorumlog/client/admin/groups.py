@@ -1,4 +1,4 @@
-"""Groups, asked of their coordinators: members, offsets, and the end of both."""
+"""Consumer groups, by requests to their coordinators: members, offsets, deletion."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -41,7 +41,7 @@ async def _ask(
         try:
             return await ask(coordinator)
         except KafkaError:
-            coordinator.forget()
+            coordinator.mark_unknown()
             raise
 
     return await asker.retry(attempt, changes=changes)

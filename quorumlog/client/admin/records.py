@@ -1,4 +1,4 @@
-"""What the leaders of partitions keep: offsets, producers; and deleting records."""
+"""Requests to the leaders of partitions: offsets, producers, deletion of records."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -15,7 +15,7 @@ from quorumlog.client.checks import (
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from quorumlog.client.errors import KafkaError, answered
-from quorumlog.client.io.offsets import list_offsets
+from quorumlog.client.io.list_offsets import list_offsets
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -1,7 +1,7 @@
-"""What a client needs and the cluster does not have, and when to say so.
+"""Decides when a client logs that it waits for a broker, topic, partition or leader.
 
-A failover takes a moment, and is not worth a word. What lasts longer is said once, with its cause,
-then again every minute while it lasts, and once when it is over.
+An absence shorter than `REPORT_AFTER_MS`, such as a failover, is not reported. A longer one is
+reported once with its cause, again every `REPORT_AGAIN_MS`, and once when it is over.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,24 +13,24 @@ from quorumlog.client.errors import known
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PATIENCE_MS: Final = 3_000
-REPEAT_MS: Final = 60_000
+REPORT_AFTER_MS: Final = 3_000
+REPORT_AGAIN_MS: Final = 60_000
 GAP_MS: Final = 10_000
-"""After so long without a look, what was absent before may have been there meanwhile."""
+"""Without a step for so long, what was absent may have been there meanwhile: it starts again."""
 NAMED_MAX: Final = 5
 
 Subject = TopicPartition | str
-"""A partition, or what else is missing, in words."""
+"""A partition, or the name of what else is missing."""
 CLUSTER: Final = "the cluster"
 
 
 @dataclass(slots=True)
 class _Absence:
     since_ms: float
-    told_ms: float | None = None
+    reported_ms: float | None = None
 
 
-class News(NamedTuple):
+class Notice(NamedTuple):
     """What to log. `is_over`: it is there again."""
 
     text: str
@@ -38,46 +38,46 @@ class News(NamedTuple):
 
 
 class Absences:
-    """What is absent now, since when, and what was said of it. Bounded by what is needed."""
+    """What is absent now, since when, and when it was reported. Bounded by what is needed."""
 
     def __init__(self) -> None:
         self._absent: dict[Subject, _Absence] = {}
         self._looked_ms = float("-inf")
 
-    def step(self, now_ms: float, causes: Mapping[Subject, str]) -> list[News]:
-        """Take in everything that is absent now, each with its cause; return what to say."""
+    def step(self, now_ms: float, causes: Mapping[Subject, str]) -> list[Notice]:
+        """Take in everything that is absent now, each with its cause; return what to log."""
         if now_ms - self._looked_ms > GAP_MS:
             for absence in self._absent.values():
                 absence.since_ms = now_ms
         self._looked_ms = now_ms
         gone = [name for name in self._absent if name not in causes]
         ended = {name: self._absent.pop(name) for name in gone}
-        over = [name for name, absence in ended.items() if absence.told_ms is not None]
+        over = [name for name, absence in ended.items() if absence.reported_ms is not None]
         for name in causes:
             self._absent.setdefault(name, _Absence(now_ms))
-        news = [News(f"{listed(over)}: found", is_over=True)] if over else []
+        notices = [Notice(f"{listed(over)}: found", is_over=True)] if over else []
         by_cause: dict[str, list[Subject]] = {}
         for name, cause in causes.items():
             by_cause.setdefault(cause, []).append(name)
         for cause, names in by_cause.items():
-            news += self._due(now_ms, cause, names)
-        return news
+            notices += self._due(now_ms, cause, names)
+        return notices
 
-    def _due(self, now_ms: float, cause: str, names: list[Subject]) -> list[News]:
-        lasting = [one for one in names if now_ms - self._absent[one].since_ms >= PATIENCE_MS]
-        told = [self._absent[name].told_ms for name in lasting]
-        if not any(ms is None or now_ms - ms >= REPEAT_MS for ms in told):
+    def _due(self, now_ms: float, cause: str, names: list[Subject]) -> list[Notice]:
+        lasting = [one for one in names if now_ms - self._absent[one].since_ms >= REPORT_AFTER_MS]
+        told = [self._absent[name].reported_ms for name in lasting]
+        if not any(ms is None or now_ms - ms >= REPORT_AGAIN_MS for ms in told):
             return []
         for name in lasting:
-            self._absent[name].told_ms = now_ms
+            self._absent[name].reported_ms = now_ms
         seconds = (now_ms - min(self._absent[name].since_ms for name in lasting)) / 1000
-        return [News(f"{listed(lasting)}: {cause} (for {seconds:.0f} s)", is_over=False)]
+        return [Notice(f"{listed(lasting)}: {cause} (for {seconds:.0f} s)", is_over=False)]
 
     def lasting(self, now_ms: float, duration_ms: float) -> list[Subject]:
         """List what is absent since `duration_ms` or longer."""
         return [name for name, one in self._absent.items() if now_ms - one.since_ms >= duration_ms]
 
-    def begin_anew(self, now_ms: float, subject: Subject) -> None:
+    def restart(self, now_ms: float, subject: Subject) -> None:
         """Count the absence of `subject` from now on."""
         if subject in self._absent:
             self._absent[subject].since_ms = now_ms

@@ -1,4 +1,4 @@
-"""One batch of a producer: the records that live, travel, are retried and fail together.
+"""One batch of a producer: records that are sent, retried, acknowledged and failed together.
 
 It keeps its records until it is done, because a new producer epoch means encoding them again.
 """
@@ -37,7 +37,7 @@ TRANSITIONS: Final[Mapping[BatchState, frozenset[BatchState]]] = {
 
 
 class ProducerIdentity(NamedTuple):
-    """Who numbers the records: given by InitProducerId; the epoch grows on our side (KIP-360)."""
+    """The id and epoch from InitProducerId; the client itself raises the epoch (KIP-360)."""
 
     producer_id: int
     producer_epoch: int
@@ -95,11 +95,11 @@ class Batch:
         self.state = state
 
     def number(self, identity: ProducerIdentity, base_sequence: int) -> None:
-        """Give it a place in the producer's sequence; what was encoded before is void."""
+        """Set its place in the producer's sequence; it is encoded again."""
         self.identity, self.base_sequence, self._encoded = identity, base_sequence, None
 
     def release(self) -> None:
-        """Let go of the records: whoever waits for the outcome does not need them."""
+        """Drop the records: the callers that wait for the outcome do not need them."""
         self.records, self._encoded = [], None
 
     def encode(self, compression: Compression) -> bytes:

@@ -1,4 +1,4 @@
-"""The bytes that members of a classic group tell each other through the coordinator: "consumer".
+"""The bytes that members of a classic group exchange through the coordinator: "consumer".
 
 The coordinator does not read them; the group's leader does. Each starts with a version; what a
 newer version appends is skipped. Source: KIP-54's ConsumerProtocol, version 1 (with owned

@@ -1,4 +1,4 @@
-"""Who leads a partition, as far as the client knows."""
+"""The leader of a partition, as far as the client knows."""
 
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ class Leaders(Protocol):
     """What is known of the cluster while a producer's batches are drained."""
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """Return the leader, or None while it is unknown or unreachable, and then look for it."""
+        """Return the leader; None while it is unknown or unreachable: then it is looked for."""
 
     def has_room(self, broker_id: int) -> bool:
         """Tell whether one more request may be sent to this broker now."""

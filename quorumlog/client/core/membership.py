@@ -1,10 +1,10 @@
-"""A member of a classic consumer group: when it joins, what it gives up, what it is given.
+"""A member of a classic consumer group: when it joins, which partitions it gives up and takes.
 
-Partitions are revoked only while the user is in `poll`, hence never while it processes records:
-heartbeats notice a rebalance, `poll` lets it happen. What comes after runs in the background.
-Eager protocols give up everything before joining (KIP-54); cooperative ones keep what they have,
-give up what the answer takes away, and join once more (KIP-429).
-It refuses answers of another generation. Left out: KIP-848's protocol.
+Partitions are revoked only while the user is in `poll`, never while it processes records: a
+heartbeat notices the rebalance, the next `poll` begins it, and the rest runs in the background.
+Eager members give up all partitions before they join (KIP-54). Cooperative members keep theirs,
+give up those that the new assignment moves, and join once more (KIP-429).
+Answers of another generation are ignored. Left out: the protocol of KIP-848.
 Sources: Kafka's AbstractCoordinator and ConsumerCoordinator; KIP-62 (max.poll.interval.ms), KIP-345
 (static members), KIP-394 (MEMBER_ID_REQUIRED).
 """
@@ -86,7 +86,7 @@ class Membership:
         self.coordinator_known = self.is_finding = False
         self.rejoin_wanted = False
         self.in_poll = False
-        self._polled_ms = self._heartbeat_ms = self._heard_ms = 0.0
+        self._polled_ms = self._heartbeat_ms = self._last_answer_ms = 0.0
         self._retry_ms = self._find_ms = 0.0  # when to join, to look for the coordinator again
         self._heartbeat_pending = False
         self._failures = 0
@@ -101,7 +101,7 @@ class Membership:
         self.is_cooperative: Final = all(name in COOPERATIVE for name in names)
 
     def step(self, now_ms: float, event: Event) -> list[Effect]:
-        """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug."""
+        """Take in one fact; return what to do, in order. Raises InvariantViolation."""
         effects = self._handle(now_ms, event)
         effects += self._advance(now_ms)
         self.check_invariants()
@@ -116,7 +116,7 @@ class Membership:
         if self.state in _GIVING_UP:
             return float("inf") if self._heartbeat_pending else self._heartbeat_ms
         if self.state is State.STABLE:
-            session_end_ms = self._heard_ms + self.settings.session_timeout_ms
+            session_end_ms = self._last_answer_ms + self.settings.session_timeout_ms
             due_ms = session_end_ms if self._heartbeat_pending else self._heartbeat_ms
             return min(due_ms, session_end_ms, self._poll_deadline_ms())
         if self.state is State.UNJOINED and self._retry_ms > now_ms:
@@ -148,10 +148,10 @@ class Membership:
                 self.rejoin_wanted = self.rejoin_wanted or (self.is_leader and changed)
             case facts.CoordinatorFound():
                 self.coordinator_known, self.is_finding = True, False
-                self._heard_ms = now_ms
+                self._last_answer_ms = now_ms
             case facts.CoordinatorRefused():
                 self.is_finding = False
-                self._wait(now_ms)
+                self._back_off(now_ms)
                 self._find_ms = self._retry_ms
             case facts.CoordinatorLost():
                 self.coordinator_known = self._heartbeat_pending = False
@@ -204,7 +204,7 @@ class Membership:
             return self._handle_refused(now_ms, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         self.member_id, self.generation_id = event.member_id, event.generation_id
         self.protocol, self.is_leader = event.protocol, event.leader_id == event.member_id
-        self._heard_ms, self.rejoin_wanted = now_ms, self.topics != self._asked_topics
+        self._last_answer_ms, self.rejoin_wanted = now_ms, self.topics != self._asked_topics
         if not self.is_leader:
             self._become(State.SYNCING)
             return [self._sync()]
@@ -239,7 +239,10 @@ class Membership:
             return []
         if event.error_code != ErrorCode.NONE:
             return self._handle_refused(now_ms, event.error_code)
-        self._heard_ms, self._heartbeat_ms = now_ms, now_ms + self.settings.heartbeat_interval_ms
+        self._last_answer_ms, self._heartbeat_ms = (
+            now_ms,
+            now_ms + self.settings.heartbeat_interval_ms,
+        )
         self._failures = 0
         try:
             self._assigned = group_protocol.decode_assignment(event.assignment)
@@ -250,9 +253,9 @@ class Membership:
             self._become(State.YIELDING)
             self.rejoin_wanted = True
             return [facts.Revoke(partitions=taken, lost=False)]
-        return self._settle()
+        return self._accept_assignment()
 
-    def _settle(self) -> list[Effect]:
+    def _accept_assignment(self) -> list[Effect]:
         added = tuple(sorted({*self._assigned} - {*self.owned}))
         self.owned = self._assigned
         self._become(State.STABLE)
@@ -260,7 +263,7 @@ class Membership:
 
     def _handle_revocation_done(self) -> list[Effect]:
         if self.state is State.YIELDING:
-            return self._settle()
+            return self._accept_assignment()
         if self.state is State.REVOKING:
             self.owned = ()
             return self._join()
@@ -274,7 +277,7 @@ class Membership:
         if not is_ours or self.state not in {State.STABLE, *_GIVING_UP}:
             return []
         if event.error_code in {ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS}:
-            self._heard_ms = now_ms
+            self._last_answer_ms = now_ms
             is_rebalance = event.error_code == ErrorCode.REBALANCE_IN_PROGRESS
             self.rejoin_wanted = self.rejoin_wanted or is_rebalance
             return []
@@ -286,9 +289,9 @@ class Membership:
         return self._handle_refused(now_ms, event.error_code)
 
     def _handle_refused(self, now_ms: float, error_code: int) -> list[Effect]:
-        """Take in that a join or sync failed, or that a heartbeat says we are out."""
+        """Take in that a join or sync failed, or that a heartbeat shows that we are no member."""
         self.rejoin_wanted = True
-        self._wait(now_ms)
+        self._back_off(now_ms)
         if error_code in _COORDINATOR_LOST or error_code in _TRY_AGAIN:
             self._become(State.UNJOINED)
             self.coordinator_known = self.coordinator_known and error_code in _TRY_AGAIN
@@ -302,11 +305,11 @@ class Membership:
             effects.append(facts.Fail(error_code=error_code))
         return effects
 
-    def _wait(self, now_ms: float) -> None:
+    def _back_off(self, now_ms: float) -> None:
         self._failures += 1
         self._retry_ms = now_ms + self._backoff.delay_ms(self._failures, 0.5)
 
-    # --- what time and circumstances allow ---------------------------------------------------
+    # --- what is due now --------------------------------------------------------------------
 
     def _advance(self, now_ms: float) -> list[Effect]:
         if not self.topics:
@@ -352,7 +355,7 @@ class Membership:
         return [facts.SendJoin(member_id=self.member_id, protocols=protocols)]
 
     def _maybe_heartbeat(self, now_ms: float) -> list[Effect]:
-        is_silent = now_ms - self._heard_ms >= self.settings.session_timeout_ms
+        is_silent = now_ms - self._last_answer_ms >= self.settings.session_timeout_ms
         if is_silent and self.state is State.STABLE:
             self.coordinator_known = self._heartbeat_pending = False
             return self._find_coordinator(now_ms)
@@ -372,7 +375,7 @@ class Membership:
 
 
 def _subscription(member: facts.JoinedMember) -> Subscription:
-    """Read what a member wants; one that sent nonsense gets nothing, and the others go on."""
+    """Decode what a member wants; one whose bytes cannot be decoded gets no partitions."""
     try:
         return group_protocol.decode_subscription(member.metadata, member.instance_id)
     except MalformedFrame:

@@ -1,4 +1,4 @@
-"""What a group member learns and what it wants done: facts in the past tense, and orders."""
+"""The events and the effects of a group member: facts in the past tense, and orders."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class CoordinatorFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRefused:
-    """Nobody tells where it is, and the error stays: ask again later."""
+    """No broker says where it is, and the error stays: ask again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""What the client believes of the cluster: brokers, topics, leaders.
+"""What a client knows of brokers, topics and leaders, and which of two answers it believes.
 
-Leader epochs decide between two beliefs: an answer with an older epoch than ours comes from a
-broker that lags behind, and changes nothing (KIP-320). A topic id that changed is another topic of
-the same name: epochs start over (KIP-516). The belief is never trusted further: the broker refuses.
+Leader epochs decide: an answer with an older epoch comes from a broker that lags behind, and
+changes nothing (KIP-320). A topic id that changed is another topic of the same name: its epochs
+start over (KIP-516). A view that is wrong does no harm: the broker refuses the request.
 """
 
 from collections.abc import Iterable, Mapping

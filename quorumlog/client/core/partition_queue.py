@@ -1,4 +1,4 @@
-"""One partition's line of batches in a producer."""
+"""The batches of one partition in a producer."""
 
 from collections import deque
 from collections.abc import Iterator

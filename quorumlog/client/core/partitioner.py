@@ -49,11 +49,14 @@ class StickyPartition:
         """Tell whether `choose` must be called before `current` is used."""
         return self._bytes_left <= 0
 
-    def choose(self, candidates: Sequence[int], chance: float) -> None:
-        """Take one of `candidates` (not empty), by `chance` in [0, 1), but not the same again."""
+    def choose(self, candidates: Sequence[int], random_fraction: float) -> None:
+        """Take one of `candidates` (not empty), another than before if there is one.
+
+        `random_fraction` in [0, 1) decides which.
+        """
         others = [partition for partition in candidates if partition != self.current]
         pool = others or candidates
-        self.current = pool[int(chance * len(pool))]
+        self.current = pool[int(random_fraction * len(pool))]
         self._bytes_left = self._batch_size
 
     def used(self, size_in_bytes: int) -> None:

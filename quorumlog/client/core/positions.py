@@ -1,4 +1,4 @@
-"""Where a consumer reads: which offset comes next in each partition, and how that was decided.
+"""Decides where a consumer reads: the next offset of each partition, and how it is found.
 
 A partition without a position looks for the committed offset, then asks the broker by
 `auto_offset_reset`. Data is fetched ahead of the user: `fetch_offset` is where the next request
@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from quorumlog.backoff import Backoff
-from quorumlog.client.core.fetched import Aborted, Chunk
+from quorumlog.client.core.chunk import Aborted, Chunk
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
@@ -132,14 +132,14 @@ class Positions:
             raise KeyError(f"{topic_partition} is not assigned to this consumer")
         return position
 
-    # --- errors that the user must hear of -------------------------------------------------------
+    # --- errors that `poll` raises ---------------------------------------------------------------
 
     def report(self, topic_partition: TopicPartition | None, error: KafkaError) -> None:
-        """Keep `error` for the user, in place of an older one of the same partition."""
+        """Let `poll` raise `error`, in place of an older one of the same partition."""
         self._errors[topic_partition] = error
 
     def take_error(self) -> KafkaError | None:
-        """Return the oldest error that the user has not been told, once."""
+        """Return the oldest error that was not raised yet; it is raised once."""
         return self._errors.pop(next(iter(self._errors))) if self._errors else None
 
     # --- places that the user chooses ------------------------------------------------------------
@@ -220,16 +220,16 @@ class Positions:
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
         """Take in the answer to a RESETTING partition's question."""
         if position.state is PositionState.RESETTING:
-            self._errors.pop(position.topic_partition, None)  # what was wrong is so no longer
+            self._errors.pop(position.topic_partition, None)  # it is mended
             position.failures = 0
             position.place(offset, epoch)
             position.consumed = OffsetAndMetadata(offset, epoch)
 
-    def handle_failure(self, now_ms: float, position: Position, chance: float) -> None:
+    def handle_failure(self, now_ms: float, position: Position, random_fraction: float) -> None:
         """Ask again later: no answer came, or an error that passes."""
         position.failures += 1
         position.preferred_replica = -1
-        position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, chance)
+        position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, random_fraction)
 
     def handle_fetched(
         self,
@@ -237,7 +237,7 @@ class Positions:
         position: Position,
         fetch_offset: int,
         answer: PartitionData,
-        chance: float,
+        random_fraction: float,
     ) -> bool:
         """Take in the answer to a fetch at `fetch_offset`. True if metadata must be refreshed."""
         is_stale = position.fetch_offset != fetch_offset
@@ -252,7 +252,7 @@ class Positions:
             if code not in RETRIABLE and code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 name = position.topic_partition
                 self.report(name, answered(code, str(name)))
-            self.handle_failure(now_ms, position, chance)
+            self.handle_failure(now_ms, position, random_fraction)
             return True
         position.failures = 0
         position.high_watermark = answer.high_watermark
@@ -262,7 +262,7 @@ class Positions:
         elif answer.preferred_read_replica >= 0:
             position.preferred_replica = answer.preferred_read_replica
         elif answer.records and not self._keep(position, answer):
-            self.handle_failure(now_ms, position, chance)
+            self.handle_failure(now_ms, position, random_fraction)
         return False
 
     def _handle_truncated(self, position: Position, end_offset: int) -> None:
@@ -275,7 +275,7 @@ class Positions:
             position.place(min(end_offset, position.offset), -1)
 
     def _keep(self, position: Position, answer: PartitionData) -> bool:
-        """Keep what was fetched; False if nothing of it can be read."""
+        """Buffer what was fetched; return False if nothing of it can be read."""
         records = answer.records
         if not isinstance(records, bytes | bytearray | memoryview):
             return False

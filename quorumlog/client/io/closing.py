@@ -1,17 +1,21 @@
-"""How a client ends: everything it holds, whatever happens to the caller."""
+"""Closing a client: all of its parts, in order, even if the caller is cancelled."""
 
 import asyncio
-import warnings
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
+from quorumlog.tasks import Tasks, log_failure
+
 Close = Callable[[], Coroutine[None, None, None]]
 
-_closing: Final[set["asyncio.Task[None]"]] = set()  # what dropped clients left
+_logger: Final = logging.getLogger(__name__)
+
+_dropped: Final = Tasks(log_failure(_logger, "closing a client that was dropped"))
 
 
 async def close_all(*closings: Close) -> None:
-    """Run all, one after the other. A caller that is cancelled does not wait for the rest."""
+    """Run all, one after the other, even if one fails. A cancelled caller does not wait."""
     await asyncio.shield(asyncio.ensure_future(_run(closings)))
 
 
@@ -24,13 +28,5 @@ async def _run(closings: Sequence[Close]) -> None:
 
 
 def begin_closing(*closings: Close) -> None:
-    """Run all in a task of the running event loop."""
-    task = asyncio.get_running_loop().create_task(close_all(*closings))
-    _closing.add(task)
-    task.add_done_callback(_closing.discard)
-
-
-def warn_unclosed(client: object, loss: str) -> None:
-    """Warn that `client` was dropped while it was open. `loss`: what that costs, "" if nothing."""
-    message = f"unclosed {type(client).__name__}: use `async with`, or stop()"
-    warnings.warn(message + loss, ResourceWarning, stacklevel=2, source=client)
+    """Run all in the background of the running event loop; log what fails."""
+    _dropped.start(close_all(*closings))

@@ -1,8 +1,8 @@
-"""What the clients know of the cluster, kept up to date, and how they reach its brokers.
+"""What a client knows of the cluster, kept up to date, and its connections to the brokers.
 
-While somebody misses a leader, metadata is asked for again and again, from whichever broker
-answers: after `metadata_retry_backoff_ms` at first, so that a new leader is found within about
-100 ms of its election.
+While a leader is missing, the client asks for metadata again and again, from any broker that
+answers: after `metadata_retry_backoff_ms` at first, so that it finds a new leader within about
+100 ms of the election.
 """
 
 import asyncio
@@ -19,11 +19,13 @@ from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
 from quorumlog.client.errors import KafkaError, answered, known
+from quorumlog.client.io.broker_connections import BrokerConnections
 from quorumlog.client.io.closing import Close, begin_closing
-from quorumlog.client.io.links import Links
+from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.lookout import Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import Address, CommonSettings
+from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.errors import UnencodableMessage
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -39,14 +41,12 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-QUIET_MS: Final = 1_000  # after that long without a wish for metadata, the next is met at once
+BACKOFF_RESET_MS: Final = 1_000  # without a request for metadata: the next one is sent at once
 QUESTION_TIMEOUT_MS: Final = 5_000  # for what a live broker answers without waiting for others
-
-
 UNKNOWN_TOPIC_MS: Final = 3_000
 """A topic that was just created is known to every broker by then; any other does not exist."""
 MESSAGE_MAX: Final = 200  # of an error that shows a whole request
-LOOK_AGAIN_MS: Final = 1_000  # for a topic that is needed, and may be created at any time
+MISSING_TOPIC_REFRESH_MS: Final = 1_000  # a topic that is needed may be created at any time
 
 
 class Purpose(Enum):
@@ -70,10 +70,12 @@ class Cluster:
         self.settings: Final = settings
         self.metadata: Final = MetadataCache()
         self.on_change: Final[list[Callable[[], None]]] = []
-        self._wanted: set[str] = set()
+        self._topics: set[str] = set()
         self._auto_create: Final = auto_create_topics
         self._loop: Final = asyncio.get_running_loop()
-        self._links: Final = {purpose: Links(settings, self._changed) for purpose in Purpose}
+        self._connections: Final = {
+            purpose: BrokerConnections(settings, self._changed) for purpose in Purpose
+        }
         self._source: Final = MetadataSource(settings, self._nodes)
         self._backoff: Final = Backoff(
             settings.metadata_retry_backoff_ms, settings.metadata_retry_backoff_max_ms
@@ -81,17 +83,17 @@ class Cluster:
         self._awaited: Final[Counter[str]] = Counter()  # topics that callers of `topic` wait for
         self.lookout: Final = Lookout(settings.client_id, self.metadata, self._why_failing)
         self.lookout.topics.append(self._awaited.keys)
-        self._wish: Final = asyncio.Event()
+        self._update_requested: Final = asyncio.Event()
         self._updated: asyncio.Future[None] = self._loop.create_future()
-        self._fruitless = 0  # updates in a row that brought no new leader
-        self._updates: asyncio.Task[None] | None = None
+        self._unchanged_updates = 0  # in a row, answered or not, without a new leader
+        self._tasks: Final = Tasks(self._restart_updates)
         self._is_closed = False
 
     # --- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Find the cluster. Raises KafkaError (definite) if no broker answers in time."""
-        self._updates = self._loop.create_task(self._keep_updated())
+        self._tasks.start(self._keep_updated())
         try:
             async with asyncio.timeout(self.settings.socket_connection_setup_timeout_ms / 1000):
                 while not self.metadata.nodes:
@@ -108,14 +110,12 @@ class Cluster:
             raise
 
     async def close(self) -> None:
-        """End all connections and tasks. Who waits for news gets KafkaError."""
+        """End all connections and tasks. Callers of `next_update` get KafkaError."""
         self._is_closed = True
         if not self._updated.done():
             self._updated.set_result(None)
-        if self._updates is not None:
-            self._updates.cancel()
-            await asyncio.gather(self._updates, return_exceptions=True)
-        closings = [links.close() for links in self._links.values()]
+        await self._tasks.stop()
+        closings = [one.close() for one in self._connections.values()]
         await asyncio.gather(self._source.close(), *closings)
 
     def close_later(self, *closings: Close) -> None:
@@ -123,7 +123,7 @@ class Cluster:
         with contextlib.suppress(RuntimeError):  # the loop is closed: so is all that it had
             self._loop.call_soon_threadsafe(begin_closing, *closings)
 
-    def check_loop(self, client: str) -> None:
+    def check_loop(self, client: object) -> None:
         """Raise RuntimeError in another event loop than the one that the client was started on."""
         try:
             is_own = asyncio.get_running_loop() is self._loop
@@ -131,8 +131,9 @@ class Cluster:
             return
         if not is_own:
             message = (
-                f"this {client} was started on another event loop: a client belongs to the loop"
-                " (the asyncio.run) of its start(); make one there, or use quorumlog.client.sync"
+                f"this {type(client).__name__} was started on another event loop: a client belongs"
+                " to the loop (the asyncio.run) of its start(); make one there, or use"
+                " quorumlog.client.sync"
             )
             raise RuntimeError(message)
 
@@ -147,17 +148,17 @@ class Cluster:
     # --- leaders and connections -----------------------------------------------------------------
 
     def connected(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> KafkaConnection | None:
-        """Return the live connection to a broker, or None, and then see to it that it comes."""
+        """Return the live connection to a broker, or None, and then open one."""
         node = self.metadata.nodes.get(broker_id)
-        return self._links[purpose].connected(node) if node is not None else None
+        return self._connections[purpose].connected(node) if node is not None else None
 
     def is_failing(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> bool:
         """Tell whether the broker is unknown, or could not be reached when last tried."""
         node = self.metadata.nodes.get(broker_id)
-        return node is None or self._links[purpose].is_failing(node)
+        return node is None or self._connections[purpose].is_failing(node)
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
-        """Return the leader if it is known and connected; otherwise look for it."""
+        """Return the leader if it is known and connected; otherwise find it."""
         leader = self.metadata.leader(topic_partition)
         if leader is not None and self.connected(leader.broker_id) is not None:
             return leader
@@ -196,7 +197,7 @@ class Cluster:
     async def connect(self, broker_id: int, purpose: Purpose) -> KafkaConnection:
         """Return the connection to a broker when it is made. Raises KafkaError (definite)."""
         node = self.metadata.nodes.get(broker_id)
-        connection = await self._links[purpose].connect(node) if node is not None else None
+        connection = await self._connections[purpose].connect(node) if node is not None else None
         if connection is None:
             self.request_update()
             why = self._why_unreachable(broker_id, purpose)
@@ -209,11 +210,11 @@ class Cluster:
         if node is None:
             live = ", ".join(map(str, sorted(self.metadata.nodes)))
             return f"it is not among the live brokers ({live})"
-        return self._links[purpose].why_failing(node)
+        return self._connections[purpose].why_failing(node)
 
     def _why_failing(self, node: Node) -> str | None:
-        links = self._links[Purpose.DATA]
-        return links.why_failing(node) if links.is_failing(node) else None
+        data = self._connections[Purpose.DATA]
+        return data.why_failing(node) if data.is_failing(node) else None
 
     async def any_broker(self) -> int:
         """Return a broker that can be reached. Raises KafkaError (definite) if there is none."""
@@ -233,12 +234,12 @@ class Cluster:
 
     def _nodes(self) -> list[tuple[Address, bool]]:
         nodes = self.metadata.nodes.values()
-        data = self._links[Purpose.DATA]
+        data = self._connections[Purpose.DATA]
         return [(node.address, data.is_failing(node)) for node in nodes]
 
     def request_update(self) -> None:
         """Ask for metadata soon; many calls make one request."""
-        self._wish.set()
+        self._update_requested.set()
 
     async def next_update(self) -> None:
         """Wait for the next answer, good or bad, to a request that starts from now on.
@@ -250,8 +251,8 @@ class Cluster:
         if self._is_closed:
             raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the client was closed", definite=True)
 
-    def want(self, topics: Iterable[str]) -> None:
-        """Keep metadata of these topics too. Raises TypeError or KafkaError for what is no name."""
+    def add_topics(self, topics: Iterable[str]) -> None:
+        """Keep metadata of these topics too. Raises TypeError or KafkaError for an illegal name."""
         topics = list(topics)
         for name in topics:
             if not isinstance(name, str):
@@ -259,9 +260,9 @@ class Cluster:
             if not is_topic_name(name):
                 message = f"{name[:60]!r}: a topic's name is 1 to 249 of a-z A-Z 0-9 . _ -"
                 raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, message, definite=True)
-        missing = {*topics} - self._wanted
+        missing = {*topics} - self._topics
         if missing:
-            self._wanted |= missing
+            self._topics |= missing
             self.request_update()
 
     async def topic(
@@ -272,7 +273,7 @@ class Cluster:
         Raises KafkaError (definite: nothing was sent): UNKNOWN_TOPIC_OR_PARTITION after
         `UNKNOWN_TOPIC_MS`, unless asking creates the topic; and TypeError if `name` is no str.
         """
-        self.want([name])
+        self.add_topics([name])
         limit_ms = timeout_ms if self._auto_create else min(timeout_ms, UNKNOWN_TOPIC_MS)
         missing = frozenset(holding)
         view, began_ms = None, self.now_ms()
@@ -301,44 +302,46 @@ class Cluster:
         raise _absent(name, view, missing, self.now_ms() - began_ms)
 
     async def _keep_updated(self) -> None:
-        try:
-            while True:
-                await self._until_wished()
-                await self._update()
-        except Exception:
-            _logger.exception("the metadata task ended: a bug")
+        while True:
+            await self._wait_for_request()
+            await self._update()
 
-    async def _until_wished(self) -> None:
+    def _restart_updates(self, error: BaseException) -> None:
+        """Go on after an unexpected error, with backoff: a client without metadata would hang."""
+        _logger.error("a metadata request failed", exc_info=error)
+        if not self._is_closed:
+            self._tasks.start(self._keep_updated())
+            self.request_update()
+
+    async def _wait_for_request(self) -> None:
         idle_since_ms = self.now_ms()
         limit_ms = self.settings.metadata_max_age_ms
         if may_appear(self.metadata, self.lookout.needed_topics()):
-            limit_ms = min(limit_ms, LOOK_AGAIN_MS)
+            limit_ms = min(limit_ms, MISSING_TOPIC_REFRESH_MS)
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                await self._wish.wait()
+                await self._update_requested.wait()
         except TimeoutError:
             return
-        if self.now_ms() - idle_since_ms > QUIET_MS:
-            self._fruitless = 0
-        if self._fruitless:
-            # Not for cryptography: it spreads the requests of many clients.
-            delay_ms = self._backoff.delay_ms(self._fruitless, random.random())  # noqa: S311
+        if self.now_ms() - idle_since_ms > BACKOFF_RESET_MS:
+            self._unchanged_updates = 0
+        if self._unchanged_updates:
+            delay_ms = self._backoff.delay_ms(self._unchanged_updates, random_fraction())
             await asyncio.sleep(delay_ms / 1000)
 
     async def _update(self) -> None:
-        self._wish.clear()
+        self._update_requested.clear()
         waiting, self._updated = self._updated, self._loop.create_future()
-        topics = [MetadataRequestTopic(name=name) for name in sorted(self._wanted)]
+        topics = [MetadataRequestTopic(name=name) for name in sorted(self._topics)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._auto_create)
+        self._unchanged_updates += 1
         try:
             response = await self._source.ask(request)
-            changed = False
-            if response is not None:
-                changed = self.metadata.update(self.now_ms(), response)
-            self._fruitless = 0 if changed else self._fruitless + 1
+            if response is not None and self.metadata.update(self.now_ms(), response):
+                self._unchanged_updates = 0
             if self.metadata.nodes:  # before, `start` says what is wrong
                 why_silent = self._source.why_silent() if response is None else None
-                self.lookout.look(self.now_ms(), why_silent)
+                self.lookout.observe(self.now_ms(), why_silent)
         finally:
             if not waiting.done():
                 waiting.set_result(None)

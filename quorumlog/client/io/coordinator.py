@@ -1,8 +1,7 @@
-"""A group's coordinator: where it is, and the offsets that it keeps."""
+"""The coordinator of a group: which broker it is, and the offsets that it stores."""
 
 import asyncio
 import logging
-import random
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -18,7 +17,8 @@ from quorumlog.client.io.cluster import (
     Purpose,
     check,
 )
-from quorumlog.client.io.lookout import tell
+from quorumlog.client.io.jitter import random_fraction
+from quorumlog.client.io.lookout import log_notices
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -39,9 +39,7 @@ from quorumlog.wire.codec.messages.offset_fetch import (
 
 _logger: Final = logging.getLogger(__name__)
 
-NAMED_TOPICS_MAX: Final = (
-    9  # OffsetCommit and OffsetFetch name topics by id only from version 10 on
-)
+NAMED_TOPICS_MAX: Final = 9  # later versions of OffsetCommit and OffsetFetch name topics by id
 GROUP_KEY: Final = 0
 _MOVED: Final = frozenset(
     {
@@ -67,7 +65,7 @@ class Coordinator:
         instance_id: str | None = None,
         require_stable: bool = False,
     ) -> None:
-        """`require_stable`: wait for open transactions before telling committed offsets."""
+        """`require_stable`: committed offsets are returned once their transactions have ended."""
         self.group_id: Final = group_id
         self._cluster: Final = cluster
         self._instance_id: Final = instance_id
@@ -82,29 +80,30 @@ class Coordinator:
     # --- finding it ------------------------------------------------------------------------------
 
     async def find(self) -> None:
-        """Find it and connect, for as long as it takes. Raises KafkaError for what stays."""
+        """Find it and connect, however long it takes. Raises KafkaError for an error that stays."""
         failures = 0
         while True:
             try:
                 self.broker_id = await self._ask_where()
-                self._tell(None)
+                self._log_absence(None)
                 return
             except KafkaError as error:
                 if not error.retriable and error.code != ErrorCode.BROKER_NOT_AVAILABLE:
                     raise
-                self._tell(error)
+                self._log_absence(error)
                 _logger.debug("coordinator of %s: %s", self.group_id, error)
             failures += 1
-            # Not for cryptography: it spreads retries.
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            delay_ms = self._backoff.delay_ms(failures, random_fraction())
             await asyncio.sleep(delay_ms / 1000)
 
-    def _tell(self, error: KafkaError | None) -> None:
+    def _log_absence(self, error: KafkaError | None) -> None:
         """Log that the coordinator is missing for long, or that it is found again."""
         causes: dict[Subject, str] = {}
         if error is not None:
             causes[f"the coordinator of group {self.group_id}"] = str(error)
-        tell(self._cluster.settings.client_id, self._absences.step(self._cluster.now_ms(), causes))
+        log_notices(
+            self._cluster.settings.client_id, self._absences.step(self._cluster.now_ms(), causes)
+        )
 
     async def _ask_where(self) -> int:
         request = FindCoordinatorRequest(
@@ -124,7 +123,7 @@ class Coordinator:
         await self._cluster.connect(node.broker_id, Purpose.GROUP)
         return node.broker_id
 
-    def forget(self) -> None:
+    def mark_unknown(self) -> None:
         """Find it again before the next request."""
         self.broker_id = None
 
@@ -142,7 +141,7 @@ class Coordinator:
         version_max: int | None = None,
         timeout_ms: float | None = None,
     ) -> ResponseT:
-        """Ask it once; find it before if need be. Raises KafkaError."""
+        """Send one request, after finding the coordinator if it is unknown. Raises KafkaError."""
         if self.broker_id is None:
             await self.find()
         broker_id = self.broker_id
@@ -163,7 +162,7 @@ class Coordinator:
     ) -> None:
         """Commit, trying for `timeout_ms`. Raises KafkaError; definite if nothing was committed.
 
-        UNKNOWN_TOPIC_OR_PARTITION is believed after `UNKNOWN_TOPIC_MS`.
+        UNKNOWN_TOPIC_OR_PARTITION counts as final after `UNKNOWN_TOPIC_MS`.
         """
         topics = []
         for topic, partitions in by_topic(offsets).items():
@@ -185,15 +184,14 @@ class Coordinator:
                 return
             was_definite = was_definite and error.definite
             failures += 1
-            # Not for cryptography: it spreads retries.
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            delay_ms = self._backoff.delay_ms(failures, random_fraction())
             is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             end_ms = min(deadline_ms, began_ms + UNKNOWN_TOPIC_MS) if is_unknown else deadline_ms
             is_late = self._cluster.now_ms() + delay_ms >= end_ms
             if is_late or not (error.retriable or error.code in _MOVED):
                 raise KafkaError(error.code, error.message, definite=was_definite)
             if error.code in _MOVED:
-                self.forget()
+                self.mark_unknown()
             await asyncio.sleep(delay_ms / 1000)
 
     async def _commit_in_time(
@@ -236,13 +234,12 @@ class Coordinator:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
             except KafkaError as error:
                 failures += 1
-                # Not for cryptography: it spreads retries.
-                delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+                delay_ms = self._backoff.delay_ms(failures, random_fraction())
                 is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
                 if is_late or not (error.retriable or error.code in _MOVED):
                     raise
                 if error.code in _MOVED:
-                    self.forget()
+                    self.mark_unknown()
             await asyncio.sleep(delay_ms / 1000)
 
     async def _committed_once(
@@ -264,7 +261,7 @@ class Coordinator:
 
 
 def commit_error(group_id: str, codes: Mapping[TopicPartition, ErrorCode]) -> KafkaError | None:
-    """Return the worst of a commit's errors, None if there is none; definite if all failed so."""
+    """Return a commit's worst error, None if there is none; definite if each partition's is."""
     failed = {name: code for name, code in codes.items() if code != ErrorCode.NONE}
     if not failed:
         return None

@@ -1,22 +1,23 @@
-"""The consumer's reading: keeps every partition's place known, and data ahead of the user.
+"""A consumer's requests to the leaders: they find each partition's position, then fetch ahead.
 
-No decisions: they are `core.positions`. One request per broker is under way, a long poll, over all
-of its partitions that have room for more.
+`core.positions` decides what is asked; this module asks it. At most one fetch per broker is under
+way, a long poll of all of its partitions that have room for more.
 """
 
 import asyncio
 import logging
-import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.positions import Position, Positions, PositionState
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.offsets import ISOLATION_LEVELS, ask_offsets
-from quorumlog.client.io.stalls import Stalls
+from quorumlog.client.io.jitter import random_fraction
+from quorumlog.client.io.list_offsets import ISOLATION_LEVELS, ask_offsets
+from quorumlog.client.io.pump import Pump
+from quorumlog.client.io.stalled_requests import StalledRequests
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -52,13 +53,11 @@ class _Ask(NamedTuple):
     leader: Leader
 
 
-def _chance() -> float:
-    # Not for cryptography: it spreads retries.
-    return random.random()  # noqa: S311
-
-
 class Fetcher:
-    """One consumer's traffic with the leaders. `on_news`: `poll` may have something now."""
+    """The fetches and offset lookups of one consumer.
+
+    A request that fails unexpectedly is logged, reported to the user, and made again after a delay.
+    """
 
     def __init__(
         self,
@@ -67,38 +66,29 @@ class Fetcher:
         positions: Positions,
         *,
         look_up_committed: LookUpCommitted | None,
-        on_news: Callable[[], None],
+        wake_poll: Callable[[], None],
     ) -> None:
+        """`wake_poll`: called when `poll` may have something to return."""
         self._cluster: Final = cluster
         self._settings: Final = settings
         self._positions: Final = positions
         self._look_up_committed: Final = look_up_committed
-        self._on_news: Final = on_news
-        self._loop: Final = asyncio.get_running_loop()
-        self._busy: Final[set[int]] = set()  # brokers that a fetch is under way to
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
-        self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._is_closed = False
-        self._stalls: Final = Stalls(cluster)
+        self._wake_poll: Final = wake_poll
+        self._fetching: Final[set[int]] = set()  # brokers that a fetch is under way to
+        self._pump: Final = Pump(cluster, self._start_requests, on_error=self._handle_unexpected)
+        self._stalls: Final = StalledRequests(cluster)
         self.missing_is_error = True
-        """Whether a partition that does not exist is for the user to hear of, as in `assign`."""
-        cluster.on_change.append(self.wake)
+        """Whether `poll` raises for a partition that does not exist: after `assign` it does."""
         cluster.lookout.partitions.append(self._needed)
 
     def _needed(self) -> Collection[TopicPartition]:
         return self._positions.by_partition.keys()
 
     def wake(self) -> None:
-        """Look soon at what may be asked for; many calls make one look."""
-        if self._soon is None and not self._is_closed:
-            self._soon = self._loop.call_soon(self._pump)
+        """Ask soon for what may be asked for now."""
+        self._pump.wake()
 
-    def _pump(self) -> None:
-        self._soon = None
-        if self._is_closed:
-            return
-        now_ms = self._cluster.now_ms()
+    def _start_requests(self, now_ms: float) -> float:
         if self.missing_is_error:
             self._report_missing(now_ms)
         looking = self._positions.waiting(now_ms, PositionState.LOOKING)
@@ -110,10 +100,10 @@ class Fetcher:
         for broker_id, asks in self._by_broker(now_ms).items():
             connection = self._cluster.connected(broker_id)
             if connection is not None:
-                self._busy.add(broker_id)
+                self._fetching.add(broker_id)
                 positions = [ask.position for ask in asks]
                 self._start(positions, self._fetch(connection, broker_id, asks))
-        self._set_timer(now_ms)
+        return self._positions.wake_at_ms(now_ms)
 
     def _by_broker(self, now_ms: float) -> dict[int, list[_Ask]]:
         asks: dict[int, list[_Ask]] = {}
@@ -124,53 +114,48 @@ class Fetcher:
             broker_id = leader.broker_id
             if position.preferred_replica in self._cluster.metadata.nodes:
                 broker_id = position.preferred_replica
-            if broker_id not in self._busy:
+            if broker_id not in self._fetching:
                 ask = _Ask(position, position.fetch_offset, leader)
                 asks.setdefault(broker_id, []).append(ask)
         return asks
 
-    def _set_timer(self, now_ms: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        wake_at_ms = self._positions.wake_at_ms(now_ms)
-        if wake_at_ms != float("inf"):
-            self._timer = self._loop.call_later((wake_at_ms - now_ms) / 1000, self.wake)
-
-    def _start(self, positions: list[Position], work: "asyncio._CoroutineLike[None]") -> None:
+    def _start(self, positions: list[Position], work: Coroutine[Any, Any, None]) -> None:
         for position in positions:
             position.is_asked = True
 
         def ended(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
             for position in positions:
                 position.is_asked = False
-            if not task.cancelled() and (error := task.exception()) is not None:
-                _logger.error("a consumer's request ended: a bug", exc_info=error)
-            self._on_news()
-            self.wake()
+            if not task.cancelled() and task.exception() is not None:
+                self._failed(positions)
+            self._wake_poll()
+            self._pump.wake()
 
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(ended)
+        self._pump.start(work).add_done_callback(ended)
+
+    def _handle_unexpected(self, error: BaseException) -> None:
+        _logger.error("a consumer's request failed", exc_info=error)
+        message = f"a request of the consumer failed, see the log: {error!r}"
+        failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=True)
+        self._positions.report(None, failure)
 
     def _report_missing(self, now_ms: float) -> None:
-        """Tell the user of partitions that do not exist since `default_api_timeout_ms`."""
+        """Let `poll` raise for partitions that are missing for `default_api_timeout_ms`."""
         limit_ms = self._settings.default_api_timeout_ms
         for name in self._cluster.lookout.missing_since(now_ms, limit_ms):
             if name not in self._positions.by_partition:
-                continue  # any longer
+                continue  # no longer assigned
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             message = f"{name} does not exist: no broker has known it for {limit_ms} ms"
             self._positions.report(name, KafkaError(code, message, definite=True))
-            self._on_news()
+            self._wake_poll()
 
     def _failed(self, positions: list[Position]) -> None:
         now_ms = self._cluster.now_ms()
         for position in positions:
-            self._positions.handle_failure(now_ms, position, _chance())
+            self._positions.handle_failure(now_ms, position, random_fraction())
 
-    # --- places ----------------------------------------------------------------------------------
+    # --- positions -------------------------------------------------------------------------------
 
     async def _find_committed(self, positions: list[Position]) -> None:
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
@@ -184,7 +169,7 @@ class Fetcher:
             self._positions.handle_committed(position, found.get(position.topic_partition))
 
     async def _find_offsets(self, positions: list[Position]) -> None:
-        self._cluster.want({position.topic_partition.topic for position in positions})
+        self._cluster.add_topics({position.topic_partition.topic for position in positions})
         timestamps = {one.topic_partition: one.reset_timestamp for one in positions}
         isolation = self._settings.isolation_level
         try:
@@ -200,7 +185,7 @@ class Fetcher:
         self._failed([one for one in positions if one.topic_partition not in found])
 
     def _report(self, error: KafkaError, positions: list[Position]) -> None:
-        """Try again later, and tell the user of an error that stays."""
+        """Try again later; let `poll` raise an error that retrying does not mend."""
         self._failed(positions)
         if not error.retriable:
             self._positions.report(None, error)
@@ -216,7 +201,7 @@ class Fetcher:
             if not has_ids:
                 version = min(version, NAMED_TOPICS_MAX)
             response = await connection.send(request, version=version)
-            # As they were sent: a topic that was made anew since has another id.
+            # The ids as sent: a topic that was deleted and made again since has another id.
             topic_names = {topic.topic_id: topic.topic for topic in request.topics}
         except (ConnectionLost, RequestTimedOut) as error:
             _logger.debug("fetch from broker %d: %r", broker_id, error)
@@ -229,10 +214,10 @@ class Fetcher:
             self._handle(response, asks, topic_names)
         finally:
             self._stalls.end(outstanding)
-            self._busy.discard(broker_id)
+            self._fetching.discard(broker_id)
 
     def _request(self, broker_id: int, asks: list[_Ask]) -> tuple[FetchRequest, bool]:
-        """Make the request; tell whether it names every topic by id."""
+        """Return the request, and whether every topic in it has an id."""
         metadata, has_ids = self._cluster.metadata, True
         by_topic: dict[str, list[FetchPartition]] = {}
         for position, offset, leader in asks:
@@ -298,18 +283,12 @@ class Fetcher:
             if answer.current_leader is not None:
                 hint = Leader(answer.current_leader.leader_id, answer.current_leader.leader_epoch)
                 metadata.hint(position.topic_partition, hint, nodes)
-            if self._positions.handle_fetched(now_ms, position, offset, answer, _chance()):
+            if self._positions.handle_fetched(now_ms, position, offset, answer, random_fraction()):
                 self._cluster.request_update()
 
     async def close(self) -> None:
-        """Stop all requests."""
-        self._is_closed = True
-        self._cluster.on_change.remove(self.wake)
+        """Cancel all requests and wait until they have ended."""
+        self._pump.stop()
         self._cluster.lookout.partitions.remove(self._needed)
         self._stalls.close()
-        for handle in (self._soon, self._timer):
-            if handle is not None:
-                handle.cancel()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pump.close()

@@ -1,13 +1,12 @@
 """Drives one group member: feeds facts into `core.membership`, performs its effects in order.
 
-A fact is taken in at once; one task performs the effects, one after the other, so that a join never
-overtakes the revocation before it. Requests run beside it and come back as facts.
+A fact is handled at once. One task performs the effects, one after the other, so that a join never
+overtakes the revocation before it. Requests run in tasks of their own; their answers are facts.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
 from typing import Final, Protocol, assert_never
 
 from quorumlog.client.core import membership_events as facts
@@ -19,6 +18,7 @@ from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.invariants import InvariantViolation
+from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest
@@ -46,18 +46,18 @@ class Reader(Protocol):
     """The consumer, as far as its group is concerned."""
 
     async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
-        """Stop reading `partitions`; unless `lost`, commit first. Tell the user's listener."""
+        """Stop reading `partitions`; unless `lost`, commit first. Calls the user's listener."""
 
     async def accept(
         self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
     ) -> None:
-        """Read exactly `partitions`. Tell the user's listener of those that were added."""
+        """Read exactly `partitions`. Calls the user's listener with those that were added."""
 
     def fail(self, error: KafkaError) -> None:
         """Raise `error` from the user's next poll."""
 
     def wake(self) -> None:
-        """Look again: `poll` may have something now."""
+        """Let `poll` and the fetcher look again."""
 
 
 class GroupSession:
@@ -75,9 +75,10 @@ class GroupSession:
         self._effects: Final[deque[Effect]] = deque()
         self._changes = 0  # of partitions: ordered, and not performed to the end
         self._wake: Final = asyncio.Event()
-        self._requests: Final[set[asyncio.Task[None]]] = set()
+        self._tasks: Final = Tasks(self._handle_unexpected)
         self._timer: asyncio.TimerHandle | None = None
-        self._performer: Final = self._loop.create_task(self._perform_all())
+        self._is_closed = False
+        self._tasks.start(self._perform_all())
         cluster.on_change.append(self._handle_change)
         cluster.lookout.topics.append(self._subscribed)
 
@@ -90,8 +91,8 @@ class GroupSession:
         if effects:
             _logger.debug("%s: %s: %s", self._coordinator.group_id, event, effects)
         for effect in effects:
-            if isinstance(effect, facts.SendHeartbeat):  # the user's listener may take its time
-                self._run(self._heartbeat(effect))
+            if isinstance(effect, facts.SendHeartbeat):  # it must not wait for the user's listener
+                self._tasks.start(self._heartbeat(effect))
                 continue
             self._changes += isinstance(effect, facts.Revoke | facts.Assign)
             self._effects.append(effect)
@@ -119,34 +120,37 @@ class GroupSession:
 
     def _handle_change(self) -> None:
         if self.membership.coordinator_known and self._coordinator.is_lost:
-            self._coordinator.forget()
+            self._coordinator.mark_unknown()
             self.post(facts.CoordinatorLost())
         if self.membership.is_leader:
             wanted = self.membership.counts
             self.post(facts.CountsChanged(counts=self._cluster.metadata.partition_counts(wanted)))
 
     async def _perform_all(self) -> None:
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake.clear()
-                while self._effects:
-                    await self._perform(self._effects.popleft())
-        except Exception:
-            _logger.exception("the group task ended")
-            self._reader.fail(_BROKEN)
+        while (
+            not self._is_closed
+        ):  # the user's listener, which runs in this task, may leave the group
+            await self._wake.wait()
+            self._wake.clear()
+            while self._effects:
+                await self._perform(self._effects.popleft())
+
+    def _handle_unexpected(self, error: BaseException) -> None:
+        """Log what a task raised, and let `poll` raise: the member may be stuck."""
+        _logger.error("group %s", self._coordinator.group_id, exc_info=error)
+        self._reader.fail(_BROKEN)
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
             case facts.FindCoordinator():
-                self._coordinator.forget()
-                self._run(self._find())
+                self._coordinator.mark_unknown()
+                self._tasks.start(self._find())
             case facts.SendJoin():
-                self._run(self._join(effect))
+                self._tasks.start(self._join(effect))
             case facts.LookUpTopics(topics=topics):
-                self._run(self._look_up(topics))
+                self._tasks.start(self._look_up(topics))
             case facts.SendSync():
-                self._run(self._sync(effect))
+                self._tasks.start(self._sync(effect))
             case facts.SendHeartbeat():
                 raise InvariantViolation("heartbeats do not wait in line")
             case facts.SendLeave():
@@ -165,17 +169,6 @@ class GroupSession:
                 self._reader.fail(KafkaError(error_code, where, definite=True))
             case _:
                 assert_never(effect)
-
-    def _run(self, request: Coroutine[None, None, None]) -> None:
-        def ended(task: asyncio.Task[None]) -> None:
-            self._requests.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
-                _logger.error("a group request ended: a bug", exc_info=error)
-                self._reader.fail(_BROKEN)
-
-        task = self._loop.create_task(request)
-        self._requests.add(task)
-        task.add_done_callback(ended)
 
     # --- requests, each of which ends as a fact ---------------------------------------------------
 
@@ -226,9 +219,9 @@ class GroupSession:
         )
 
     async def _look_up(self, topics: tuple[str, ...]) -> None:
-        """Ask for topics that we may never have heard of; one that does not exist has no count."""
+        """Ask for topics that other members subscribe to; one that does not exist has no count."""
         topics = tuple(name for name in topics if is_topic_name(name))
-        self._cluster.want(topics)
+        self._cluster.add_topics(topics)
         if {*topics} - {*self._cluster.metadata.topics}:
             await self._cluster.next_update()
         counts = self._cluster.metadata.partition_counts(topics)
@@ -275,7 +268,7 @@ class GroupSession:
 
     async def _leave(self, effect: facts.SendLeave) -> None:
         if self._coordinator.broker_id is None:
-            return  # the coordinator will miss our heartbeats
+            return  # the coordinator expels us without heartbeats
         member = MemberIdentity(member_id=effect.member_id, reason=effect.reason)
         request = LeaveGroupRequest(
             group_id=self._coordinator.group_id, member_id=effect.member_id, members=[member]
@@ -289,13 +282,13 @@ class GroupSession:
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Leave the group and stop. The reader is not told: it knows."""
+        """Leave the group and stop, without a call of the reader."""
         self._cluster.on_change.remove(self._handle_change)
         self._cluster.lookout.topics.remove(self._subscribed)
-        tasks = (self._performer, *self._requests)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        self._is_closed = True
+        self._effects.clear()
+        self._wake.set()
+        await self._tasks.stop()
         if self._timer is not None:
             self._timer.cancel()
         left = self.membership.step(self._cluster.now_ms(), facts.Subscribed(topics=()))
@@ -305,7 +298,7 @@ class GroupSession:
 
 
 def _as_lost(error: KafkaError) -> int:
-    """Tell the core that the coordinator is gone when it could not even be asked."""
+    """Return the code for the core: a coordinator that cannot be reached counts as lost."""
     if error.code == ErrorCode.BROKER_NOT_AVAILABLE:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return error.code

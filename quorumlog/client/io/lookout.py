@@ -1,4 +1,4 @@
-"""Says in the _logger what its client waits for in vain: brokers, topics, partitions, leaders."""
+"""Logs what a client waits for in vain: brokers, topics, partitions, leaders."""
 
 import logging
 from collections.abc import Callable, Collection, Iterable
@@ -7,7 +7,7 @@ from typing import Final
 from quorumlog.client.core.absences import (
     CLUSTER,
     Absences,
-    News,
+    Notice,
     Subject,
     is_missing,
     missing_partitions,
@@ -22,7 +22,7 @@ WhyFailing = Callable[[Node], str | None]
 
 
 class Lookout:
-    """Looks after every answer to a metadata request. The callables tell what is needed now."""
+    """Compares what is needed with the metadata. The callables return what is needed now."""
 
     def __init__(self, client_id: str, metadata: MetadataCache, why_failing: WhyFailing) -> None:
         """`why_failing`: why a broker's data connection cannot be made; None if it can."""
@@ -34,14 +34,14 @@ class Lookout:
         self._silence: Final = Absences()  # of all brokers
         self._absences: Final = Absences()
 
-    def look(self, now_ms: float, why_silent: str | None) -> None:
-        """Compare what is needed with what there is. `why_silent`: why no broker answered."""
+    def observe(self, now_ms: float, why_silent: str | None) -> None:
+        """Take in new metadata, or why no broker answered (`why_silent`); log what is absent."""
         silence: dict[Subject, str] = {}
         if why_silent is not None:
             silence[CLUSTER] = f"no broker answers: {why_silent}"
-        tell(self._client_id, self._silence.step(now_ms, silence))
+        log_notices(self._client_id, self._silence.step(now_ms, silence))
         if why_silent is None:  # else nothing is known of the rest
-            tell(self._client_id, self._absences.step(now_ms, self._absent()))
+            log_notices(self._client_id, self._absences.step(now_ms, self._absent()))
 
     def _absent(self) -> dict[Subject, str]:
         metadata = self._metadata
@@ -72,12 +72,12 @@ class Lookout:
             if isinstance(name, TopicPartition) and is_missing(self._metadata, name)
         ]
         for name in missing:
-            self._absences.begin_anew(now_ms, name)
+            self._absences.restart(now_ms, name)
         return missing
 
 
-def tell(client_id: str, news: Iterable[News]) -> None:
+def log_notices(client_id: str, notices: Iterable[Notice]) -> None:
     """Log what is absent as a WARNING, and what was found again as INFO."""
-    for one in news:
+    for one in notices:
         level = logging.INFO if one.is_over else logging.WARNING
         _logger.log(level, "%s: %s", client_id, one.text)

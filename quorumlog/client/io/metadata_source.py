@@ -1,7 +1,7 @@
 """The connection that metadata is asked over: one broker at a time, any that answers.
 
-It is not shared with other requests, because a broker answers a connection in order: behind a long
-poll, a join or a produce that waits for replicas, news of the new leader would come too late.
+Other requests do not share it, because a broker answers a connection in order: behind a long poll,
+a join or a produce that waits for replicas, the name of the new leader would come too late.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumlog.client.io.causes import at
+from quorumlog.client.io.unreachable import at
 from quorumlog.client.settings import Address, CommonSettings, addresses
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
 from quorumlog.wire.io.connection import (
@@ -22,12 +22,12 @@ from quorumlog.wire.io.connection import (
 
 _logger: Final = logging.getLogger(__name__)
 
-PATIENCE_MS: Final = 1_000  # how long one broker may think before another is asked
+ANSWER_TIMEOUT_MS: Final = 1_000  # then another broker is asked
 _NO_ANSWER: Final = (ConnectionLost, RequestTimedOut, UnsupportedVersion, TimeoutError)
 
 
 class MetadataSource:
-    """Asks for metadata until somebody answers. `nodes` lists the brokers known by now."""
+    """Asks one broker after the other for metadata, until one answers."""
 
     def __init__(
         self, settings: CommonSettings, nodes: Callable[[], Iterable[tuple[Address, bool]]]
@@ -49,7 +49,7 @@ class MetadataSource:
         connection, address = self._connection, self._address
         if connection is not None:
             try:
-                return await connection.send(request, timeout_ms=PATIENCE_MS)
+                return await connection.send(request, timeout_ms=ANSWER_TIMEOUT_MS)
             except _NO_ANSWER as error:
                 _logger.debug("metadata from %s: %r", address, error)
                 await self.close()
@@ -74,7 +74,7 @@ class MetadataSource:
     async def _ask_at(self, address: Address, request: MetadataRequest) -> MetadataResponse | None:
         connection = None
         try:
-            async with asyncio.timeout(PATIENCE_MS / 1000):
+            async with asyncio.timeout(ANSWER_TIMEOUT_MS / 1000):
                 connection = await KafkaConnection.open(
                     *address,
                     client_id=self._settings.client_id,

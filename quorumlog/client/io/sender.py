@@ -1,26 +1,28 @@
-"""The producer's requests: takes what the accumulator lets go, sends it, brings back the answers.
+"""A producer's requests: sends the batches that the accumulator drains, and returns the answers.
 
-No decisions: they are `core.batches`. One request per broker carries a batch of each of its
+`core.accumulator` decides what is sent. One request carries a batch of each of a broker's
 partitions.
 """
 
 import asyncio
 import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity
-from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
-from quorumlog.client.io.deliveries import wait_until_done
-from quorumlog.client.io.stalls import Stalls
+from quorumlog.client.io.delivery import wait_until_done
+from quorumlog.client.io.jitter import random_fraction
+from quorumlog.client.io.pump import Pump
+from quorumlog.client.io.stalled_requests import StalledRequests
 from quorumlog.client.settings import ProducerSettings
+from quorumlog.tasks import log_failure
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicPartition
@@ -44,33 +46,30 @@ _logger: Final = logging.getLogger(__name__)
 NAMED_TOPICS_MAX: Final = 12  # from the next version on, Produce names topics by id only
 
 
-def _chance() -> float:
-    # Not for cryptography: it spreads retries.
-    return random.random()  # noqa: S311
-
-
 class Sender:
-    """One producer's traffic. `on_done` is told of the bytes that left the buffer."""
+    """The requests of one producer.
+
+    A request that fails unexpectedly is logged. Its batches count as lost and are retried; without
+    a producer id, all batches fail.
+    """
 
     def __init__(
         self, cluster: Cluster, accumulator: Accumulator, on_done: Callable[[], None]
     ) -> None:
+        """`on_done`: called when batches are done and have left the buffer."""
         self._cluster: Final = cluster
         self._accumulator: Final = accumulator
         self._settings: Final[ProducerSettings] = accumulator.settings
         self._on_done: Final = on_done
-        self._loop: Final = asyncio.get_running_loop()
         self._compression: Final = Compression[self._settings.compression_type.upper()]
         self._acks: Final = -1 if self._settings.acks == "all" else self._settings.acks
         self._in_flight: Final[Counter[int]] = Counter()
-        self._tasks: Final[set[asyncio.Task[None]]] = set()
-        self._soon: asyncio.Handle | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._identifying = False
         self._flushes = 0
-        self._is_closed = False
-        self._stalls: Final = Stalls(cluster)
-        cluster.on_change.append(self.wake)
+        self._stalls: Final = StalledRequests(cluster)
+        self._pump: Final = Pump(
+            cluster, self._start_requests, on_error=log_failure(_logger, "a producer's request")
+        )
         cluster.lookout.partitions.append(accumulator.waiting_partitions)
 
     # --- what the accumulator asks (the Leaders protocol) -----------------------------------------
@@ -80,24 +79,19 @@ class Sender:
         return self._cluster.leader(topic_partition)
 
     def has_room(self, broker_id: int) -> bool:
-        """May one more request be sent to this broker now."""
+        """Tell whether one more request may be sent to this broker now."""
         return self._in_flight[broker_id] < self._settings.max_in_flight
 
-    # --- the pump ---------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Look soon at what may be sent; many calls make one look."""
-        if self._soon is None and not self._is_closed:
-            self._soon = self._loop.call_soon(self._pump)
+        """Send soon what may be sent now."""
+        self._pump.wake()
 
-    def _pump(self) -> None:
-        self._soon = None
-        if self._is_closed:
-            return
-        now_ms = self._cluster.now_ms()
+    def _start_requests(self, now_ms: float) -> float:
         if self._accumulator.wants_identity and not self._identifying:
             self._identifying = True
-            self._start(self._identify())
+            self._pump.start(self._identify())
         self._done(self._accumulator.expire(now_ms))
         drained = self._accumulator.drain(now_ms, self)
         for broker_id, batches in drained.by_broker.items():
@@ -106,23 +100,8 @@ class Sender:
                 self._lost(batches, written=False, message="connection closed")
                 continue
             self._in_flight[broker_id] += 1
-            self._start(self._produce(connection, broker_id, batches))
-        self._set_timer(now_ms, drained.wake_at_ms)
-
-    def _set_timer(self, now_ms: float, wake_at_ms: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if wake_at_ms != float("inf"):
-            delay_s = max(wake_at_ms - now_ms, 0) / 1000
-            self._timer = self._loop.call_later(delay_s, self.wake)
-
-    def _start(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    # --- requests ---------------------------------------------------------------------------------
+            self._pump.start(self._produce(connection, broker_id, batches))
+        return drained.wake_at_ms
 
     async def _produce(
         self, connection: KafkaConnection, broker_id: int, batches: list[Batch]
@@ -141,11 +120,11 @@ class Sender:
             self._cluster.request_update()
             self._lost(batches, written=True, message=f"broker {broker_id}: {error}")
         except UnsupportedVersion as error:
-            answer = Answer(error_code=ErrorCode.UNSUPPORTED_VERSION, message=str(error))
+            answer = BatchAnswer(error_code=ErrorCode.UNSUPPORTED_VERSION, message=str(error))
             self._answered([(batch, answer) for batch in batches])
-        except Exception:
-            _logger.exception("a produce request ended: a bug")
-            self._lost(batches, written=True, message="internal error")
+        except Exception as error:
+            self._lost(batches, written=True, message=f"unexpected: {error!r}")
+            raise
         finally:
             if outstanding is not None:
                 self._stalls.end(outstanding)
@@ -159,16 +138,16 @@ class Sender:
             version = min(version, NAMED_TOPICS_MAX)
         if self._acks == 0:
             connection.send_no_reply(request, version=version)
-            await connection.drain()  # no answer tells that the broker still reads
-            self._answered([(batch, Answer()) for batch in batches])
+            await connection.drain()  # only this shows that the broker still reads
+            self._answered([(batch, BatchAnswer()) for batch in batches])
             return
         response = await connection.send(request, version=version)
-        # As they were sent: a topic that was made anew since has another id.
+        # The ids as sent: a topic that was deleted and made again since has another id.
         names = {topic.topic_id: topic.name for topic in request.topic_data}
         self._handle(batches, response, names)
 
     def _request(self, batches: list[Batch]) -> tuple[ProduceRequest, bool]:
-        """Make the request; tell whether it names every topic by id."""
+        """Return the request, and whether every topic in it has an id."""
         by_topic: dict[str, list[PartitionProduceData]] = {}
         for batch in batches:
             topic, partition = batch.topic_partition
@@ -199,14 +178,16 @@ class Sender:
         for batch in batches:
             found = answers.get(batch.topic_partition)
             if found is None:
-                missing = Answer(ErrorCode.UNKNOWN_SERVER_ERROR, message="left out of the answer")
+                missing = BatchAnswer(
+                    ErrorCode.UNKNOWN_SERVER_ERROR, message="left out of the answer"
+                )
                 results.append((batch, missing))
                 continue
             leader = found.current_leader
             if leader is not None:
                 hint = Leader(leader.leader_id, leader.leader_epoch)
                 metadata.hint(batch.topic_partition, hint, nodes)
-            answer = Answer(
+            answer = BatchAnswer(
                 found.error_code,
                 found.base_offset,
                 found.log_append_time_ms,
@@ -215,11 +196,11 @@ class Sender:
             results.append((batch, answer))
         self._answered(results)
 
-    def _answered(self, results: Iterable[tuple[Batch, Answer]]) -> None:
+    def _answered(self, results: Iterable[tuple[Batch, BatchAnswer]]) -> None:
         now_ms = self._cluster.now_ms()
         done = []
         for batch, answer in results:
-            if self._accumulator.handle_answer(now_ms, batch, answer, _chance()):
+            if self._accumulator.handle_answer(now_ms, batch, answer, random_fraction()):
                 done.append(batch)
             if answer.error_code != ErrorCode.NONE:
                 _logger.debug("%s: %s", batch.topic_partition, answer)
@@ -227,16 +208,14 @@ class Sender:
         self._done(done)
 
     def _lost(self, batches: list[Batch], *, written: bool, message: str) -> None:
-        now_ms = self._cluster.now_ms()
-        self._done(
-            [
-                batch
-                for batch in batches
-                if self._accumulator.handle_lost(
-                    now_ms, batch, written=written, message=message, chance=_chance()
-                )
-            ]
-        )
+        now_ms, accumulator, done = self._cluster.now_ms(), self._accumulator, []
+        for batch in batches:
+            fraction = random_fraction()
+            if accumulator.handle_lost(
+                now_ms, batch, written=written, message=message, random_fraction=fraction
+            ):
+                done.append(batch)
+        self._done(done)
 
     def _done(self, batches: list[Batch]) -> None:
         for batch in batches:
@@ -247,7 +226,7 @@ class Sender:
             self._on_done()
 
     async def _identify(self) -> None:
-        """Get a producer id, for as long as it takes; an error that stays ends all batches."""
+        """Get a producer id, however long that takes; an error that stays fails all batches."""
         backoff = Backoff(self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms)
         failures = 0
         try:
@@ -262,7 +241,12 @@ class Sender:
                         return
                     _logger.debug("InitProducerId: %s", error)
                 failures += 1
-                await asyncio.sleep(backoff.delay_ms(failures, _chance()) / 1000)
+                await asyncio.sleep(backoff.delay_ms(failures, random_fraction()) / 1000)
+        except Exception as error:
+            message = f"no producer id, see the log: {error!r}"
+            failure = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=True)
+            self._done(self._accumulator.fail_all(failure))
+            raise
         finally:
             self._identifying = False
             self.wake()
@@ -278,7 +262,7 @@ class Sender:
     # --- the end ----------------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """Send all that was put in line, now, and wait until it is acknowledged or failed."""
+        """Send all records now, without linger, and wait until each is acknowledged or failed."""
         self._flushes += 1
         self._accumulator.flushing = True
         try:
@@ -290,16 +274,10 @@ class Sender:
             self._accumulator.flushing = self._flushes > 0
 
     async def close(self) -> None:
-        """Stop at once: what is not done fails."""
-        self._is_closed = True
-        self._cluster.on_change.remove(self.wake)
+        """Stop at once: batches that are not done fail."""
+        self._pump.stop()
         self._cluster.lookout.partitions.remove(self._accumulator.waiting_partitions)
         self._stalls.close()
-        for handle in (self._soon, self._timer):
-            if handle is not None:
-                handle.cancel()
         closed = KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
         self._done(self._accumulator.fail_all(closed))
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._pump.close()

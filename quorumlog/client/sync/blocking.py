@@ -1,4 +1,6 @@
-"""What the blocking clients have in common: how they are opened, closed, and dropped.
+"""What the blocking clients have in common: their methods, and how they open, close and end.
+
+A method is made of the asynchronous one, with its signature and its description.
 
 A client that is dropped without `close` is closed in the background. One that is still open when
 the interpreter ends is closed then if it may hold records: a producer waits, as in `close`, until
@@ -10,31 +12,23 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
+from functools import wraps
 from types import TracebackType
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
+from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.sync.loop_thread import LoopThread
 
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _open: Final["weakref.WeakSet[Blocking[Any]]"] = weakref.WeakSet()
 _closing: Final[set["Future[None]"]] = set()  # of those that were dropped
 
 
-class _Client(Protocol):
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-
-
-ClientT = TypeVar("ClientT", bound=_Client)
+ClientT = TypeVar("ClientT", bound=AsyncClient[Any])
 
 
 class Blocking(Generic[ClientT]):
@@ -48,7 +42,7 @@ class Blocking(Generic[ClientT]):
         self._is_open = True
         self._lock: Final = threading.Lock()
         self._drop: Final = weakref.finalize(self, _drop, type(self).__name__, client, self._loop)
-        self._drop.atexit = False  # `_at_exit` knows better
+        self._drop.atexit = False  # `_at_exit` closes it
         try:
             self._run(client.start())
         except BaseException:
@@ -98,11 +92,42 @@ class Blocking(Generic[ClientT]):
             self._close(self._client.__aexit__(exc_type, exc, traceback))
 
 
+def blocking(
+    method: Callable[Concatenate[ClientT, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Blocking[ClientT], Parameters], Result]:
+    """Return the method of a blocking client that awaits `method` on the shared loop."""
+
+    @wraps(method)
+    def call(
+        self: Blocking[ClientT], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        return self._run(method(self._client, *args, **kwargs))
+
+    return call
+
+
+def on_loop(
+    method: Callable[Concatenate[ClientT, Parameters], Result],
+) -> Callable[Concatenate[Blocking[ClientT], Parameters], Result]:
+    """Return the method of a blocking client that calls `method` on the shared loop."""
+
+    @wraps(method)
+    def call(
+        self: Blocking[ClientT], /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        async def work() -> Result:
+            return method(self._client, *args, **kwargs)
+
+        return self._run(work())
+
+    return call
+
+
 def _warn(kind: str) -> None:
     warnings.warn(f"unclosed {kind}: use `with`, or close()", ResourceWarning, stacklevel=3)
 
 
-def _drop(kind: str, client: _Client, loop: LoopThread) -> None:
+def _drop(kind: str, client: AsyncClient[Any], loop: LoopThread) -> None:
     """Close, in the background, a client whose outside no code holds any more."""
     if not loop.is_here:
         return
@@ -112,7 +137,7 @@ def _drop(kind: str, client: _Client, loop: LoopThread) -> None:
     _warn(kind)
 
 
-async def _close_dropped(client: _Client, loop: LoopThread) -> None:
+async def _close_dropped(client: AsyncClient[Any], loop: LoopThread) -> None:
     try:
         # As after an exception: what the last poll returned need not be processed.
         await client.__aexit__(GeneratorExit, None, None)
@@ -121,7 +146,7 @@ async def _close_dropped(client: _Client, loop: LoopThread) -> None:
 
 
 def _at_exit() -> None:
-    """Bring home the records of producers that were not closed. It may take their time."""
+    """Close the producers that are still open: it waits until their records are done."""
     for client in list(_open):
         if client._loop.is_here:  # noqa: SLF001 - ours: the class is above
             _warn(type(client).__name__)
@@ -131,4 +156,4 @@ def _at_exit() -> None:
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_closing.clear)  # the parent sees to them
+os.register_at_fork(after_in_child=_closing.clear)  # the parent closes them

@@ -1,22 +1,19 @@
 """The consumer without an event loop."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
-from quorumlog.client.rebalance import RebalanceListener
-from quorumlog.client.records import (
-    ConsumerRecord,
-    OffsetAndMetadata,
-    OffsetAndTimestamp,
-    TopicPartition,
-)
+from quorumlog.client.records import ConsumerRecord, TopicPartition
 from quorumlog.client.settings import BootstrapServers, ConsumerOptions
-from quorumlog.client.sync.blocking import Blocking
+from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
 
 
 class SyncConsumer(Blocking[Consumer]):
-    """Consumer without an event loop. Use it in one thread."""
+    """Consumer without an event loop. Use it in one thread.
+
+    The methods of a RebalanceListener run on the event loop that all blocking clients share.
+    """
 
     def __init__(
         self, bootstrap_servers: BootstrapServers, **options: Unpack[ConsumerOptions]
@@ -32,29 +29,38 @@ class SyncConsumer(Blocking[Consumer]):
         else:
             super().close()
 
-    def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
-        """Read these topics as a member of the group. The listener runs on the shared loop."""
+    subscribe = on_loop(Consumer.subscribe)
+    unsubscribe = blocking(Consumer.unsubscribe)
+    assign = on_loop(Consumer.assign)
+    pause = on_loop(Consumer.pause)
+    resume = on_loop(Consumer.resume)
 
-        async def work() -> None:
-            self._client.subscribe(topics, listener)
+    seek = on_loop(Consumer.seek)
+    seek_to_beginning = on_loop(Consumer.seek_to_beginning)
+    seek_to_end = on_loop(Consumer.seek_to_end)
+    position = blocking(Consumer.position)
 
-        self._run(work())
+    commit = blocking(Consumer.commit)
+    committed = blocking(Consumer.committed)
 
-    def unsubscribe(self) -> None:
-        """Leave the group, or drop what was assigned."""
-        self._run(self._client.unsubscribe())
+    beginning_offsets = blocking(Consumer.beginning_offsets)
+    end_offsets = blocking(Consumer.end_offsets)
+    offsets_for_times = blocking(Consumer.offsets_for_times)
+    partitions_for = blocking(Consumer.partitions_for)
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions."""
-
-        async def work() -> None:
-            self._client.assign(partitions)
-
-        self._run(work())
+    # These only read: they need no turn of the loop, and a listener may call them.
 
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that are read now."""
         return self._client.assignment()
+
+    def subscription(self) -> frozenset[str]:
+        """Return the topics of `subscribe`."""
+        return self._client.subscription()
+
+    def highwater(self, partition: TopicPartition) -> int:
+        """Return the partition's high watermark as of the last fetch; -1 before."""
+        return self._client.highwater(partition)
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Return records as soon as there are any; {} after `timeout_ms` without.
@@ -78,87 +84,3 @@ class SyncConsumer(Blocking[Consumer]):
         while True:
             for records in self.poll(ITERATION_POLL_MS, 1).values():
                 yield from records
-
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Read on from `offset`."""
-
-        async def work() -> None:
-            self._client.seek(partition, offset)
-
-        self._run(work())
-
-    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Read on from the first record there is; all partitions if none is named."""
-
-        async def work() -> None:
-            self._client.seek_to_beginning(*partitions)
-
-        self._run(work())
-
-    def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Read on from the next record to be written; all partitions if none is named."""
-
-        async def work() -> None:
-            self._client.seek_to_end(*partitions)
-
-        self._run(work())
-
-    def position(self, partition: TopicPartition) -> int:
-        """Return the offset that is read next."""
-        return self._run(self._client.position(partition))
-
-    def commit(
-        self,
-        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
-        timeout_ms: float | None = None,
-    ) -> None:
-        """Commit `offsets`, or the place of every partition."""
-        self._run(self._client.commit(offsets, timeout_ms))
-
-    def partitions_for(self, topic: str) -> list[int]:
-        """Return the topic's partitions."""
-        return self._run(self._client.partitions_for(topic))
-
-    def subscription(self) -> frozenset[str]:
-        """Return the topics of `subscribe`."""
-        return self._client.subscription()
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return no records of these from `poll` until `resume`."""
-
-        async def work() -> None:
-            self._client.pause(partitions)
-
-        self._run(work())
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo `pause`."""
-
-        async def work() -> None:
-            self._client.resume(partitions)
-
-        self._run(work())
-
-    def highwater(self, partition: TopicPartition) -> int:
-        """Return the partition's high watermark as of the last fetch; -1 before."""
-        return self._client.highwater(partition)
-
-    def committed(
-        self, partitions: Iterable[TopicPartition]
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed."""
-        return self._run(self._client.committed(partitions))
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the first offset of each partition."""
-        return self._run(self._client.beginning_offsets(partitions))
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the next record to become visible, each."""
-        return self._run(self._client.end_offsets(partitions))
-
-    def offsets_for_times(
-        self, timestamps: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return the first record at or after each time."""
-        return self._run(self._client.offsets_for_times(timestamps))

@@ -1,13 +1,12 @@
 """The producer without an event loop."""
 
-from collections.abc import Sequence
 from typing import Final, Unpack
 
-from quorumlog.client.io.deliveries import Delivery
-from quorumlog.client.producer import Producer
+from quorumlog.client.io.delivery import Delivery
+from quorumlog.client.producer import Producer, SendOptions
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import BootstrapServers, ProducerOptions
-from quorumlog.client.sync.blocking import Blocking
+from quorumlog.client.sync.blocking import Blocking, blocking
 from quorumlog.client.sync.loop_thread import LoopThread
 
 
@@ -48,19 +47,11 @@ class SyncProducer(Blocking[Producer]):
         topic: str,
         value: bytes | None,
         key: bytes | None = None,
-        *,
-        partition: int | None = None,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-        timestamp_ms: int | None = None,
+        **options: Unpack[SendOptions],
     ) -> SyncDelivery:
         """Put a record in line; its `result()` waits until it is acknowledged."""
-        delivery = self._run(
-            self._client.send(
-                topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
-            )
-        )
-        return SyncDelivery(delivery, self._loop)
+        return SyncDelivery(self._run(self._client.send(topic, value, key, **options)), self._loop)
 
-    def flush(self) -> None:
-        """Wait until all that was sent is acknowledged or failed."""
-        self._run(self._client.flush())
+    send_and_wait = blocking(Producer.send_and_wait)
+    flush = blocking(Producer.flush)
+    partitions_for = blocking(Producer.partitions_for)

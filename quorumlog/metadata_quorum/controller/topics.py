@@ -36,7 +36,7 @@ from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
-from quorumlog.wire.codec.topic_names import METADATA_TOPIC, name_problem
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC, topic_name_error
 
 
 class TopicDecisions:
@@ -131,7 +131,7 @@ class TopicDecisions:
         return self._settings.num_partitions if topic.partitions == -1 else max(0, topic.partitions)
 
     def _check_name(self, name: str, taken: Mapping[str, str]) -> None:
-        problem = name_problem(name)
+        problem = topic_name_error(name)
         if problem is not None:
             raise TopicRefused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if name == METADATA_TOPIC:

@@ -18,10 +18,13 @@ from quorumlog.wire.codec.layout import (
     FIXED_FORMATS,
     FIXED_SIZES,
     FieldLayout,
+    array_format,
+    element_of,
     layout_of,
     minimum_size,
 )
 from quorumlog.wire.codec.message import Buffer, Message, Struct
+from quorumlog.wire.codec.source_writer import SourceWriter
 from quorumlog.wire.codec.varint import finish_uvarint, skip_tagged_fields
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -64,26 +67,28 @@ def decoder_for(message_class: type[Message], version: int) -> Decode:
 _decoders: Final[dict[tuple[type[Message], int], Decode]] = {}
 
 
-class _DecoderSource:
-    """The source text of one decoder, as it grows.
+_SCOPE: Final[dict[str, Any]] = {
+    "MalformedFrame": MalformedFrame,
+    "finish_uvarint": finish_uvarint,
+    "new": object.__new__,
+    "skip_tagged_fields": skip_tagged_fields,
+    "unpack_from": unpack_from,
+}
 
-    In that text `b` is the frame, `p` the position and `end` the frame's size. `_fixed`: what waits
-    to be unpacked together: (struct format, target of the assignment).
+
+class _DecoderSource:
+    """Writes the source of one decoder.
+
+    In it `b` is the frame, `p` the position and `end` the frame's size.
     """
 
     def __init__(self, version: int, *, flexible: bool) -> None:
-        self._version = version
-        self._flexible = flexible
-        self._lines: list[str] = []
-        self._fixed: list[tuple[str, str]] = []
-        self._names = 0
-        self._scope: dict[str, Any] = {
-            "MalformedFrame": MalformedFrame,
-            "finish_uvarint": finish_uvarint,
-            "new": object.__new__,
-            "skip_tagged_fields": skip_tagged_fields,
-            "unpack_from": unpack_from,
-        }
+        self._version: Final = version
+        self._flexible: Final = flexible
+        self._source: Final = SourceWriter(_SCOPE)
+        self._emit: Final = self._source.emit
+        self._name: Final = self._source.name
+        self._fixed: Final = self._source.fixed
 
     def compile(self, message_class: type[Message]) -> Decode:
         """Compile what decodes one message."""
@@ -91,37 +96,17 @@ class _DecoderSource:
         self._struct(1, message_class, "message")
         self._flush(1)
         self._emit(1, "return message, p")
-        text = "\n".join(self._lines)
         name = f"<decoder of {message_class.__name__} v{self._version}>"
-        exec(compile(text, name, "exec"), self._scope)  # noqa: S102 - text that is made here
-        decode: Decode = self._scope["decode"]
-        decode.__doc__ = text
-        return decode
-
-    def _emit(self, depth: int, line: str) -> None:
-        self._lines.append("    " * depth + line)
-
-    def _name(self, prefix: str, value: object = None) -> str:
-        """Make a new name; with a value, it is a constant of the function."""
-        self._names += 1
-        name = f"{prefix}{self._names}"
-        if value is not None:
-            self._scope[name] = value
-        return name
+        return self._source.compile("decode", name)
 
     def _flush(self, depth: int) -> None:
-        """Read what waits.
-
-        Done before anything whose place depends on it, and at the end of a loop's body.
-        """
-        if not self._fixed:
-            return
-        packer = Packer(">" + "".join(format_ for format_, _ in self._fixed))
-        targets = ", ".join(target for _, target in self._fixed)
-        unpack = self._name("unpack_", packer.unpack_from)
-        self._emit(depth, f"({targets},) = {unpack}(b, p)")
-        self._emit(depth, f"p += {packer.size}")
-        self._fixed = []
+        """Unpack what waits: before anything whose place depends on it, and after a loop."""
+        formats, targets = self._source.take_fixed()
+        if formats:
+            packer = Packer(f">{formats}")
+            unpack = self._source.constant(self._name("unpack_"), packer.unpack_from)
+            self._emit(depth, f"({targets},) = {unpack}(b, p)")
+            self._emit(depth, f"p += {packer.size}")
 
     def _struct(self, depth: int, struct: type[Struct], target: str) -> None:
         """Read a struct into a new local variable."""
@@ -140,8 +125,7 @@ class _DecoderSource:
             self._emit(depth, "p = skip_tagged_fields(b, p) if b[p] else p + 1")
 
     def _class(self, struct: type[Struct]) -> str:
-        self._scope[struct.__name__] = struct
-        return struct.__name__
+        return self._source.constant(struct.__name__, struct)
 
     def _default(self, field: FieldLayout) -> str:
         if isinstance(field.default, Struct):
@@ -157,7 +141,7 @@ class _DecoderSource:
             value = self._name("value")
             if field.nullable:
                 # KIP-893: a byte says whether the struct is there.
-                self._fixed.append(("b", value))
+                self._fixed("b", value)
                 self._flush(depth)
                 self._emit(depth, f"if {value} < 0:")
                 self._emit(depth + 1, f"{target} = None")
@@ -170,7 +154,7 @@ class _DecoderSource:
     def _length(self, depth: int, size: str, legacy_format: str) -> None:
         """Read a length or count; below 0 means null."""
         if not self._flexible:
-            self._fixed.append((legacy_format, size))
+            self._fixed(legacy_format, size)
             self._flush(depth)
             return
         self._flush(depth)
@@ -190,7 +174,7 @@ class _DecoderSource:
 
     def _scalar(self, depth: int, field: FieldLayout, target: str) -> None:
         if field.wire_type in FIXED_FORMATS:
-            self._fixed.append((FIXED_FORMATS[field.wire_type], target))
+            self._fixed(FIXED_FORMATS[field.wire_type], target)
             return
         size, stop = self._name("size"), self._name("stop")
         self._length(depth, size, "h" if field.wire_type == "string" else "i")
@@ -219,25 +203,14 @@ class _DecoderSource:
         self._emit(depth, "else:")
         depth += 1
         if field.struct is None and field.wire_type in FIXED_FORMATS:
-            format_ = FIXED_FORMATS[field.wire_type]
-            many = f"'{format_}' * {size}" if len(format_) > 1 else f"f'{{{size}}}{format_}'"
-            self._emit(depth, f"{target} = [*unpack_from('>' + {many}, b, p)]")
+            self._emit(depth, f"{target} = [*unpack_from({array_format(field, size)}, b, p)]")
             self._emit(depth, f"p += {FIXED_SIZES[field.wire_type]} * {size}")
             return
         values, element = self._name("values"), self._name("element")
         self._emit(depth, f"{target} = {values} = []")
         self._emit(depth, f"for _ in range({size}):")
         if field.struct is None:
-            plain = FieldLayout(
-                name=field.name,
-                wire_type=field.wire_type,
-                struct=None,
-                is_array=False,
-                nullable=False,
-                tag=None,
-                default=None,
-            )
-            self._scalar(depth + 1, plain, element)
+            self._scalar(depth + 1, element_of(field), element)
         else:
             self._struct(depth + 1, field.struct, element)
         self._flush(depth + 1)

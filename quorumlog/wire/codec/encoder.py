@@ -12,8 +12,15 @@ from typing import Any, Final
 
 from quorumlog.invariants import require
 from quorumlog.wire.codec.errors import UnencodableMessage
-from quorumlog.wire.codec.layout import FIXED_FORMATS, FieldLayout, layout_of
+from quorumlog.wire.codec.layout import (
+    FIXED_FORMATS,
+    FieldLayout,
+    array_format,
+    element_of,
+    layout_of,
+)
 from quorumlog.wire.codec.message import Buffer, Message, Struct
+from quorumlog.wire.codec.source_writer import SourceWriter
 from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
 
 Encode = Callable[[Message, list[Buffer], list[Buffer]], None]
@@ -75,28 +82,30 @@ def total_size(buffers: Sequence[Buffer]) -> int:
     return sum(map(len, buffers))
 
 
-class _EncoderSource:
-    """The source text of one encoder, as it grows.
+_SCOPE: Final[dict[str, Any]] = {
+    "append_records": append_records,
+    "encode_uvarint": encode_uvarint,
+    "pack": pack,
+    "total_size": total_size,
+    "UVARINTS": UVARINTS,
+}
 
-    `_fixed`: what waits to be packed together: (struct format, expression). `_write`: the name of
-    the function that takes bytes; it changes inside a tagged field, whose size must be known before
-    it is written.
+
+class _EncoderSource:
+    """Writes the source of one encoder.
+
+    `_write`: the name of the function that takes bytes; it changes inside a tagged field, whose
+    size must be known before it is written.
     """
 
     def __init__(self, version: int, *, flexible: bool) -> None:
-        self._version = version
-        self._flexible = flexible
-        self._lines: list[str] = []
-        self._fixed: list[tuple[str, str]] = []
+        self._version: Final = version
+        self._flexible: Final = flexible
         self._write = "write"
-        self._names = 0
-        self._scope: dict[str, Any] = {
-            "append_records": append_records,
-            "encode_uvarint": encode_uvarint,
-            "pack": pack,
-            "total_size": total_size,
-            "UVARINTS": UVARINTS,
-        }
+        self._source: Final = SourceWriter(_SCOPE)
+        self._emit: Final = self._source.emit
+        self._name: Final = self._source.name
+        self._fixed: Final = self._source.fixed
 
     def compile(self, message_class: type[Message]) -> Encode:
         """Compile what encodes one message."""
@@ -104,39 +113,17 @@ class _EncoderSource:
         self._emit(1, "write = parts.append")
         self._struct(1, message_class, "message")
         self._flush(1)
-        text = "\n".join(self._lines)
         name = f"<encoder of {message_class.__name__} v{self._version}>"
-        exec(compile(text, name, "exec"), self._scope)  # noqa: S102 - text that is made here
-        encode: Encode = self._scope["encode"]
-        encode.__doc__ = text
-        return encode
-
-    def _emit(self, depth: int, line: str) -> None:
-        self._lines.append("    " * depth + line)
-
-    def _name(self, prefix: str, value: object = None) -> str:
-        """Make a new name; with a value, it is a constant of the function."""
-        self._names += 1
-        name = f"{prefix}{self._names}"
-        if value is not None:
-            self._scope[name] = value
-        return name
+        return self._source.compile("encode", name)
 
     def _flush(self, depth: int) -> None:
-        """Write what waits.
-
-        Done before anything of variable size, a branch, or the end of a loop's body.
-        """
-        if not self._fixed:
-            return
-        if self._fixed == [("B", "0")]:
+        """Pack what waits: before a value of variable size, before a branch, and after a loop."""
+        formats, expressions = self._source.take_fixed()
+        if (formats, expressions) == ("B", "0"):
             self._emit(depth, rf'{self._write}(b"\0")')
-        else:
-            formats = "".join(format_ for format_, _ in self._fixed)
-            packer = self._name("pack_", Packer(f">{formats}").pack)
-            arguments = ", ".join(expression for _, expression in self._fixed)
-            self._emit(depth, f"{self._write}({packer}({arguments}))")
-        self._fixed = []
+        elif formats:
+            packer = self._source.constant(self._name("pack_"), Packer(f">{formats}").pack)
+            self._emit(depth, f"{self._write}({packer}({expressions}))")
 
     def _struct(self, depth: int, struct: type[Struct], expression: str) -> None:
         layout = layout_of(struct, self._version)
@@ -145,7 +132,7 @@ class _EncoderSource:
         if layout.tagged:
             self._tagged_fields(depth, layout.tagged, expression)
         elif self._flexible:
-            self._fixed.append(("B", "0"))
+            self._fixed("B", "0")
 
     def _field(self, depth: int, field: FieldLayout, expression: str) -> None:
         if field.is_array:
@@ -160,7 +147,7 @@ class _EncoderSource:
             self._emit(depth, f"if {value} is None:")
             self._emit(depth + 1, rf'{self._write}(b"\xff")')
             self._emit(depth, "else:")
-            self._fixed.append(("b", "1"))
+            self._fixed("b", "1")
             self._struct(depth + 1, field.struct, value)
             self._flush(depth + 1)
         else:
@@ -168,7 +155,7 @@ class _EncoderSource:
 
     def _scalar(self, depth: int, field: FieldLayout, expression: str) -> None:
         if field.wire_type in FIXED_FORMATS:
-            self._fixed.append((FIXED_FORMATS[field.wire_type], expression))
+            self._fixed(FIXED_FORMATS[field.wire_type], expression)
             return
         value, size = self._name("value"), self._name("size")
         self._emit(depth, f"{value} = {expression}")
@@ -196,7 +183,7 @@ class _EncoderSource:
     def _length(self, depth: int, size: str, legacy_format: str) -> None:
         """Write a length or count, -1 for null."""
         if not self._flexible:
-            self._fixed.append((legacy_format, size))
+            self._fixed(legacy_format, size)
             return
         self._flush(depth)
         short = f"UVARINTS[{size} + 1] if {size} < {UVARINT_LIMIT - 1}"
@@ -214,22 +201,11 @@ class _EncoderSource:
         self._flush(depth)
         if field.struct is None and field.wire_type in FIXED_FORMATS:
             self._emit(depth, f"if {size} > 0:")
-            format_ = FIXED_FORMATS[field.wire_type]
-            many = f"'{format_}' * {size}" if len(format_) > 1 else f"f'{{{size}}}{format_}'"
-            self._emit(depth + 1, f"{self._write}(pack('>' + {many}, *{value}))")
+            self._emit(depth + 1, f"{self._write}(pack({array_format(field, size)}, *{value}))")
             return
         self._emit(depth, f"for {element} in {value}" + (" or ():" if field.nullable else ":"))
         if field.struct is None:
-            plain = FieldLayout(
-                name=field.name,
-                wire_type=field.wire_type,
-                struct=None,
-                is_array=False,
-                nullable=False,
-                tag=None,
-                default=None,
-            )
-            self._scalar(depth + 1, plain, element)
+            self._scalar(depth + 1, element_of(field), element)
         else:
             self._struct(depth + 1, field.struct, element)
         self._flush(depth + 1)

@@ -1,6 +1,6 @@
 """Which fields a struct has in one version: what encoders and decoders are compiled from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quorumlog.invariants import require
@@ -96,6 +96,18 @@ def _field_layout(field: Field, version: int, default: object) -> FieldLayout:
         tag=field.tag,
         default=default,
     )
+
+
+def element_of(field: FieldLayout) -> FieldLayout:
+    """Return the layout of one element of an array: never null, without a tag or a default."""
+    return replace(field, is_array=False, nullable=False, tag=None, default=None)
+
+
+def array_format(field: FieldLayout, size: str) -> str:
+    """Return the expression for the `struct` format of `size` elements of fixed size."""
+    format_ = FIXED_FORMATS[field.wire_type]
+    many = f"'{format_}' * {size}" if len(format_) > 1 else f"f'{{{size}}}{format_}'"
+    return f"'>' + {many}"
 
 
 def minimum_size(struct: type[Struct], version: int, *, flexible: bool) -> int:

@@ -1,20 +1,25 @@
-"""Which names a topic can have. Source: Kafka's `Topic.validate`."""
+"""Which names a topic may have, and the topics that Kafka itself keeps.
+
+Source: org.apache.kafka.common.internals.Topic.
+"""
 
 import re
 from typing import Final
 
 METADATA_TOPIC: Final = "__cluster_metadata"
-"""Kafka's name of the metadata log: no topic has it."""
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 NAME_LENGTH_MAX: Final = 249  # with "-" and a partition, a directory name of 255 bytes
 _LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic can have this name."""
-    return name_problem(name) is None
+    """Tell whether a topic may have this name: it becomes the name of a directory."""
+    return topic_name_error(name) is None
 
 
-def name_problem(name: str) -> str | None:
+def topic_name_error(name: str) -> str | None:
     """Return what is wrong with a topic's name, in Kafka's words, or None."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"

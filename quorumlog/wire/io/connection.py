@@ -1,4 +1,4 @@
-"""One connection to a Kafka broker, for whoever asks: a client, a follower, an administrator.
+"""One connection to a Kafka broker, for clients, followers and administrators.
 
 A broker answers the requests of one connection in their order, so an answer belongs to the oldest
 request that has none yet; its correlation id must say so too, or the connection is closed. As in
@@ -112,7 +112,7 @@ class KafkaConnection:
     ) -> "KafkaConnection":
         """Connect, and learn which versions the broker knows.
 
-        Raises ConnectionLost (also if nobody listens) or RequestTimedOut.
+        Raises ConnectionLost (also if no process listens) or RequestTimedOut.
         """
         connection = cls(
             client_id=client_id,
@@ -205,7 +205,7 @@ class KafkaConnection:
         """Close, and wait until the connection is gone.
 
         What was written is sent first, if the broker takes it soon and the caller is not cancelled.
-        Who waits for an answer gets ConnectionLost.
+        Requests without an answer get ConnectionLost.
         """
         self._protocol.close()
         try:
@@ -265,7 +265,7 @@ class KafkaConnection:
             pending.frame = []
 
     def _forget_unsent(self, pending: _Pending) -> bool:
-        """Take `pending` out of the line; False if it has been sent."""
+        """Remove `pending` from the queue; return False if it has been sent."""
         if pending not in self._waiting:
             return False
         self._waiting.remove(pending)
@@ -281,7 +281,7 @@ class KafkaConnection:
             self._protocol.abort(RequestTimedOut(f"no answer to {request} in time"))
 
     def handle_frame(self, frame: bytes) -> None:
-        """Take an answer from the protocol, and give it to whoever waits for it."""
+        """Take in an answer from the protocol: it belongs to the oldest request in flight."""
         if not self._pending:
             self._protocol.abort(MalformedFrame("an answer to no request"))
             return
@@ -301,7 +301,7 @@ class KafkaConnection:
         self._send_waiting()
 
     def handle_closed(self, error: Exception | None) -> None:
-        """Fail everybody who waits: the protocol says that the connection is gone."""
+        """Fail all requests: the protocol reports that the connection is gone."""
         for pending in (*self._pending, *self._waiting):
             _stop_timer(pending)
             if not pending.answer.done():

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from quorumlog.node.lock import hold
-from quorumlog.node.orphan import Parent
+from quorumlog.node.parent import Parent
 
 
 async def serve(parent: Parent, ready_fd: int | None, *, deaf: bool) -> None:

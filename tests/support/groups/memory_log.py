@@ -14,11 +14,11 @@ from quorumlog.broker.partitions.core.data_path import (
     ReadEnd,
 )
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import iterate_headers, restamp
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from tests.support.groups.coordination import T0, commit
 
 WHERE = TopicPartition(OFFSETS_TOPIC, 0)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.fetching.core.fetch_sessions import SWEEP_INTERVAL_MS, FetchSession
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core import events
@@ -14,6 +13,7 @@ from quorumlog.broker.partitions.core.data_path import FetchedPartition
 from quorumlog.broker.partitions.core.effects import AnswerFetch
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
+from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.identifiers import Offset
 from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, run, size
 

@@ -4,8 +4,8 @@ from quorumlog.client.core.absences import (
     CLUSTER,
     GAP_MS,
     NAMED_MAX,
-    PATIENCE_MS,
-    REPEAT_MS,
+    REPORT_AFTER_MS,
+    REPORT_AGAIN_MS,
     Absences,
     Subject,
     is_missing,
@@ -26,28 +26,28 @@ GONE: dict[Subject, str] = {CLUSTER: "refused"}
 
 
 def texts(absences: Absences, now_ms: float, causes: dict[Subject, str]) -> list[str]:
-    return [news.text for news in absences.step(now_ms, causes)]
+    return [notice.text for notice in absences.step(now_ms, causes)]
 
 
 def test_a_failover_is_not_worth_a_word() -> None:
     absences = Absences()
     assert texts(absences, 0, GONE) == []
-    assert texts(absences, PATIENCE_MS - 1, GONE) == []
-    assert texts(absences, PATIENCE_MS, {}) == []
+    assert texts(absences, REPORT_AFTER_MS - 1, GONE) == []
+    assert texts(absences, REPORT_AFTER_MS, {}) == []
 
 
 def test_what_lasts_is_said_once_and_rarely_again() -> None:
     absences, said = Absences(), []
-    for now_ms in range(0, 2 * REPEAT_MS, 100):
+    for now_ms in range(0, 2 * REPORT_AGAIN_MS, 100):
         said += [(now_ms, text) for text in texts(absences, now_ms, GONE)]
-    first, second = PATIENCE_MS, PATIENCE_MS + REPEAT_MS
+    first, second = REPORT_AFTER_MS, REPORT_AFTER_MS + REPORT_AGAIN_MS
     assert said == [
         (first, "the cluster: refused (for 3 s)"),
         (second, "the cluster: refused (for 63 s)"),
     ]
-    over = absences.step(2 * REPEAT_MS, {})
-    assert [(news.text, news.is_over) for news in over] == [("the cluster: found", True)]
-    assert texts(absences, 2 * REPEAT_MS + 1, {}) == []
+    over = absences.step(2 * REPORT_AGAIN_MS, {})
+    assert [(notice.text, notice.is_over) for notice in over] == [("the cluster: found", True)]
+    assert texts(absences, 2 * REPORT_AGAIN_MS + 1, {}) == []
 
 
 def test_two_blips_far_apart_are_not_one_absence() -> None:
@@ -60,12 +60,12 @@ def test_many_of_one_cause_are_one_line() -> None:
     absences = Absences()
     causes: dict[Subject, str] = {TopicPartition("t", index): "no leader" for index in range(100)}
     absences.step(0, causes)
-    (line,) = texts(absences, PATIENCE_MS, causes)
+    (line,) = texts(absences, REPORT_AFTER_MS, causes)
     more = 100 - NAMED_MAX
     assert line == f"t-0, t-1, t-2, t-3, t-4 and {more} more: no leader (for 3 s)"
     causes[TopicPartition("u", 0)] = "no leader"  # a late one is named with the others
-    absences.step(PATIENCE_MS + 1, causes)
-    (line,) = texts(absences, 2 * PATIENCE_MS + 1, causes)
+    absences.step(REPORT_AFTER_MS + 1, causes)
+    (line,) = texts(absences, 2 * REPORT_AFTER_MS + 1, causes)
     assert f"and {more + 1} more" in line
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from quorumlog.client import Delivery, KafkaError, Producer
-from quorumlog.client.io import stalls
+from quorumlog.client.io import stalled_requests
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.client.adversary import Adversary, adversary
 
@@ -73,8 +73,8 @@ async def play(seed: int, faults: float) -> None:
 
 @pytest.mark.parametrize("faults", [0.2, 0.6])
 def test_what_is_reported_is_true(faults: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stalls, "PATIENCE_MS", 30)
-    monkeypatch.setattr(stalls, "LOOK_AGAIN_MS", 10)
+    monkeypatch.setattr(stalled_requests, "OVERDUE_AFTER_MS", 30)
+    monkeypatch.setattr(stalled_requests, "OVERDUE_CHECK_MS", 10)
 
     async def play_all() -> None:
         await asyncio.gather(*(play(seed, faults) for seed in range(4)))

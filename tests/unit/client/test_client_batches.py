@@ -1,7 +1,7 @@
 """Scripted schedules that random search would need long to find; see also the property tests."""
 
+from quorumlog.client.core.accumulator import EPOCH_MAX, NEVER_MS, Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, BatchState, ProducerIdentity
-from quorumlog.client.core.batches import EPOCH_MAX, NEVER_MS, Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.settings import ProducerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -46,10 +46,12 @@ class Producer:
         return sent
 
     def answer(self, batch: Batch, code: ErrorCode = E.NONE) -> None:
-        self.accumulator.handle_answer(self.now_ms, batch, Answer(code, 0), 0.5)
+        self.accumulator.handle_answer(self.now_ms, batch, BatchAnswer(code, 0), 0.5)
 
     def lose(self, batch: Batch) -> None:
-        self.accumulator.handle_lost(self.now_ms, batch, written=True, message="", chance=0.5)
+        self.accumulator.handle_lost(
+            self.now_ms, batch, written=True, message="", random_fraction=0.5
+        )
 
 
 def started(count: int, **options: int) -> tuple[Producer, list[Batch]]:
@@ -156,7 +158,7 @@ def test_a_fenced_producer_fails_what_it_sent_and_goes_on_as_another() -> None:
 
 def test_a_duplicate_is_a_success_without_an_offset() -> None:
     producer, (batch,) = started(1)
-    result = Answer(E.DUPLICATE_SEQUENCE_NUMBER, -1)
+    result = BatchAnswer(E.DUPLICATE_SEQUENCE_NUMBER, -1)
     assert producer.accumulator.handle_answer(0, batch, result, 0.5)
     assert (batch.error, batch.base_offset) == (None, -1)
 

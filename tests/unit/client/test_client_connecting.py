@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from quorumlog.client import Admin, ErrorCode, KafkaError
-from quorumlog.client.io.causes import why_unreachable
 from quorumlog.client.io.metadata_source import MetadataSource
+from quorumlog.client.io.unreachable import why_unreachable
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
 from quorumlog.wire.io.connection import ConnectionLost

@@ -1,7 +1,7 @@
 import pytest
 
+from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity, checked_record_size
-from quorumlog.client.core.batches import Accumulator, Answer
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.errors import DEFINITE, KafkaError, answered, known
 from quorumlog.client.settings import ProducerSettings
@@ -45,10 +45,12 @@ def fate(*attempts: ErrorCode | str) -> KafkaError:
 
 def end(accumulator: Accumulator, batch: Batch, now_ms: float, attempt: ErrorCode | str) -> None:
     if isinstance(attempt, ErrorCode):
-        accumulator.handle_answer(now_ms, batch, Answer(attempt), 0.5)
+        accumulator.handle_answer(now_ms, batch, BatchAnswer(attempt), 0.5)
     else:
         written = attempt == LOST_SENT
-        accumulator.handle_lost(now_ms, batch, written=written, message=attempt, chance=0.5)
+        accumulator.handle_lost(
+            now_ms, batch, written=written, message=attempt, random_fraction=0.5
+        )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_a_timeout_while_an_answer_is_under_way_is_indefinite() -> None:
     assert accumulator.expire(30_000) == [batch]
     assert batch.error is not None
     assert (batch.error.code, batch.error.definite) == (E.REQUEST_TIMED_OUT, False)
-    assert not accumulator.handle_answer(30_001, batch, Answer(), 0.5)  # too late to matter
+    assert not accumulator.handle_answer(30_001, batch, BatchAnswer(), 0.5)  # too late to matter
     accumulator.check_invariants()
 
 

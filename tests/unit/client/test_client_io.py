@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from quorumlog.client import Consumer, KafkaError, Producer, RecordMetadata, TopicPartition
-from quorumlog.client.io import stalls
+from quorumlog.client.io import stalled_requests
 from quorumlog.client.settings import ProducerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.client.fake_cluster import (
@@ -104,8 +104,8 @@ def test_a_leader_that_comes_back_at_the_same_address_is_found() -> None:
 def test_a_leader_that_keeps_silent_is_given_up_once_it_leads_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stalls, "PATIENCE_MS", 20)
-    monkeypatch.setattr(stalls, "LOOK_AGAIN_MS", 20)
+    monkeypatch.setattr(stalled_requests, "OVERDUE_AFTER_MS", 20)
+    monkeypatch.setattr(stalled_requests, "OVERDUE_CHECK_MS", 20)
 
     async def scenario(cluster: FakeCluster) -> None:
         async with (

@@ -29,9 +29,9 @@ def test_a_key_stays_within_the_partitions() -> None:
 def test_a_sticky_partition_stays_for_one_batch_and_then_moves() -> None:
     sticky = StickyPartition(batch_size=100)
     seen = []
-    for chance in (0.0, 0.0, 0.0, 0.9):
+    for random_fraction in (0.0, 0.0, 0.0, 0.9):
         assert sticky.needs_choice()
-        sticky.choose([0, 1, 2], chance)
+        sticky.choose([0, 1, 2], random_fraction)
         seen.append(sticky.current)
         sticky.used(60)
         assert not sticky.needs_choice()

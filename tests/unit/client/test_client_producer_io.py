@@ -219,7 +219,7 @@ def test_the_answer_for_a_topic_that_was_made_anew_meanwhile_is_understood() -> 
             await producer.send_and_wait("t", b"0")
             cluster.fault = silent
             delivery = await producer.send("t", b"1")
-            sender, (batch,) = producer._sender, producer._accumulator.incomplete()
+            sender, (batch,) = producer._running().sender, producer._accumulator.incomplete()
             assert sender is not None
             while not batch.attempts:
                 await asyncio.sleep(0)

@@ -25,7 +25,7 @@ Said = Callable[[str], Awaitable[None]]
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Said:
     """Wait until the log has a line with this text."""
-    monkeypatch.setattr(absences, "PATIENCE_MS", 1)
+    monkeypatch.setattr(absences, "REPORT_AFTER_MS", 1)
     caplog.set_level(logging.INFO, LOGGER)
 
     async def wait(text: str) -> None:
@@ -129,7 +129,7 @@ def test_an_assigned_partition_that_does_not_exist_is_said_and_raised(
 def test_a_subscribed_topic_that_does_not_exist_is_waited_for(
     said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_module, "LOOK_AGAIN_MS", 1)
+    monkeypatch.setattr(cluster_module, "MISSING_TOPIC_REFRESH_MS", 1)
 
     async def scenario() -> None:
         async with (

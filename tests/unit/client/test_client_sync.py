@@ -5,11 +5,12 @@ import inspect
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from quorumlog.client import Admin, RebalanceListener, TopicPartition
+from quorumlog.client import Admin, Consumer, Producer, RebalanceListener, TopicPartition
+from quorumlog.client.producer import SendOptions
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 from tests.support.client.fake_cluster import FakeCluster, fake_cluster
@@ -175,7 +176,22 @@ def test_a_client_that_cannot_start_leaves_no_thread() -> None:
     assert threads() == []
 
 
-def test_the_blocking_admin_has_every_method_of_the_other() -> None:
-    for name, method in inspect.getmembers(Admin, inspect.isfunction):
-        if not name.startswith("_") and name not in {"start", "stop"}:
-            assert inspect.signature(getattr(SyncAdmin, name)) == inspect.signature(method), name
+@pytest.mark.parametrize(
+    ("client", "blocking"),
+    [(Admin, SyncAdmin), (Consumer, SyncConsumer), (Producer, SyncProducer)],
+)
+def test_a_blocking_client_has_every_method_of_the_other(client: type, blocking: type) -> None:
+    for name, method in inspect.getmembers(client, inspect.isfunction):
+        if not name.startswith("_") and name not in {"start", "stop", "send"}:
+            same = getattr(blocking, name)
+            assert inspect.signature(same) == inspect.signature(method), name
+            assert not inspect.iscoroutinefunction(same), name
+
+
+def test_the_options_of_send_are_its_keyword_arguments() -> None:
+    keywords = {
+        name: parameter.annotation
+        for name, parameter in inspect.signature(Producer.send).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert keywords == get_type_hints(SendOptions)

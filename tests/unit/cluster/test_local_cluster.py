@@ -17,9 +17,9 @@ from quorumlog.cluster import (
     InvalidArgument,
     LocalCluster,
     NodeFailed,
-    identity,
     layout,
     local_cluster,
+    process_identity,
     registry,
 )
 
@@ -134,7 +134,7 @@ def test_a_port_of_another_cluster_is_told_with_the_way_to_stop_it(
                 node_id=4,
                 kafka=f"127.0.0.1:{port}",
                 pid=os.getpid(),
-                started=identity.started(os.getpid()) or "",
+                started=process_identity.started(os.getpid()) or "",
                 owner_pid=os.getpid(),
                 owner_started="",
                 temporary=False,

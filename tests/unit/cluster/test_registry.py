@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.cluster import everywhere, identity, registry
+from quorumlog.cluster import process_identity, registry, running_clusters
 from quorumlog.cluster.registry import Entry
 
 Start = Callable[..., Entry]
@@ -38,7 +38,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             node_id=node_id,
             kafka=f"127.0.0.1:909{node_id}",
             pid=process.pid,
-            started=identity.started(process.pid) or "",
+            started=process_identity.started(process.pid) or "",
             owner_pid=os.getpid(),
             owner_started="",  # not ours: the owner has ended
             temporary=False,
@@ -59,17 +59,17 @@ def end(entry: Entry) -> None:
 
 
 def test_a_process_is_its_id_and_its_start() -> None:
-    own = identity.started(os.getpid())
+    own = process_identity.started(os.getpid())
     assert own is not None
-    assert identity.is_running(os.getpid(), own)
-    assert not identity.is_running(os.getpid(), f"{own}0")
-    assert not identity.is_running(2**22 + 1, own)
+    assert process_identity.is_running(os.getpid(), own)
+    assert not process_identity.is_running(os.getpid(), f"{own}0")
+    assert not process_identity.is_running(2**22 + 1, own)
 
 
 def test_a_process_that_has_ended_is_gone_before_its_parent_waits() -> None:
     process = subprocess.Popen(["true"])
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is a zombie
-    assert identity.started(process.pid) is None
+    assert process_identity.started(process.pid) is None
     process.wait()
 
 
@@ -84,7 +84,7 @@ def test_running_nodes_are_found_and_ended_ones_forgotten(start: Start, home: Pa
 def test_a_process_with_an_id_used_again_is_not_the_node(start: Start) -> None:
     entry = start(started="when another process had this id")
     assert registry.running() == []
-    assert identity.started(entry.pid) is not None  # and was not touched
+    assert process_identity.started(entry.pid) is not None  # and was not touched
 
 
 def test_a_node_that_starts_again_is_written_down_once(start: Start, home: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_node_that_starts_again_is_written_down_once(start: Start, home: Path)
 def test_a_temporary_directory_goes_when_nobody_owns_it(start: Start, tmp_path: Path) -> None:
     directory = tmp_path / f"{registry.TEMPORARY_PREFIX}1"
     directory.mkdir()
-    mine = identity.started(os.getpid()) or ""
+    mine = process_identity.started(os.getpid()) or ""
     owned = start(directory=str(directory), temporary=True, owner_started=mine)
     end(owned)
     assert registry.running() == []
@@ -161,20 +161,20 @@ def test_every_cluster_is_stopped_paused_nodes_too(start: Start, tmp_path: Path)
     paused = start(2)
     os.kill(paused.pid, signal.SIGSTOP)
     other = start(1, cluster_id="d", directory=str(tmp_path / "other"))
-    clusters = everywhere.running()
+    clusters = running_clusters.running()
     assert [cluster.cluster_id for cluster in clusters] == ["c", "d"]
     assert clusters[0].bootstrap == "127.0.0.1:9091,127.0.0.1:9092"
-    assert everywhere.running(tmp_path / "other") == [clusters[1]]
-    assert everywhere.stop(clusters[:1]) == []  # none had to be killed
+    assert running_clusters.running(tmp_path / "other") == [clusters[1]]
+    assert running_clusters.stop(clusters[:1]) == []  # none had to be killed
     assert registry.running() == [other]
 
 
 def test_a_node_that_does_not_stop_is_killed_and_told(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(everywhere, "STOP_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(running_clusters, "STOP_TIMEOUT_S", 0.0)
     monkeypatch.setattr(signal, "SIGTERM", signal.SIGCONT)  # not heard
     entry = start(1)
-    assert everywhere.stop(everywhere.running()) == [entry]
+    assert running_clusters.stop(running_clusters.running()) == [entry]
     os.waitpid(entry.pid, 0)
-    assert everywhere.running() == []
+    assert running_clusters.running() == []

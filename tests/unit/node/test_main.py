@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.node import main as node_main
-from quorumlog.node.assemble import Node
+from quorumlog.node.node import Node
 from quorumlog.storage.errors import StorageError
 
 
@@ -86,7 +86,7 @@ def test_nobody_who_waits_for_readiness_is_no_reason_to_end(
         os.close(write_fd)
 
     asyncio.run(story())
-    assert "nobody reads that the node is ready" in caplog.text
+    assert "no process reads that the node is ready" in caplog.text
 
 
 def test_a_broken_rule_in_a_callback_ends_the_node() -> None:

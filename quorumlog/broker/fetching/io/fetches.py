@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSession, FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
@@ -25,6 +24,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition

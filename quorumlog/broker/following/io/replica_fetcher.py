@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from quorumlog.backoff import Backoff
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.following.core.session_client import SessionClient
 from quorumlog.broker.following.io.followed_partition import (
     FollowedPartition,
@@ -21,6 +20,7 @@ from quorumlog.broker.following.io.followed_partition import (
     take_answer,
 )
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import monotonic_ms
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId

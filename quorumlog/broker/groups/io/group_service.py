@@ -14,11 +14,11 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import GroupRequest
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 R = TypeVar("R")
 GroupShard = CoordinatorShard[GroupCoordinator]

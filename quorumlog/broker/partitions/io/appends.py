@@ -6,12 +6,12 @@ Everything up to the append happens within the call, so that the caller's buffer
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.core.admission import Admission, admit
 from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceDone, ProduceResult
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, PendingProduce
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import RecordsTooLarge, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import TopicPartition
 

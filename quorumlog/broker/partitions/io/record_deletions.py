@@ -3,7 +3,6 @@
 from contextlib import suppress
 from typing import Final
 
-from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.core.deletions import (
     DeletionDone,
@@ -13,6 +12,7 @@ from quorumlog.broker.partitions.core.deletions import (
 )
 from quorumlog.broker.partitions.io.appends import WAITING_MAX
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition

@@ -19,7 +19,6 @@ from quorumlog.broker.partitions.core.purgatory import Deadlines
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import Outbox, PartitionDriver, PendingProduce
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.metadata_quorum.image import (
     ClusterDelta,
     ClusterImage,
@@ -31,6 +30,7 @@ from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 OPENED_AT_ONCE: Final = 8
 

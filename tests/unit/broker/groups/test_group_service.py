@@ -8,7 +8,6 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
 from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
-from quorumlog.broker.topic_names import OFFSETS_TOPIC
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import (
     ClusterDelta,
@@ -19,6 +18,7 @@ from quorumlog.metadata_quorum.image import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from tests.support.groups.coordination import T0, beat, commit, join
 from tests.support.groups.memory_log import WHERE, MemoryLog, World, code, run
 

@@ -1,4 +1,4 @@
-"""Fetched bytes, and the records in them that the user may see.
+"""The bytes of one fetch of one partition, and the records in them that the user may see.
 
 Batches are checked and decoded one at a time, when `poll` wants them. Control batches are skipped,
 and with read_committed the batches of aborted transactions too: the broker lists them (KIP-98,
@@ -29,10 +29,10 @@ class Aborted(NamedTuple):
 
 
 class Chunk:
-    """The answer to one fetch of one partition, read from the front.
+    """Read from the front; a batch is decoded when its first record is read.
 
-    `next_offset` is the offset after the last one that was read or skipped; `leader_epoch` is that
-    of the batch it lay in.
+    `next_offset` follows the last offset that was read or skipped; `leader_epoch` is that of its
+    batch.
     """
 
     def __init__(

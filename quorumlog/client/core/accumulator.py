@@ -1,4 +1,4 @@
-"""What a producer sends next: batches, their order, their numbers, their retries and their end.
+"""Decides what a producer sends next: the order, numbers, retries and end of its batches.
 
 Order. One list per partition. Batches leave in it, and a batch is retried only when it is the
 oldest that is not done, so that the log has them in the order of `send`.
@@ -17,8 +17,8 @@ New numbers could write it twice, so it fails, indefinite.
 The first batch in a new epoch travels alone: a broker accepts any number from a producer that
 it does not know, so a second batch that overtook a refused first one would stay in front of it.
 
-INVALID_PRODUCER_EPOCH means that somebody else raised our epoch. What is in flight cannot be told
-from a duplicate any more, so it fails; what was never sent goes out under a new producer id.
+INVALID_PRODUCER_EPOCH means that another producer raised our epoch. A batch in flight can no longer
+be told from a duplicate, so it fails; a batch that was never sent goes out under a new producer id.
 """
 
 from collections.abc import Collection
@@ -58,7 +58,7 @@ _MISROUTED: Final = frozenset(
 _FENCED: Final = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
 
-class Answer(NamedTuple):
+class BatchAnswer(NamedTuple):
     """What a broker said about one batch."""
 
     error_code: int = 0
@@ -106,7 +106,7 @@ class Accumulator:
     # --- records come in ---------------------------------------------------------------------
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """Return the partition's queue: callers keep it, to spare the search for every record."""
+        """Return the partition's queue. Callers keep it, to avoid the look-up for every record."""
         if topic_partition not in self.queues:
             self.queues[topic_partition] = PartitionQueue(topic_partition)
         return self.queues[topic_partition]
@@ -120,14 +120,14 @@ class Accumulator:
     ) -> tuple[Batch, bool]:
         """Add (timestamp_ms, key, value, headers); `size` is its `checked_record_size`.
 
-        Returns its batch, in which it is the last record, and whether `drain` has something new
-        to look at: a batch has begun or is full.
+        Returns its batch, in which it is the last record, and whether `drain` may have something
+        to send: a batch has begun or is full.
         """
         waiting = queue.waiting
         batch = waiting[-1] if waiting else None
-        is_news = False
+        is_ready = False
         if batch is None or batch.size_in_bytes + size > self._batch_size:
-            is_news = True
+            is_ready = True
             batch = Batch(queue.topic_partition, now_ms)
             waiting.append(batch)
             self._active[queue.topic_partition] = queue
@@ -137,7 +137,7 @@ class Accumulator:
         batch.records.append(Record._make((len(batch.records), *record)))
         batch.size_in_bytes += size
         self.buffered_bytes += size
-        return batch, is_news or batch.size_in_bytes >= self._batch_size
+        return batch, is_ready or batch.size_in_bytes >= self._batch_size
 
     # --- batches go out ----------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class Accumulator:
             is_retry = self._retries(queue)
             batch = queue.in_flight[0] if is_retry else queue.waiting[0]
             if is_retry and leader.leader_epoch > batch.leader_epoch:
-                ready_at_ms = now_ms  # a new leader is not the one that we must spare
+                ready_at_ms = now_ms  # the backoff spares the old leader
             if ready_at_ms > now_ms:
                 wake_at_ms = min(wake_at_ms, ready_at_ms)
                 continue
@@ -249,10 +249,12 @@ class Accumulator:
 
     # --- answers come in ---------------------------------------------------------------------
 
-    def handle_answer(self, now_ms: float, batch: Batch, answer: Answer, chance: float) -> bool:
+    def handle_answer(
+        self, now_ms: float, batch: Batch, answer: BatchAnswer, random_fraction: float
+    ) -> bool:
         """Take in a broker's answer to the last attempt. True if the batch is now done.
 
-        `chance` in [0, 1) spreads the retry.
+        `random_fraction` in [0, 1) spreads the retry.
         """
         if batch.state is BatchState.DONE:
             return False  # it ran out of time before
@@ -270,13 +272,13 @@ class Accumulator:
         if is_gap and batch is queue.in_flight[0]:
             # DEVIATION: Kafka's clients number it anew all the same, and may write it twice.
             # docs/decisions/0023-a-batch-that-may-stand-keeps-its-numbers.md
-            if batch.indefinite:  # the next batch finds out for itself
+            if batch.indefinite:  # the broker decides about the next batch
                 self._fail(queue, batch, answer)
                 return True
             queue.renumber = True
         if is_gap or code in RETRIABLE:
             backoff = self._reroute if is_gap or code in _MISROUTED else self._retry
-            retry_at_ms = now_ms + backoff.delay_ms(batch.attempts, chance)
+            retry_at_ms = now_ms + backoff.delay_ms(batch.attempts, random_fraction)
             return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
         if code in _FENCED:
             self._forget(batch.identity)
@@ -285,15 +287,15 @@ class Accumulator:
         return True
 
     def handle_lost(
-        self, now_ms: float, batch: Batch, *, written: bool, message: str, chance: float
+        self, now_ms: float, batch: Batch, *, written: bool, message: str, random_fraction: float
     ) -> bool:
         """No answer will come. `written`: a byte of it may have left. True if it is now done."""
         if batch.state is BatchState.DONE:
             return False
         batch.indefinite = batch.indefinite or written
         batch.last_code = ErrorCode.NETWORK_EXCEPTION
-        answer = Answer(error_code=ErrorCode.NETWORK_EXCEPTION, message=message)
-        retry_at_ms = now_ms + self._reroute.delay_ms(batch.attempts, chance)
+        answer = BatchAnswer(error_code=ErrorCode.NETWORK_EXCEPTION, message=message)
+        retry_at_ms = now_ms + self._reroute.delay_ms(batch.attempts, random_fraction)
         queue = self.queues[batch.topic_partition]
         return self._retry_or_fail(queue, batch, retry_at_ms, answer, now_ms)
 
@@ -302,7 +304,7 @@ class Accumulator:
         queue: PartitionQueue,
         batch: Batch,
         retry_at_ms: float,
-        answer: Answer,
+        answer: BatchAnswer,
         now_ms: float,
     ) -> bool:
         is_late = now_ms >= batch.created_ms + self.settings.delivery_timeout_ms
@@ -320,7 +322,7 @@ class Accumulator:
     # --- batches end -------------------------------------------------------------------------
 
     def expire(self, now_ms: float) -> list[Batch]:
-        """End what is older than delivery_timeout_ms, even while an answer is under way."""
+        """Fail batches older than delivery_timeout_ms, even while an answer is under way."""
         if now_ms < self._next_expiry_ms:
             return []
         deadline_ms = now_ms - self.settings.delivery_timeout_ms
@@ -329,19 +331,19 @@ class Accumulator:
             for batch in [batch for batch in queue.batches() if batch.created_ms <= deadline_ms]:
                 batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
                 late = f"not acknowledged within {self.settings.delivery_timeout_ms} ms: "
-                late += _last_news(batch)
-                self._fail(queue, batch, Answer(ErrorCode.REQUEST_TIMED_OUT, message=late))
+                late += _last_outcome(batch)
+                self._fail(queue, batch, BatchAnswer(ErrorCode.REQUEST_TIMED_OUT, message=late))
                 expired.append(batch)
         oldest = [batch.created_ms for queue in self._active.values() for batch in queue.batches()]
         self._next_expiry_ms = min(oldest, default=NEVER_MS) + self.settings.delivery_timeout_ms
         return expired
 
     def fail_all(self, error: KafkaError) -> list[Batch]:
-        """End every batch with `error`: the producer is closed, or of no further use."""
+        """Fail every batch with `error`: the producer is closed, or cannot go on."""
         failed = self.incomplete()
         for batch in failed:
             batch.indefinite = batch.indefinite or batch.state is BatchState.SENT
-            answer = Answer(error.code, message=error.message)
+            answer = BatchAnswer(error.code, message=error.message)
             self._fail(self.queues[batch.topic_partition], batch, answer)
         return failed
 
@@ -353,7 +355,7 @@ class Accumulator:
         """Return the partitions that have batches which are not done."""
         return self._active.keys()
 
-    def _fail(self, queue: PartitionQueue, batch: Batch, answer: Answer) -> None:
+    def _fail(self, queue: PartitionQueue, batch: Batch, answer: BatchAnswer) -> None:
         where = f"{batch.topic_partition}: {answer.message}".removesuffix(": ")
         batch.error = KafkaError(answer.error_code, where, definite=not batch.indefinite)
         self._finish(queue, batch)
@@ -386,7 +388,7 @@ class Accumulator:
             require({batch.state for batch in flying} <= sent, "4: in flight means sent")
 
 
-def _last_news(batch: Batch) -> str:
+def _last_outcome(batch: Batch) -> str:
     if not batch.attempts:
         return "never sent, as its leader was unknown, unreachable or busy"
     if batch.state is BatchState.SENT:

@@ -1,7 +1,6 @@
 """Asks leaders for offsets by time (ListOffsets), once or until a deadline."""
 
 import asyncio
-import random
 from collections.abc import Mapping
 from typing import Final
 
@@ -9,6 +8,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
+from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode
@@ -66,8 +66,7 @@ async def list_offsets(
                 if len(found) == len(timestamps):
                     return found
                 failures += 1
-                # Not for cryptography: it spreads retries.
-                delay_ms = backoff.delay_ms(failures, random.random())  # noqa: S311
+                delay_ms = backoff.delay_ms(failures, random_fraction())
                 await asyncio.sleep(delay_ms / 1000)
     except TimeoutError:
         missing_names = ", ".join(str(name) for name in timestamps if name not in found)

@@ -1,4 +1,4 @@
-"""The two clocks of a broker. A name tells them apart: `now_ms` is monotonic, `wall_ms` is not."""
+"""The two clocks. A name tells them apart: `now_ms` is monotonic, `wall_ms` is not."""
 
 import asyncio
 import time

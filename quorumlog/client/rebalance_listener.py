@@ -1,4 +1,4 @@
-"""How a user hears of what the group does to a consumer's partitions."""
+"""The user's code that is called when a group changes a consumer's partitions."""
 
 import logging
 from collections.abc import Callable, Coroutine
@@ -12,22 +12,22 @@ Partitions = frozenset[TopicPartition]
 
 
 class RebalanceListener:
-    """Override what you need. Each is awaited, and the group waits for it."""
+    """Override what you need. The group waits until a method has returned."""
 
     async def on_partitions_assigned(self, partitions: Partitions) -> None:
-        """Learn what was added: nothing of it was read yet, and `seek` works."""
+        """Take in which partitions were added. None of them was read yet, so `seek` works."""
 
     async def on_partitions_revoked(self, partitions: Partitions) -> None:
-        """Learn what goes to another member: the last moment to commit."""
+        """Take in which partitions go to other members. This is the last moment to commit."""
 
     async def on_partitions_lost(self, partitions: Partitions) -> None:
-        """Learn what was taken away unnoticed: others may read it already."""
+        """Take in which partitions were lost: other members may read them already."""
 
 
-async def tell(
+async def call_listener(
     listener: Callable[[Partitions], Coroutine[None, None, None]], partitions: Partitions
 ) -> None:
-    """Await the user's code; the group goes on if it fails."""
+    """Await the user's code. What it raises is logged; the group goes on."""
     try:
         await listener(partitions)
     except Exception:

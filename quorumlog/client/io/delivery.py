@@ -1,4 +1,4 @@
-"""What `send` hands out: the future of one record, shared with the others of its batch."""
+"""What `send` returns: the outcome of one record, which its batch decides."""
 
 import asyncio
 from collections.abc import Callable, Generator
@@ -42,7 +42,7 @@ class Delivery:
         self._timestamp_ms: Final = timestamp_ms
 
     def done(self) -> bool:
-        """Tell whether `result` has something to say."""
+        """Tell whether the record is acknowledged or failed."""
         return self._batch.state is BatchState.DONE
 
     def cancelled(self) -> bool:
@@ -103,7 +103,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Callback:
-    """Calls the user's code from the event loop: what it raises ends nothing of ours."""
+    """Calls the user's code from the event loop: what it raises does not reach the sender."""
 
     delivery: Delivery
     callback: Callable[[Delivery], object]

@@ -1,4 +1,4 @@
-"""Why a broker could not be reached, in words for the person that chose its address."""
+"""Why a broker could not be reached, in words for the user that configured its address."""
 
 import errno
 import socket

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-_log = logging.getLogger("quorumlog.node")
+_logger: Final = logging.getLogger("quorumlog.node")
 
 
 class Parent:
@@ -58,7 +58,7 @@ class Parent:
     ) -> None:
         if self.has_ended:
             loop.remove_reader(descriptor)
-            _log.warning("the process that started this node has ended: the node stops")
+            _logger.warning("the process that started this node has ended: the node stops")
             ended()
 
     def clean_up(self) -> None:
@@ -85,7 +85,7 @@ def _wake_siblings(pid_file: Path) -> None:
                 if _is_locked(file.fileno()) and pid.isdigit():
                     os.kill(int(pid), signal.SIGCONT)
         except OSError as error:  # it has ended, or its directory is gone
-            _log.info("%s: %s", sibling, error)
+            _logger.info("%s: %s", sibling, error)
 
 
 def _is_locked(descriptor: int) -> bool:

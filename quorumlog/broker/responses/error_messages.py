@@ -1,10 +1,7 @@
-"""The internal topics, and error messages that quote what a client sent."""
+"""What a response may say in words."""
 
 from typing import Final
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 MESSAGE_MAX: Final = 1000  # characters
 
 

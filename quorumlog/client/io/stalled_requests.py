@@ -1,8 +1,8 @@
-"""Requests to a leader that does not answer: paused, cut off, deposed without knowing it.
+"""Requests to a leader that does not answer: it is paused, cut off, or deposed unawares.
 
-Its connection stays open, so only time tells. After a moment metadata is asked for; once another
-broker leads all that a request was about, nobody waits for its answer any longer. That is safe
-where the request can be repeated: a fetch always, a produce if it is idempotent.
+Its connection stays open. So the client asks for metadata when an answer is overdue, and cancels
+the request once another broker leads all of its partitions. That is safe for requests that can be
+repeated: a fetch always, a produce request if it is idempotent.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from typing import Final
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.wire.codec.identifiers import TopicPartition
 
-PATIENCE_MS: Final = 1_000
-LOOK_AGAIN_MS: Final = 200  # while a request is overdue
+OVERDUE_AFTER_MS: Final = 1_000
+OVERDUE_CHECK_MS: Final = 200  # while a request is overdue
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -27,15 +27,15 @@ class Outstanding:
     overdue_ms: float
 
 
-class Stalls:
-    """Watches one client's requests to leaders; cancels the tasks of those that are in vain."""
+class StalledRequests:
+    """Watches one client's requests to leaders; cancels those that other brokers must answer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster: Final = cluster
         self._loop: Final = asyncio.get_running_loop()
         self._requests: Final[dict[Outstanding, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        cluster.on_change.append(self._give_up)
+        cluster.on_change.append(self._cancel_superseded)
 
     def begin(
         self, broker_id: int, partitions: Collection[TopicPartition], *, wait_ms: float = 0
@@ -48,11 +48,11 @@ class Stalls:
             broker_id=broker_id,
             partitions=partitions,
             task=task,
-            overdue_ms=self._cluster.now_ms() + wait_ms + PATIENCE_MS,
+            overdue_ms=self._cluster.now_ms() + wait_ms + OVERDUE_AFTER_MS,
         )
         self._requests[outstanding] = None
         if self._timer is None:
-            self._timer = self._loop.call_later(PATIENCE_MS / 1000, self._look)
+            self._timer = self._loop.call_later(OVERDUE_AFTER_MS / 1000, self._check)
         return outstanding
 
     def end(self, outstanding: Outstanding) -> None:
@@ -63,16 +63,16 @@ class Stalls:
         now_ms = self._cluster.now_ms()
         return [request for request in self._requests if request.overdue_ms <= now_ms]
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        delay_ms = PATIENCE_MS
+        delay_ms = OVERDUE_AFTER_MS
         if self._overdue():
             self._cluster.request_update()
-            delay_ms = LOOK_AGAIN_MS
+            delay_ms = OVERDUE_CHECK_MS
         if self._requests:
-            self._timer = self._loop.call_later(delay_ms / 1000, self._look)
+            self._timer = self._loop.call_later(delay_ms / 1000, self._check)
 
-    def _give_up(self) -> None:
+    def _cancel_superseded(self) -> None:
         leader = self._cluster.metadata.leader
         for request in self._overdue():
             leaders = [leader(partition) for partition in request.partitions]
@@ -82,6 +82,6 @@ class Stalls:
 
     def close(self) -> None:
         """Stop watching."""
-        self._cluster.on_change.remove(self._give_up)
+        self._cluster.on_change.remove(self._cancel_superseded)
         if self._timer is not None:
             self._timer.cancel()

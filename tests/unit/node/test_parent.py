@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.node.orphan import Parent
+from quorumlog.node.parent import Parent
 
 
 @pytest.fixture

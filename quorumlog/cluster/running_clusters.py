@@ -54,7 +54,7 @@ def stop(clusters: Iterable[RunningCluster]) -> list[Entry]:
     """
     nodes = [node for cluster in clusters for node in cluster.nodes]
     for node in nodes:
-        _signal(node, signal.SIGCONT)  # a paused one must hear the next signal
+        _signal(node, signal.SIGCONT)  # a paused process does not act on SIGTERM
         _signal(node, signal.SIGTERM)
     deadline_s = time.monotonic() + STOP_TIMEOUT_S
     remaining = nodes
@@ -64,7 +64,7 @@ def stop(clusters: Iterable[RunningCluster]) -> list[Entry]:
         time.sleep(_POLL_S)
     for node in remaining:
         _signal(node, signal.SIGKILL)
-    registry.running()  # removes what is written down of them
+    registry.running()  # removes their entries
     return remaining
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 MACOS_LIMIT: Final = 10_240  # its OPEN_MAX: a soft limit above is refused, though the hard one is
 
-_log = logging.getLogger("quorumlog.node")
+_logger: Final = logging.getLogger("quorumlog.node")
 
 
 def raise_open_files_limit() -> int:
@@ -22,7 +22,7 @@ def raise_open_files_limit() -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (OSError, ValueError) as error:
-            _log.warning("open files: %d, and not more (%d): %s", soft, wanted, error)
+            _logger.warning("open files: %d, and not more (%d): %s", soft, wanted, error)
         else:
             return wanted
     return soft

@@ -1,0 +1,149 @@
+"""One connection per broker, opened when it is first needed and reopened with backoff.
+
+`connected` answers at once; `on_change` is called when its answer may have changed. A broker whose
+process has ended refuses the next connection, so its end is known within a round trip.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.backoff import Backoff
+from quorumlog.client.core.metadata_cache import Node
+from quorumlog.client.io.jitter import random_fraction
+from quorumlog.client.io.unreachable import at
+from quorumlog.client.settings import Address, CommonSettings
+from quorumlog.tasks import Tasks, log_failure
+from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
+
+_logger: Final = logging.getLogger(__name__)
+
+_OPEN_ERRORS: Final = (ConnectionLost, RequestTimedOut, TimeoutError)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Broker:
+    """`failures` in a row; 1 also after a connection broke. `cause`: of the last failed attempt."""
+
+    address: Address
+    connection: KafkaConnection | None = None
+    opening: asyncio.Task[None] | None = None
+    failures: int = 0
+    cause: str = ""
+    retry_at_ms: float = 0.0
+
+
+class BrokerConnections:
+    """Connections to the brokers of one cluster, for one purpose. `close` ends them all.
+
+    An attempt that fails unexpectedly is logged, and counts like any other failed attempt.
+    """
+
+    def __init__(self, settings: CommonSettings, on_change: Callable[[], None]) -> None:
+        self._settings: Final = settings
+        self._on_change: Final = on_change
+        self._loop: Final = asyncio.get_running_loop()
+        self._brokers: Final[dict[int, _Broker]] = {}
+        self._timers: Final[set[asyncio.TimerHandle]] = set()
+        self._tasks: Final = Tasks(log_failure(_logger, "a connection to a broker"))
+        self._is_closed = False
+        self._backoff: Final = Backoff(
+            settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms
+        )
+
+    def connected(self, node: Node) -> KafkaConnection | None:
+        """Return the live connection to `node`; None if there is none: then one is opened."""
+        broker = self._broker(node)
+        if broker.connection is not None:
+            return broker.connection
+        now_ms = self._loop.time() * 1000
+        if broker.opening is None and now_ms >= broker.retry_at_ms and not self._is_closed:
+            broker.opening = self._tasks.start(self._open(node.broker_id, broker))
+        return None
+
+    async def connect(self, node: Node) -> KafkaConnection | None:
+        """Return the live connection to `node` when it is made; None if that fails, or just has."""
+        connection = self.connected(node)
+        opening = self._broker(node).opening
+        if connection is None and opening is not None:
+            await asyncio.wait([opening])
+            connection = self._broker(node).connection
+        return connection
+
+    def is_failing(self, node: Node) -> bool:
+        """Tell whether the last attempt to reach `node` failed, or its connection broke."""
+        broker = self._brokers.get(node.broker_id)
+        return broker is not None and broker.address == node.address and broker.failures > 0
+
+    def why_failing(self, node: Node) -> str:
+        """Return the address, and why the last attempt to reach it failed, as far as is known."""
+        broker = self._brokers.get(node.broker_id)
+        if broker is None or broker.address != node.address or not broker.cause:
+            return f"{node.host}:{node.port}"
+        return broker.cause
+
+    def _broker(self, node: Node) -> _Broker:
+        broker = self._brokers.get(node.broker_id)
+        if broker is None or broker.address != node.address:
+            if broker is not None:
+                self._drop(broker)
+            broker = self._brokers[node.broker_id] = _Broker(address=node.address)
+        return broker
+
+    async def _open(self, broker_id: int, broker: _Broker) -> None:
+        try:
+            async with asyncio.timeout(self._settings.socket_connection_setup_timeout_ms / 1000):
+                connection = await KafkaConnection.open(
+                    *broker.address,
+                    client_id=self._settings.client_id,
+                    request_timeout_ms=self._settings.request_timeout_ms,
+                )
+        except _OPEN_ERRORS as error:
+            _logger.debug("broker %d at %s:%d: %r", broker_id, *broker.address, error)
+            self._failed(broker, at(broker.address, error))
+        except Exception as error:
+            self._failed(broker, at(broker.address, error))
+            raise
+        else:
+            broker.connection, broker.failures, broker.cause = connection, 0, ""
+            connection.closed.add_done_callback(lambda _: self._lost(broker, connection))
+        finally:
+            broker.opening = None
+        self._on_change()
+
+    def _failed(self, broker: _Broker, cause: str) -> None:
+        broker.failures += 1
+        broker.cause = cause
+        delay_ms = self._backoff.delay_ms(broker.failures, random_fraction())
+        broker.retry_at_ms = self._loop.time() * 1000 + delay_ms
+
+        def retry() -> None:
+            self._timers.discard(timer)
+            self._on_change()
+
+        timer = self._loop.call_later(delay_ms / 1000, retry)
+        self._timers.add(timer)
+
+    def _lost(self, broker: _Broker, connection: KafkaConnection) -> None:
+        if broker.connection is connection:
+            broker.connection = None
+            broker.failures = 1  # one attempt is made at once; the next one waits
+            self._on_change()
+
+    def _drop(self, broker: _Broker) -> None:
+        if broker.opening is not None:
+            broker.opening.cancel()
+        connection, broker.connection = broker.connection, None
+        if connection is not None:
+            self._tasks.start(connection.close())
+
+    async def close(self) -> None:
+        """End all connections and wait until they are gone."""
+        self._is_closed = True
+        for timer in self._timers:
+            timer.cancel()
+        for broker in self._brokers.values():
+            self._drop(broker)
+        await self._tasks.join()

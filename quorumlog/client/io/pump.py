@@ -1,0 +1,66 @@
+"""Keeps requests to the brokers in flight: the loop that producer and consumer share.
+
+What may be sent changes with metadata, connections, answers, the user's calls and time. Each of
+these wakes the pump; its step, the owner's, starts every request that may be sent now.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from quorumlog.client.io.cluster import Cluster
+from quorumlog.tasks import OnError, Tasks
+
+Step = Callable[[float], float]
+"""Starts what may be sent at `now_ms`; returns when time alone lets it start more (inf: never)."""
+
+
+class Pump:
+    """Runs `step` after each change of the cluster, each `wake`, and when the step asks for it.
+
+    1. Calls of `wake` within one turn of the event loop make one step.
+    2. After `close` there is no step, no timer and no request.
+    """
+
+    def __init__(self, cluster: Cluster, step: Step, *, on_error: OnError) -> None:
+        """`on_error`: gets what a request raised."""
+        self._cluster: Final = cluster
+        self._step: Final = step
+        self._loop: Final = asyncio.get_running_loop()
+        self._requests: Final = Tasks(on_error)
+        self._next: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+        cluster.on_change.append(self.wake)
+
+    def wake(self) -> None:
+        """Make a step in the next turn of the event loop."""
+        if self._next is None and not self._is_closed:
+            self._next = self._loop.call_soon(self._run_step)
+
+    def start(self, request: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a request beside the others."""
+        return self._requests.start(request)
+
+    def _run_step(self) -> None:
+        self._next = None
+        now_ms = self._cluster.now_ms()
+        wake_at_ms = self._step(now_ms)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if wake_at_ms != float("inf") and not self._is_closed:
+            delay_s = max(wake_at_ms - now_ms, 0) / 1000
+            self._timer = self._loop.call_later(delay_s, self.wake)
+
+    def stop(self) -> None:
+        """Make no further step; the requests under way go on."""
+        self._is_closed = True
+        self._cluster.on_change.remove(self.wake)
+        for handle in (self._next, self._timer):
+            if handle is not None:
+                handle.cancel()
+
+    async def close(self) -> None:
+        """Cancel the requests under way, after `stop`, and wait until they have ended."""
+        await self._requests.stop()

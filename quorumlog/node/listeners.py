@@ -1,0 +1,35 @@
+"""The sockets of a node: bound before anything starts, listening once the node can answer."""
+
+import socket
+
+from quorumlog.broker.server.server import BACKLOG
+from quorumlog.node.config import Address
+from quorumlog.node.errors import StartFailed
+
+
+def bind(name: str, address: Address) -> socket.socket:
+    """Bind without listening: a port in use is found before anything starts.
+
+    Until `listen`, connections are refused. Raises StartFailed.
+    """
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address.host, address.port))
+    except OSError as error:
+        bound.close()
+        raise StartFailed(f"{name}={address}: {error.strerror}") from error
+    return bound
+
+
+def listen(name: str, bound: socket.socket) -> None:
+    """Let connections come in.
+
+    Raises StartFailed: another process may have bound the same port, and listened first.
+    """
+    try:
+        bound.listen(BACKLOG)
+    except OSError as error:
+        host, port, *_ = bound.getsockname()
+        raise StartFailed(f"{name}={host}:{port}: {error.strerror}") from error

@@ -1,0 +1,123 @@
+"""One node of a cluster: the metadata quorum, and a broker if its roles say so.
+
+Started in this order, stopped in the other:
+
+    1. the ports are bound, the log directory is checked, the quorum reads its log
+    2. the control listener: RPCs of the quorum, /healthz, /readyz, /api/v1/status
+    3. the broker's logs, then its registration with the controller
+    4. the Kafka listener, once the registration is committed; `ready` once the broker is unfenced
+"""
+
+import asyncio
+from typing import Any, Final
+
+from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
+from quorumlog.node import identity, status
+from quorumlog.node.config import NodeConfig
+from quorumlog.node.errors import StartFailed
+from quorumlog.node.listeners import bind, listen
+from quorumlog.node.node_broker import NodeBroker
+from quorumlog.node.routes import add_routes
+from quorumlog.node.secret import read_secret
+from quorumlog.node.substitutes import Substitutes
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import Disk, RealDisk
+from quorumlog.tasks import Tasks
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class Node:
+    """Made by `main`, started once, stopped once.
+
+    `ready` is set when the broker is unfenced, or, without that role, when the quorum has a leader.
+    `fatal` ends with the error after which the process must stop. Making one binds its ports and
+    reads its disk, and raises StartFailed.
+    """
+
+    def __init__(self, config: NodeConfig, substitutes: Substitutes) -> None:
+        self.config: Final = config
+        self.ready: Final = asyncio.Event()
+        self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        self._tasks: Final = Tasks(self.fail)
+        disk = RealDisk()
+        shared_secret = read_secret(config.shared_secret_file)
+        directory_id = identity.check_identity(disk, config)
+        self._control: Final = bind("control.listener", config.control)
+        self._kafka: Final = bind("listeners", config.kafka) if config.is_broker else None
+        self.quorum: Final = _open_quorum(disk, config, shared_secret)
+        self.broker: Final = (
+            NodeBroker(
+                config,
+                self.quorum,
+                disk,
+                directory_id=directory_id,
+                substitutes=substitutes,
+                ready=self.ready,
+                on_fatal=self.fail,
+            )
+            if config.is_broker
+            else None
+        )
+        add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
+
+    async def start(self) -> None:
+        """Start everything, or nothing. Raises StartFailed; `ready` comes later."""
+        try:
+            listen("control.listener", self._control)
+            await self.quorum.start(self._control)
+            self._tasks.start(self._fail_with_quorum())
+            if self.broker is not None and self._kafka is not None:
+                await self.broker.start(self._kafka)
+            else:
+                self._tasks.start(self._ready_with_leader())
+        except StartFailed:
+            await self.quorum.stop(resign=False)
+            raise
+
+    async def stop(self) -> None:
+        """Hand over what this node leads, then stop everything, cleanly."""
+        await self._tasks.stop()
+        if self.broker is not None:
+            await self.broker.stop()
+        await self.quorum.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """End the node: what it believes is no longer true."""
+        if not self.fatal.done():
+            self.fatal.set_exception(error)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what this node knows of itself and of the cluster, as plain values."""
+        requests = {} if self.broker is None else self.broker.server.stats.requests
+        return status.describe(
+            self.config, self.quorum, is_ready=self.ready.is_set(), requests=requests
+        )
+
+    async def _fail_with_quorum(self) -> None:
+        raise await asyncio.shield(self.quorum.fatal)
+
+    async def _ready_with_leader(self) -> None:
+        await self.quorum.wait_for_leader()
+        self.ready.set()
+
+
+def _open_quorum(disk: Disk, config: NodeConfig, shared_secret: str | None) -> MetadataQuorum:
+    settings = MetadataQuorumSettings(
+        cluster_id=config.cluster_id,
+        node_id=BrokerId(config.node_id),
+        voters={BrokerId(node_id): address for node_id, address in config.voters.items()},
+        log_dir=str(config.log_dir),
+        listen_host=config.control.host,
+        listen_port=config.control.port,
+        is_new_cluster=identity.is_new_cluster(disk, config),
+        shared_secret=shared_secret,
+        quorum=config.quorum,
+        controller=config.controller,
+    )
+    try:
+        quorum = MetadataQuorum(settings, disk)
+        identity.forget_new_cluster(disk, config)
+    except StorageError as error:
+        raise StartFailed(str(error)) from error
+    return quorum

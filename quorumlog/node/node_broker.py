@@ -1,0 +1,156 @@
+"""The broker of a node: which parts it has, and what flows between them.
+
+    images of the quorum ─▶ BootGate ─▶ Replicas, GroupService, ImageWatch
+    clients ─▶ Server ─▶ handlers ─▶ Replicas, GroupService, ImageWatch, the controller
+    BrokerLifecycle ─▶ the controller: registration and heartbeats
+
+Nothing acts on an image before one shows this process's registration:
+docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
+"""
+
+import asyncio
+import secrets
+import socket
+from typing import Final
+
+from quorumlog.broker.controller_requests.image_watch import ImageWatch
+from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
+from quorumlog.broker.controller_requests.producer_ids import ProducerIds
+from quorumlog.broker.groups.io.group_service import GroupService
+from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.broker.server.server import Server
+from quorumlog.clock import wall_clock_ms
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration
+from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
+from quorumlog.node.boot_gate import BootGate
+from quorumlog.node.config import NodeConfig
+from quorumlog.node.errors import StartFailed
+from quorumlog.node.identity import read_boot_id
+from quorumlog.node.listeners import listen
+from quorumlog.node.substitutes import Substitutes
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import Disk
+from quorumlog.tasks import OnError, Tasks
+from quorumlog.wire.codec.identifiers import BrokerId
+
+CONTROLLED_SHUTDOWN_MS: Final = 2_000
+
+
+class NodeBroker:
+    """Made, started and stopped by its node.
+
+    Sets `ready` when clients are served and the broker is unfenced. Each failure after which the
+    process must stop goes to `on_fatal`.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        quorum: MetadataQuorum,
+        disk: Disk,
+        *,
+        directory_id: str,
+        substitutes: Substitutes,
+        ready: asyncio.Event,
+        on_fatal: OnError,
+    ) -> None:
+        broker_id = BrokerId(config.node_id)
+        self._ready: Final = ready
+        self._tasks: Final = Tasks(on_fatal)
+        self.metadata: Final = ImageWatch()
+        self.replicas: Final = Replicas(
+            broker_id=broker_id,
+            settings=config.broker,
+            log_settings=config.log,
+            disk=disk,
+            log_directory=str(config.log_dir),
+            controller=quorum.controller,
+            partition_rules=substitutes.partition_rules,
+        )
+        self.groups: Final = GroupService(
+            replicas=self.replicas,
+            settings=config.broker,
+            wall_ms=wall_clock_ms,
+            on_fatal=on_fatal,
+        )
+        self.replicas.add_leadership_listener(self.groups)
+        context = BrokerContext(
+            broker_id=broker_id,
+            cluster_id=config.cluster_id,
+            settings=config.broker,
+            static=config.static,
+            metadata=self.metadata,
+            replicas=self.replicas,
+            groups=self.groups,
+            producer_ids=ProducerIds(
+                broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
+            ),
+            controller=quorum.controller,
+            handlers=HANDLERS,
+            wall_ms=wall_clock_ms,
+        )
+        self.server: Final = Server(context, on_fatal=on_fatal)
+        # The watch last: what a client reads in our metadata is done here by then.
+        self.gate: Final = BootGate(broker_id, [self.replicas, self.groups, self.metadata])
+        self.lifecycle: Final = BrokerLifecycle(
+            registration=_registration(config, directory_id, substitutes),
+            registrar=quorum.controller,
+            settings=config.lifecycle,
+            registered=self._registered,
+            may_lead=self.replicas.logs_open,
+        )
+        quorum.add_publisher(self.gate)
+        quorum.add_publisher(self.lifecycle)
+
+    async def start(self, listener: socket.socket) -> None:
+        """Open the logs, then register. Raises StartFailed; `ready` comes later."""
+        try:
+            await self.replicas.start()
+        except StorageError as error:
+            raise StartFailed(str(error)) from error
+        self._tasks.start(_raise_failure(self.replicas.failure))
+        self._tasks.start(_raise_failure(self.lifecycle.failure))
+        self._tasks.start(self._serve(listener))
+        epoch = self.replicas.clean_shutdown_epoch
+        self.lifecycle.start(previous_broker_epoch=-1 if epoch is None else epoch)
+
+    async def stop(self) -> None:
+        """Hand over leaderships, answer every open request, close every log."""
+        await self._tasks.stop()
+        await self.lifecycle.stop(timeout_ms=CONTROLLED_SHUTDOWN_MS)
+        await self.server.stop()
+        self.groups.stop()
+        await self.replicas.stop()
+
+    def _registered(self, broker_epoch: int) -> None:
+        self.replicas.registered(broker_epoch)
+        self.gate.registered(broker_epoch)
+
+    async def _serve(self, listener: socket.socket) -> None:
+        """Serve clients once this broker's metadata is worth reading; be ready once unfenced."""
+        await self.gate.opened.wait()
+        listen("listeners", listener)
+        await self.server.serve(listener)
+        await self.lifecycle.unfenced.wait()
+        self._ready.set()
+
+
+def _registration(
+    config: NodeConfig, directory_id: str, substitutes: Substitutes
+) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker_id=BrokerId(config.node_id),
+        incarnation_id=secrets.token_hex(16),
+        host=config.advertised.host,
+        port=config.advertised.port,
+        control_address=config.control_address,
+        directory_id=directory_id,
+        boot_id=read_boot_id(substitutes.boot_id_file),
+        min_insync_replicas=config.broker.min_insync_replicas,
+    )
+
+
+async def _raise_failure(failure: asyncio.Future[None]) -> None:
+    await asyncio.shield(failure)

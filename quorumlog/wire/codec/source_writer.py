@@ -1,0 +1,49 @@
+"""Writes the source of one function, and compiles it: what encoders and decoders are made with."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+
+class SourceWriter:
+    """The text of one function as it grows, and the names that it refers to: `scope`, constants.
+
+    Neighbouring values of fixed size wait, so that one `struct.Struct` packs or unpacks them.
+    """
+
+    def __init__(self, scope: dict[str, Any]) -> None:
+        self._waiting: list[tuple[str, str]] = []
+        self._lines: Final[list[str]] = []
+        self._scope: Final = dict(scope)
+        self._names = 0
+
+    def emit(self, depth: int, line: str) -> None:
+        """Add a line, indented `depth` times."""
+        self._lines.append("    " * depth + line)
+
+    def name(self, prefix: str) -> str:
+        """Return a new name for a variable."""
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    def constant(self, name: str, value: object) -> str:
+        """Let the function refer to `value` by `name`; return the name."""
+        self._scope[name] = value
+        return name
+
+    def fixed(self, format_: str, expression: str) -> None:
+        """Let a value wait for its neighbours: its format in `struct`, and where it is or goes."""
+        self._waiting.append((format_, expression))
+
+    def take_fixed(self) -> tuple[str, str]:
+        """Return the formats and the expressions that wait, joined; ("", "") if none does."""
+        waiting, self._waiting = self._waiting, []
+        formats = "".join(format_ for format_, _ in waiting)
+        return formats, ", ".join(expression for _, expression in waiting)
+
+    def compile(self, function: str, filename: str) -> Callable[..., Any]:
+        """Return the function of that name; the text is its `__doc__`."""
+        text = "\n".join(self._lines)
+        exec(compile(text, filename, "exec"), self._scope)  # noqa: S102 - text that is made here
+        compiled: Callable[..., Any] = self._scope[function]
+        compiled.__doc__ = text
+        return compiled
