@@ -1,7 +1,6 @@
 """Drivers of whole quorums in one event loop, on simulated disks, in time that jumps."""
 
 import asyncio
-import heapq
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -23,30 +22,10 @@ from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.jumping_time import JumpingLoop
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """Where nothing is left to do, it is at once the time of the next timer."""
-
-    now_s = 0.0
-    _ready: Any
-    _scheduled: Any
-    _timer_cancelled_count: int
-
-    def time(self) -> float:
-        return self.now_s
-
-    def _run_once(self) -> None:
-        while self._scheduled and self._scheduled[0].cancelled():
-            timer = heapq.heappop(self._scheduled)
-            timer._scheduled = False
-            self._timer_cancelled_count -= 1
-        if not self._ready and self._scheduled:
-            self.now_s = max(self.now_s, self._scheduled[0].when())
-        super()._run_once()  # type: ignore[misc]  # asyncio's own
 
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:
