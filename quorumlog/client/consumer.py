@@ -61,7 +61,7 @@ class Consumer(OffsetQueries):
         self._group: GroupClient | None = None
         self._is_polling = False
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- life ---
 
     async def start(self) -> None:
         """Find the cluster. Raises KafkaError (definite) if no broker answers."""
@@ -141,7 +141,7 @@ class Consumer(OffsetQueries):
     def _running_cluster(self) -> Cluster:
         return self._running()[0]
 
-    # --- what to read ----------------------------------------------------------------------------
+    # --- what to read ---
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
         """Read these topics as a member of `group_id`; the group decides which partitions.
@@ -205,7 +205,7 @@ class Consumer(OffsetQueries):
             self._positions.of(partition).paused = False
         fetcher.wake()
 
-    # --- reading ---------------------------------------------------------------------------------
+    # --- reading ---
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Return records as soon as there are any, `max_records` (max_poll_records) at most.
@@ -286,7 +286,7 @@ class Consumer(OffsetQueries):
             fetcher.wake()
         return record
 
-    # --- places ----------------------------------------------------------------------------------
+    # --- places ---
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from `offset`. Raises KeyError if the partition is not assigned, ValueError."""
@@ -331,7 +331,7 @@ class Consumer(OffsetQueries):
         """Return the partition's high watermark as of the last fetch; -1 before."""
         return self._positions.of(partition).high_watermark
 
-    # --- commits ---------------------------------------------------------------------------------
+    # --- commits ---
 
     async def commit(
         self,

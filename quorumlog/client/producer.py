@@ -107,7 +107,7 @@ class Producer:
         self._cluster: Cluster | None = None
         self._sender: Sender | None = None
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- life ---
 
     async def start(self) -> None:
         """Find the cluster. Raises KafkaError (definite) if no broker answers."""
@@ -172,7 +172,7 @@ class Producer:
         self._cluster.check_loop("Producer")
         return self._cluster, self._sender
 
-    # --- sending ---------------------------------------------------------------------------------
+    # --- sending ---
 
     async def send(
         self,
@@ -249,7 +249,7 @@ class Producer:
         """
         return list(range((await self._look_up(topic)).count))
 
-    # --- what send needs -------------------------------------------------------------------------
+    # --- what send needs ---
 
     async def _look_up(self, name: str) -> _Topic:
         cluster, _ = self._running()
@@ -266,7 +266,7 @@ class Producer:
         sticky = topic.sticky
         if sticky.needs_choice():
             # Not for cryptography: it spreads the load.
-            sticky.choose(topic.candidates, random.random())  # noqa: S311
+            sticky.choose(topic.candidates, random.random())  # noqa: S311 - no secret
         sticky.used(size)
         return sticky.current
 

@@ -85,7 +85,7 @@ def _hold_and_run(
     except InvariantViolation as error:
         _log.exception("a rule of ours does not hold")
         return _end(f"invariant violated: {error}", EXIT_OUR_BUG)
-    except Exception as error:  # noqa: BLE001  # the outermost frame
+    except Exception as error:  # noqa: BLE001 - the outermost frame
         _log.exception("nobody has thought of this")
         return _end(f"unexpected: {error!r}", EXIT_OUR_BUG)
 

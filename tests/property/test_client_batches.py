@@ -144,7 +144,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.producer_ids = 0
         self.batches: dict[Batch, set[int]] = {}
 
-    # --- what the accumulator asks --------------------------------------------------------------
+    # --- what the accumulator asks ---
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
         return self.view
@@ -152,7 +152,7 @@ class AnySchedule(RuleBasedStateMachine):
     def has_room(self, broker_id: int) -> bool:
         return len(self.cluster.connections[broker_id]) < 5
 
-    # --- what can happen ------------------------------------------------------------------------
+    # --- what can happen ---
 
     @rule(count=st.integers(1, 6))
     def send(self, count: int) -> None:
@@ -243,7 +243,7 @@ class AnySchedule(RuleBasedStateMachine):
         self.now_ms += elapsed_ms
         self.pump()
 
-    # --- what must hold -------------------------------------------------------------------------
+    # --- what must hold ---
 
     @invariant()
     def the_accumulator_is_consistent(self) -> None:

@@ -21,7 +21,7 @@ class ImageWatch:
         self.image = image or ClusterImage()
         self._waiting: set[asyncio.Event] = set()
 
-    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002  # ImagePublisher's signature
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - ImagePublisher's signature
         """Take over the new image and wake everybody who waits."""
         self.image = image
         for published in self._waiting:

@@ -137,7 +137,7 @@ class BrokerLifecycle:
             while not self._may_stop.is_set():
                 await self._register()
                 await self._send_heartbeats()
-        except Exception as error:  # noqa: BLE001  # the task's outermost frame; `registered` acts
+        except Exception as error:  # noqa: BLE001 - the task's outermost frame; `registered` acts
             if not self.failure.done():
                 self.failure.set_exception(error)
 

@@ -153,7 +153,7 @@ class Asker:
 
     def _delay_ms(self, failures: int) -> float:
         # Not for cryptography: it spreads retries.
-        return self._backoff.delay_ms(failures, random.random())  # noqa: S311
+        return self._backoff.delay_ms(failures, random.random())  # noqa: S311 - no secret
 
     def _timed_out(self, last: str, *, definite: bool) -> KafkaError:
         message = f"no answer within {self.settings.default_api_timeout_ms} ms{last}"

@@ -103,7 +103,7 @@ class Accumulator:
         self.awaiting_room = 0  # callers of `send` that wait until the buffer has room
         self._next_expiry_ms = NEVER_MS
 
-    # --- records come in ---------------------------------------------------------------------
+    # --- records come in ---
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return the partition's queue: callers keep it, to spare the search for every record."""
@@ -139,7 +139,7 @@ class Accumulator:
         self.buffered_bytes += size
         return batch, is_news or batch.size_in_bytes >= self._batch_size
 
-    # --- batches go out ----------------------------------------------------------------------
+    # --- batches go out ---
 
     @property
     def wants_identity(self) -> bool:
@@ -247,7 +247,7 @@ class Accumulator:
         if identity and self.identity and self.identity.producer_id == identity.producer_id:
             self.identity = None
 
-    # --- answers come in ---------------------------------------------------------------------
+    # --- answers come in ---
 
     def handle_answer(self, now_ms: float, batch: Batch, answer: Answer, chance: float) -> bool:
         """Take in a broker's answer to the last attempt. True if the batch is now done.
@@ -317,7 +317,7 @@ class Accumulator:
     def _is_current(queue: PartitionQueue, batch: Batch) -> bool:
         return queue.sequence is not None and batch.identity == queue.sequence[0]
 
-    # --- batches end -------------------------------------------------------------------------
+    # --- batches end ---
 
     def expire(self, now_ms: float) -> list[Batch]:
         """End what is older than delivery_timeout_ms, even while an answer is under way."""

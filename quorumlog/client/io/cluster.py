@@ -88,7 +88,7 @@ class Cluster:
         self._updates: asyncio.Task[None] | None = None
         self._is_closed = False
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- life ---
 
     async def start(self) -> None:
         """Find the cluster. Raises KafkaError (definite) if no broker answers in time."""
@@ -145,7 +145,7 @@ class Cluster:
         for callback in list(self.on_change):
             callback()
 
-    # --- leaders and connections -----------------------------------------------------------------
+    # --- leaders and connections ---
 
     def connected(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> KafkaConnection | None:
         """Return the live connection to a broker, or None, and then see to it that it comes."""
@@ -230,7 +230,7 @@ class Cluster:
         message = f"no broker can be reached: {why}"
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True)
 
-    # --- metadata --------------------------------------------------------------------------------
+    # --- metadata ---
 
     def _nodes(self) -> list[tuple[Address, bool]]:
         nodes = self.metadata.nodes.values()
@@ -323,7 +323,7 @@ class Cluster:
             self._fruitless = 0
         if self._fruitless:
             # Not for cryptography: it spreads the requests of many clients.
-            delay_ms = self._backoff.delay_ms(self._fruitless, random.random())  # noqa: S311
+            delay_ms = self._backoff.delay_ms(self._fruitless, random.random())  # noqa: S311 - no secret
             await asyncio.sleep(delay_ms / 1000)
 
     async def _update(self) -> None:

@@ -79,7 +79,7 @@ class Coordinator:
         self.broker_id: int | None = None
         self._absences: Final = Absences()
 
-    # --- finding it ------------------------------------------------------------------------------
+    # --- finding it ---
 
     async def find(self) -> None:
         """Find it and connect, for as long as it takes. Raises KafkaError for what stays."""
@@ -96,7 +96,7 @@ class Coordinator:
                 _logger.debug("coordinator of %s: %s", self.group_id, error)
             failures += 1
             # Not for cryptography: it spreads retries.
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311 - no secret
             await asyncio.sleep(delay_ms / 1000)
 
     def _tell(self, error: KafkaError | None) -> None:
@@ -156,7 +156,7 @@ class Coordinator:
             timeout_ms=timeout_ms,
         )
 
-    # --- offsets ---------------------------------------------------------------------------------
+    # --- offsets ---
 
     async def commit(
         self, offsets: Offsets, member_id: str, generation_id: int, timeout_ms: float
@@ -186,7 +186,7 @@ class Coordinator:
             was_definite = was_definite and error.definite
             failures += 1
             # Not for cryptography: it spreads retries.
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311 - no secret
             is_unknown = error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             end_ms = min(deadline_ms, began_ms + UNKNOWN_TOPIC_MS) if is_unknown else deadline_ms
             is_late = self._cluster.now_ms() + delay_ms >= end_ms
@@ -237,7 +237,7 @@ class Coordinator:
             except KafkaError as error:
                 failures += 1
                 # Not for cryptography: it spreads retries.
-                delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311
+                delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311 - no secret
                 is_late = self._cluster.now_ms() + delay_ms >= deadline_ms
                 if is_late or not (error.retriable or error.code in _MOVED):
                     raise

@@ -54,7 +54,7 @@ class _Ask(NamedTuple):
 
 def _chance() -> float:
     # Not for cryptography: it spreads retries.
-    return random.random()  # noqa: S311
+    return random.random()  # noqa: S311 - no secret
 
 
 class Fetcher:
@@ -170,7 +170,7 @@ class Fetcher:
         for position in positions:
             self._positions.handle_failure(now_ms, position, _chance())
 
-    # --- places ----------------------------------------------------------------------------------
+    # --- places ---
 
     async def _find_committed(self, positions: list[Position]) -> None:
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}
@@ -205,7 +205,7 @@ class Fetcher:
         if not error.retriable:
             self._positions.report(None, error)
 
-    # --- data ------------------------------------------------------------------------------------
+    # --- data ---
 
     async def _fetch(self, connection: KafkaConnection, broker_id: int, asks: list[_Ask]) -> None:
         request, has_ids = self._request(broker_id, asks)

@@ -176,7 +176,7 @@ class GroupSession:
         self._requests.add(task)
         task.add_done_callback(ended)
 
-    # --- requests, each of which ends as a fact ---------------------------------------------------
+    # --- requests, each of which ends as a fact ---
 
     async def _find(self) -> None:
         try:
@@ -285,7 +285,7 @@ class GroupSession:
         except (KafkaError, TimeoutError) as error:
             _logger.debug("leaving %s: %r", self._coordinator.group_id, error)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- the end ---
 
     async def close(self) -> None:
         """Leave the group and stop. The reader is not told: it knows."""

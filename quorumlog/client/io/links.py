@@ -110,7 +110,7 @@ class Links:
         link.failures += 1
         link.cause = cause
         # Not for cryptography: it spreads reconnections.
-        delay_ms = self._backoff.delay_ms(link.failures, random.random())  # noqa: S311
+        delay_ms = self._backoff.delay_ms(link.failures, random.random())  # noqa: S311 - no secret
         link.retry_at_ms = self._loop.time() * 1000 + delay_ms
 
         def retry() -> None:

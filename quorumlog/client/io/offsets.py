@@ -67,7 +67,7 @@ async def list_offsets(
                     return found
                 failures += 1
                 # Not for cryptography: it spreads retries.
-                delay_ms = backoff.delay_ms(failures, random.random())  # noqa: S311
+                delay_ms = backoff.delay_ms(failures, random.random())  # noqa: S311 - no secret
                 await asyncio.sleep(delay_ms / 1000)
     except TimeoutError:
         missing_names = ", ".join(str(name) for name in timestamps if name not in found)

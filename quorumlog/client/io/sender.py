@@ -46,7 +46,7 @@ NAMED_TOPICS_MAX: Final = 12  # from the next version on, Produce names topics b
 
 def _chance() -> float:
     # Not for cryptography: it spreads retries.
-    return random.random()  # noqa: S311
+    return random.random()  # noqa: S311 - no secret
 
 
 class Sender:
@@ -73,7 +73,7 @@ class Sender:
         cluster.on_change.append(self.wake)
         cluster.lookout.partitions.append(accumulator.waiting_partitions)
 
-    # --- what the accumulator asks (the Leaders protocol) -----------------------------------------
+    # --- what the accumulator asks (the Leaders protocol) ---
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
         """Return the leader if it can be sent to now."""
@@ -83,7 +83,7 @@ class Sender:
         """May one more request be sent to this broker now."""
         return self._in_flight[broker_id] < self._settings.max_in_flight
 
-    # --- the pump ---------------------------------------------------------------------------------
+    # --- the pump ---
 
     def wake(self) -> None:
         """Look soon at what may be sent; many calls make one look."""
@@ -122,7 +122,7 @@ class Sender:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- requests ---------------------------------------------------------------------------------
+    # --- requests ---
 
     async def _produce(
         self, connection: KafkaConnection, broker_id: int, batches: list[Batch]
@@ -275,7 +275,7 @@ class Sender:
             raise answered(response.error_code, "InitProducerId")
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- the end ---
 
     async def flush(self) -> None:
         """Send all that was put in line, now, and wait until it is acknowledged or failed."""

@@ -312,7 +312,7 @@ class Driver:
             decision = decide(active) or Decision(response=None)
             batches = MetadataLog.encode(decision.records)
             active.apply(base_offset, decision.records)
-        except Exception as error:  # noqa: BLE001  # ours, whatever it is: Kafka resigns as well
+        except Exception as error:  # noqa: BLE001 - ours, whatever it is: Kafka resigns as well
             await self._give_up(error, ask)
             return False
         end_offset = Offset(base_offset + len(decision.records))

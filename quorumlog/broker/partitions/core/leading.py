@@ -143,7 +143,7 @@ class LeaderRules(PartitionState):
             return NO_EFFECTS  # strict min ISR (KIP-966)
         committed = self.log_end_offset
         for progress in self._replicas_that_count(role, now_ms):
-            if progress.log_end_offset < committed:  # noqa: PLR1730 -- `min` costs a call each
+            if progress.log_end_offset < committed:  # noqa: PLR1730 - `min` costs a call each
                 committed = progress.log_end_offset
         if committed <= self.high_watermark:
             return NO_EFFECTS

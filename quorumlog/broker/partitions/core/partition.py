@@ -43,7 +43,7 @@ class Partition(LeaderRules, FollowerRules):
         self.check_invariants(before)
         return result
 
-    def _handle(self, now_ms: int, event: Event) -> Sequence[Effect]:  # noqa: C901, PLR0911, PLR0912 -- one branch per event
+    def _handle(self, now_ms: int, event: Event) -> Sequence[Effect]:  # noqa: C901, PLR0911, PLR0912 - one branch per event
         match event:
             case events.FollowerFetched():
                 return self._handle_follower_fetched(now_ms, event)
