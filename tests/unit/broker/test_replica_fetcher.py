@@ -1,3 +1,5 @@
+"""What a follower asks its leader, in which order, and when it asks again."""
+
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,3 +1,5 @@
+"""Schedules of faults: drawn from a seed, without overlap, and read back as saved."""
+
 from pathlib import Path
 
 import pytest

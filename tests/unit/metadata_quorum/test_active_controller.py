@@ -1,3 +1,5 @@
+"""The active controller: when it answers, whom it fences, and the limits of its queue."""
+
 import asyncio
 import random
 

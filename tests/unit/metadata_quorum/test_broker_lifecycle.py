@@ -1,3 +1,5 @@
+"""A broker registers, is unfenced, registers again when forgotten, and leaves in order."""
+
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

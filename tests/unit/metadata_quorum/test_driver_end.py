@@ -1,3 +1,5 @@
+"""How a driver ends: errors in the background, writes under way, callers that wait."""
+
 import asyncio
 import logging
 import threading

@@ -1,3 +1,5 @@
+"""The configuration of a node: its sources, Kafka's names, and what is refused by name."""
+
 from pathlib import Path
 
 import pytest

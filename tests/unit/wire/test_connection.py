@@ -1,3 +1,5 @@
+"""A client's connection: answers reach their requests; timeouts, limits and versions."""
+
 import asyncio
 import struct
 from typing import Any
