@@ -7,10 +7,11 @@ certain is not.
 
 from collections import deque
 from dataclasses import dataclass, field
+from random import Random
 from typing import ClassVar
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -342,7 +343,20 @@ class NewBatchesPassThoseInRetry(Accumulator):
         return super()._retries(queue) and not queue.waiting
 
 
-EXAMPLES = settings(max_examples=300, stateful_step_count=40, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
+MOVES = (
+    "send",
+    "pump",
+    "process",
+    "process_zombie",
+    "replicate",
+    "answer",
+    "refuse",
+    "disconnect",
+    "elect",
+    "refresh",
+    "wait",
+)
 MUTANTS = [
     RetryGetsNewNumbers,
     DefiniteWhenTheAnswerIsLost,
@@ -359,6 +373,37 @@ def test_records_are_written_once_and_in_order_under_any_schedule(
     run_state_machine_as_test(machine, settings=EXAMPLES)
 
 
+def walk_often(machine_class: type[AnySchedule], seeds: int) -> None:
+    """Make random moves, each with random arguments, on hundreds of machines one after another."""
+    for seed in range(seeds):
+        rng, machine = Random(seed), machine_class()
+        brokers, few = rng.choices(BROKERS, k=80), rng.choices(range(1, 6), k=80)
+        moves = [*MOVES, *(("reload",) if isinstance(machine, BrokersForget) else ())]
+        for broker, count in zip(brokers, few, strict=True):
+            match rng.choice(moves):
+                case "send":
+                    machine.send(count=count)
+                case "process" | "answer" as move:
+                    getattr(machine, move)(broker=broker, count=count)
+                case "process_zombie" | "refuse" | "disconnect" as move:
+                    getattr(machine, move)(broker=broker)
+                case "elect":
+                    machine.elect(broker=broker, kept=rng.randrange(4))
+                case "wait":
+                    machine.wait(elapsed_ms=rng.choice((10, 60, 150, 1_900)))
+                case move:
+                    getattr(machine, move)()
+            machine.the_accumulator_is_consistent()
+            machine.the_log_has_each_value_once_and_in_the_order_of_send()
+            machine.what_was_acknowledged_is_committed_and_what_failed_for_certain_is_not_there()
+        machine.teardown()
+
+
+@pytest.mark.parametrize("machine", [AnySchedule, BrokersForget])
+def test_random_walks_keep_the_promises(machine: type[AnySchedule]) -> None:
+    walk_often(machine, 400)
+
+
 @pytest.mark.parametrize(
     ("mutant", "base"),
     [
@@ -369,6 +414,5 @@ def test_records_are_written_once_and_in_order_under_any_schedule(
 )
 def test_a_mutant_is_found(mutant: type[Accumulator], base: type[AnySchedule]) -> None:
     machine = type("Mutated", (base,), {"accumulator_class": mutant})
-    examples = settings(EXAMPLES, max_examples=3_000, phases=[Phase.generate])
     with pytest.raises((AssertionError, InvariantViolation)):
-        run_state_machine_as_test(machine, settings=examples)
+        walk_often(machine, 4_000)
