@@ -7,6 +7,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ IMPURE_CALLS = {"open", "print", "input", "hash", "id"}  # they need no import t
 
 
 def files(root: Path, *patterns: str) -> Iterator[tuple[str, str]]:
-    """Each as (name below `root`, text), without the generated ones."""
+    """Yield (name below `root`, text) of each, without the generated ones."""
     for pattern in patterns:
         for path in sorted(root.glob(pattern)):
             name = path.relative_to(root).as_posix()
@@ -36,10 +37,13 @@ def files(root: Path, *patterns: str) -> Iterator[tuple[str, str]]:
                 yield name, path.read_text()
 
 
+parsed = cache(ast.parse)
+
+
 def oversized(root: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, text in files(root, "quorumlog/**/*.py", "tests/**/*.py"):
-        tree = ast.parse(text)
+        tree = parsed(text)
         sizes[name] = len(text.splitlines()) - FILE_LINES_MAX
         if name.startswith("quorumlog/"):
             modules = {module for node in tree.body for module in imported(node)}
@@ -68,7 +72,7 @@ def impure_calls(root: Path) -> list[str]:
     for name, text in files(root, "quorumlog/**/*.py"):
         if not PURE.search(name):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(text)):
             match node:
                 case ast.Call(func=ast.Name(id=called)) if called in IMPURE_CALLS:
                     found.append(f"{name}: {called}()")
@@ -81,7 +85,7 @@ def long_sleeps(root: Path) -> list[str]:
     for name, text in files(root, "tests/**/*.py"):
         if not BELOW_INTEGRATION.search(name) or JUMPING_TIME.search(text):
             continue
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(parsed(text)):
             match node:
                 case ast.Call(
                     func=ast.Name(id="sleep") | ast.Attribute(attr="sleep"),
@@ -93,9 +97,7 @@ def long_sleeps(root: Path) -> list[str]:
 
 def without_first_sentence(root: Path) -> list[str]:
     return [
-        name
-        for name, text in files(root, "tests/**/*.py")
-        if not ast.get_docstring(ast.parse(text))
+        name for name, text in files(root, "tests/**/*.py") if not ast.get_docstring(parsed(text))
     ]
 
 
