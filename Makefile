@@ -27,7 +27,8 @@ types: $(VENV)/installed-dev
 imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
 unit: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 tests/unit tests/golden tests/property tests/paper tests/test_tidy.py tests/test_contracts.py
+	$(BIN)/pytest -n 2 -m "not integration and not spark" tests/unit tests/golden tests/property tests/paper \
+		tests/chaos tests/simulation tests/test_*.py
 
 bench: $(VENV)/installed-dev ## a table of figures and ratios, measured in one run
 	$(RUN) benchmarks.run

@@ -36,8 +36,8 @@ def admission(table: Table) -> None:
         for record_bytes in (1024, 100):
             for compression in (Compression.NONE, Compression.LZ4):
                 batch = _batch(batch_bytes, record_bytes, compression)
-                whole_us = _cpu_us(lambda: admit(batch, limits, _NOW_MS, _AT))  # noqa: B023 -- called here only
-                header_us = _cpu_us(lambda: admit(batch, by_header, _NOW_MS, _AT))  # noqa: B023 -- the same
+                whole_us = _cpu_us(lambda: admit(batch, limits, _NOW_MS, _AT))  # noqa: B023 - called here only
+                header_us = _cpu_us(lambda: admit(batch, by_header, _NOW_MS, _AT))  # noqa: B023 - the same
                 size = f"{batch_bytes >> 10} KiB of {record_bytes} B records"
                 name = f"admission, {size}, {compression.name.lower()}"
                 table.add(Figure(name=f"{name}: CPU", value=whole_us, unit="us"))

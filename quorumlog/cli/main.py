@@ -268,7 +268,7 @@ def _open_what_is_closed() -> None:
     """Give a process that was started without stdout or stderr (`>&-`) one that goes nowhere."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it is open until the process ends
 
 
 def _drop_stdout() -> None:

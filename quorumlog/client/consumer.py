@@ -67,7 +67,7 @@ class Consumer(AsyncClient[_Opened]):
         self._topics: tuple[str, ...] = ()
         self._is_polling = False
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- life ---
 
     async def _open(self) -> _Opened:
         settings, group = self.settings, None
@@ -122,7 +122,7 @@ class Consumer(AsyncClient[_Opened]):
         leave = [] if group is None else [group.leave, group.committer.close]
         return [*leave, opened.fetcher.close, opened.cluster.close]
 
-    # --- what to read ----------------------------------------------------------------------------
+    # --- what to read ---
 
     def subscribe(self, topics: Iterable[str], listener: RebalanceListener | None = None) -> None:
         """Read these topics as a member of `group_id`; the group decides which partitions.
@@ -186,7 +186,7 @@ class Consumer(AsyncClient[_Opened]):
             self._positions.of(partition).paused = False
         opened.fetcher.wake()
 
-    # --- reading ---------------------------------------------------------------------------------
+    # --- reading ---
 
     async def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Return records as soon as there are any, `max_records` (max_poll_records) at most.
@@ -264,7 +264,7 @@ class Consumer(AsyncClient[_Opened]):
             opened.fetcher.wake()
         return record
 
-    # --- places ----------------------------------------------------------------------------------
+    # --- places ---
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Read on from `offset`. Raises KeyError if the partition is not assigned, ValueError."""
@@ -309,7 +309,7 @@ class Consumer(AsyncClient[_Opened]):
         """Return the partition's high watermark as of the last fetch; -1 before."""
         return self._positions.of(partition).high_watermark
 
-    # --- commits ---------------------------------------------------------------------------------
+    # --- commits ---
 
     async def commit(
         self,

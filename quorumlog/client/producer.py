@@ -119,7 +119,7 @@ class Producer(AsyncClient[_Opened]):
         self._owes_turn = False  # a batch has begun since the event loop last ran
         self._room: Final = _Room()
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- life ---
 
     async def _open(self) -> _Opened:
         cluster = Cluster(self.settings, auto_create_topics=True)
@@ -161,7 +161,7 @@ class Producer(AsyncClient[_Opened]):
         # They are still sent if the event loop lives long enough.
         return [opened.sender.flush, *self._closings(opened)]
 
-    # --- sending ---------------------------------------------------------------------------------
+    # --- sending ---
 
     async def send(
         self,
@@ -231,7 +231,7 @@ class Producer(AsyncClient[_Opened]):
         """
         return list(range((await self._look_up(topic)).count))
 
-    # --- what send needs -------------------------------------------------------------------------
+    # --- what send needs ---
 
     async def _look_up(self, name: str) -> _Topic:
         view = await self._running().cluster.topic(name, self.settings.max_block_ms)

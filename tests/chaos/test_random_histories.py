@@ -1,3 +1,5 @@
+"""Random histories of a cluster that keeps its promises are valid; one planted anomaly is found."""
+
 from collections.abc import Callable
 
 import pytest

@@ -23,7 +23,7 @@ from quorumlog.chaos.workloads.append_read import AppendRead, AppendReadOptions
 from quorumlog.chaos.workloads.workload import Setup
 from quorumlog.cli.verify import verify
 
-# --- signals -------------------------------------------------------------------------------------
+# --- signals ---
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -79,7 +79,7 @@ def test_what_was_ignored_stays_ignored_and_threads_change_nothing() -> None:
     assert seen == [signal.SIG_DFL]
 
 
-# --- what an earlier run left --------------------------------------------------------------------
+# --- what an earlier run left ---
 
 
 def test_only_what_a_run_left_is_removed(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_mistyped_name_costs_nobody_an_earlier_run(tmp_path: Path) -> None:
     assert (tmp_path / "history.jsonl").exists()
 
 
-# --- a full disk ---------------------------------------------------------------------------------
+# --- a full disk ---
 
 
 def test_a_row_that_cannot_be_written_ends_the_history_there(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_half_a_row_keeps_the_verdict_from_being_valid(tmp_path: Path) -> None:
     assert "the last line of the history is cut off" in verdict.unknown_because
 
 
-# --- the exit status -----------------------------------------------------------------------------
+# --- the exit status ---
 
 
 def test_our_own_bug_is_not_the_clusters_fault(
@@ -174,7 +174,7 @@ def test_a_report_that_cannot_be_written_gives_no_verdict(tmp_path: Path) -> Non
     assert json.loads(result.stdout)["valid"] == "unknown"
 
 
-# --- the workload --------------------------------------------------------------------------------
+# --- the workload ---
 
 
 class FakeLog:

@@ -1,3 +1,5 @@
+"""The report of a run: what it shows of good and bad runs, and what it never does."""
+
 import re
 from pathlib import Path
 

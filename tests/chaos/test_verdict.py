@@ -1,3 +1,5 @@
+"""The verdict: how results merge, which is worst, and what keeps it from being valid."""
+
 import itertools
 from dataclasses import replace
 

@@ -1,3 +1,5 @@
+"""`quorumlog chaos verify`: exit statuses, what a person sees, and what is refused."""
+
 import json
 import sys
 from pathlib import Path

@@ -124,7 +124,7 @@ def test_a_machine_that_restarts_may_have_lost_what_was_not_flushed(tmp_path: Pa
         for node in cluster.nodes:
             (layout.node_directory(tmp_path, node.id) / "boot_id").write_text(name)
 
-    cluster = LocalCluster(tmp_path, nodes=3, node_module="tests.mutants.boot_id_of_its_own")
+    cluster = LocalCluster(tmp_path, nodes=3, node_module="tests.support.node.boot_id_of_its_own")
     layout.save(tmp_path, cluster.spec)
     restart_machines("first")
     with cluster:

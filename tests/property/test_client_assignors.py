@@ -1,3 +1,5 @@
+"""The assignors give every partition to one member that wants it, evenly and stickily."""
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -19,7 +19,7 @@ from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 async def handle(
     context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 -- all versions are answered alike
+    header: RequestHeader,  # noqa: ARG001 - all versions are answered alike
     request: DeleteRecordsRequest,
 ) -> DeleteRecordsResponse:
     """Move every log start now; answer when all live replicas have followed, or in `timeout_ms`."""

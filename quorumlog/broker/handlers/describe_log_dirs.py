@@ -17,7 +17,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 async def handle(
     context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 -- all versions are answered alike
+    header: RequestHeader,  # noqa: ARG001 - all versions are answered alike
     request: DescribeLogDirsRequest,
 ) -> DescribeLogDirsResponse:
     """Describe the one log directory; replicas that are asked for and not in it are left out."""

@@ -17,7 +17,7 @@ NO_COORDINATOR = -1  # there are no transactions, and so no markers
 
 async def handle(
     context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 -- there is one version
+    header: RequestHeader,  # noqa: ARG001 - there is one version
     request: DescribeProducersRequest,
 ) -> DescribeProducersResponse:
     """Describe each partition once, however often it is named: an answer may be large."""

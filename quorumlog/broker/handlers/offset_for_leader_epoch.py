@@ -15,7 +15,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 
 def handle(
     context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 -- all versions are answered alike
+    header: RequestHeader,  # noqa: ARG001 - all versions are answered alike
     request: OffsetForLeaderEpochRequest,
 ) -> Reply:
     """Look up each partition's epoch. Source: KIP-320."""

@@ -155,7 +155,7 @@ class Connection(FrameProtocol):
             self._server.on_fatal(violation)
         except Disconnect as reason:
             self.close(reason)
-        except Exception:  # noqa: BLE001  # the outermost frame of a handler
+        except Exception:  # noqa: BLE001 - the outermost frame of a handler
             self._handler_failed(header)
         else:
             self._take(header, reply)
@@ -249,7 +249,7 @@ class Connection(FrameProtocol):
     def _send(self, header: RequestHeader, response: Response) -> None:
         try:
             buffers = encode_response(header, response)
-        except Exception:  # noqa: BLE001  # whatever a handler returned: its bug ends here
+        except Exception:  # noqa: BLE001 - whatever a handler returned: its bug ends here
             self._handler_failed(header)
             return
         if header.api_key == FETCH_KEY:

@@ -60,7 +60,7 @@ class Server:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + grace_ms / 1000
         # Polled, because a stop is rare and the state of a request changes often.
-        while loop.time() < deadline_s and any(peer.is_busy for peer in self._connections):  # noqa: ASYNC110  # as said
+        while loop.time() < deadline_s and any(peer.is_busy for peer in self._connections):  # noqa: ASYNC110 - as said
             await asyncio.sleep(STOP_POLL_S)
         for end in (Connection.close, Connection.abort):  # abort: whose client does not read
             for peer in [*self._connections]:

@@ -55,10 +55,10 @@ def _forget() -> None:
     from pyspark.sql import SparkSession
 
     SparkSession._instantiatedSession = None  # noqa: SLF001 - there is no public way
-    SparkSession._activeSession = None  # noqa: SLF001
-    SparkContext._active_spark_context = None  # noqa: SLF001
-    SparkContext._gateway = None  # noqa: SLF001
-    SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._activeSession = None  # noqa: SLF001 - there is no public way
+    SparkContext._active_spark_context = None  # noqa: SLF001 - there is no public way
+    SparkContext._gateway = None  # noqa: SLF001 - there is no public way
+    SparkContext._jvm = None  # noqa: SLF001 - there is no public way
 
 
 def _kill(workspace: Path) -> None:

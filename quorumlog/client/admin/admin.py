@@ -63,7 +63,7 @@ class Admin(AsyncClient[Asker]):
         """Send any request, once, to one broker (None: any), and return its answer unchecked."""
         return await self._running().request(request, broker_id=broker_id, timeout_ms=timeout_ms)
 
-    # --- topics ----------------------------------------------------------------------------------
+    # --- topics ---
 
     async def create_topics(
         self, topics: Iterable[about.NewTopic], *, validate_only: bool = False
@@ -109,7 +109,7 @@ class Admin(AsyncClient[Asker]):
         """
         return await subjects.topics.elect(self._running(), partitions, election)
 
-    # --- records ---------------------------------------------------------------------------------
+    # --- records ---
 
     async def list_offsets(
         self,
@@ -138,7 +138,7 @@ class Admin(AsyncClient[Asker]):
         """Return which idempotent producers each partition's leader remembers (KIP-664)."""
         return await subjects.records.producers(self._running(), partitions)
 
-    # --- configuration ---------------------------------------------------------------------------
+    # --- configuration ---
 
     async def describe_configs(self, kind: ResourceKind, name: str) -> dict[str, about.ConfigValue]:
         """Return the settings of a topic (by name) or broker (by id, as text)."""
@@ -178,7 +178,7 @@ class Admin(AsyncClient[Asker]):
         """Return what has settings, None: of every kind; sorted (KIP-1142)."""
         return await subjects.configs.list_resources(self._running(), kinds)
 
-    # --- the cluster -----------------------------------------------------------------------------
+    # --- the cluster ---
 
     async def describe_cluster(self) -> about.ClusterDescription:
         """Describe the cluster as one broker sees it now."""
@@ -194,7 +194,7 @@ class Admin(AsyncClient[Asker]):
         """Return the log directories of brokers (None: of all), by path, with every log's size."""
         return await subjects.cluster.log_dirs(self._running(), brokers)
 
-    # --- groups ----------------------------------------------------------------------------------
+    # --- groups ---
 
     async def list_consumer_groups(self) -> list[about.GroupListing]:
         """Ask every broker for the groups that it coordinates; sorted by name."""

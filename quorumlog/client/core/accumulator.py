@@ -103,7 +103,7 @@ class Accumulator:
         self.awaiting_room = 0  # callers of `send` that wait until the buffer has room
         self._next_expiry_ms = NEVER_MS
 
-    # --- records come in ---------------------------------------------------------------------
+    # --- records come in ---
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """Return the partition's queue. Callers keep it, to avoid the look-up for every record."""
@@ -139,7 +139,7 @@ class Accumulator:
         self.buffered_bytes += size
         return batch, is_ready or batch.size_in_bytes >= self._batch_size
 
-    # --- batches go out ----------------------------------------------------------------------
+    # --- batches go out ---
 
     @property
     def wants_identity(self) -> bool:
@@ -247,7 +247,7 @@ class Accumulator:
         if identity and self.identity and self.identity.producer_id == identity.producer_id:
             self.identity = None
 
-    # --- answers come in ---------------------------------------------------------------------
+    # --- answers come in ---
 
     def handle_answer(
         self, now_ms: float, batch: Batch, answer: BatchAnswer, random_fraction: float
@@ -319,7 +319,7 @@ class Accumulator:
     def _is_current(queue: PartitionQueue, batch: Batch) -> bool:
         return queue.sequence is not None and batch.identity == queue.sequence[0]
 
-    # --- batches end -------------------------------------------------------------------------
+    # --- batches end ---
 
     def expire(self, now_ms: float) -> list[Batch]:
         """Fail batches older than delivery_timeout_ms, even while an answer is under way."""

@@ -132,9 +132,9 @@ class Membership:
         require(state in TRANSITIONS[self.state], f"a member may go {self.state} -> {state}")
         self.state = state
 
-    # --- facts ---------------------------------------------------------------------------------
+    # --- facts ---
 
-    def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 -- one flat case per kind of fact
+    def _handle(self, now_ms: float, event: Event) -> list[Effect]:  # noqa: C901, PLR0911, PLR0912 - one flat case per kind of fact
         match event:
             case facts.Subscribed(topics=topics):
                 return self._handle_subscribed(now_ms, topics)

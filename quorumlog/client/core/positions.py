@@ -142,7 +142,7 @@ class Positions:
         """Return the oldest error that was not raised yet; it is raised once."""
         return self._errors.pop(next(iter(self._errors))) if self._errors else None
 
-    # --- places that the user chooses ------------------------------------------------------------
+    # --- places that the user chooses ---
 
     def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = -1) -> None:
         """Read on from `offset`. Raises KeyError if the partition is not assigned."""
@@ -171,7 +171,7 @@ class Positions:
         else:
             self._reset(position, timestamp)
 
-    # --- what to ask brokers ---------------------------------------------------------------------
+    # --- what to ask brokers ---
 
     def waiting(self, now_ms: float, state: PositionState) -> list[Position]:
         """List those in LOOKING or RESETTING that may be asked for now."""
@@ -204,7 +204,7 @@ class Positions:
         later = [one.retry_at_ms for one in self if not one.is_asked and one.retry_at_ms > now_ms]
         return min(later, default=float("inf"))
 
-    # --- answers ---------------------------------------------------------------------------------
+    # --- answers ---
 
     def handle_committed(self, position: Position, committed: OffsetAndMetadata | None) -> None:
         """Take in the group's committed offset, None if there is none."""
@@ -312,7 +312,7 @@ class Positions:
         message = f"{name} at offset {offset}: {error}"
         self.report(name, KafkaError(ErrorCode.CORRUPT_MESSAGE, message, definite=True))
 
-    # --- records for the user --------------------------------------------------------------------
+    # --- records for the user ---
 
     def mark_consumed(self) -> None:
         """Note that what earlier polls returned is processed: it may be committed now."""

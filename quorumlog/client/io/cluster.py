@@ -89,7 +89,7 @@ class Cluster:
         self._tasks: Final = Tasks(self._restart_updates)
         self._is_closed = False
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- life ---
 
     async def start(self) -> None:
         """Find the cluster. Raises KafkaError (definite) if no broker answers in time."""
@@ -145,7 +145,7 @@ class Cluster:
         for callback in list(self.on_change):
             callback()
 
-    # --- leaders and connections -----------------------------------------------------------------
+    # --- leaders and connections ---
 
     def connected(self, broker_id: int, purpose: Purpose = Purpose.DATA) -> KafkaConnection | None:
         """Return the live connection to a broker, or None, and then open one."""
@@ -230,7 +230,7 @@ class Cluster:
         message = f"no broker can be reached: {why}"
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, message, definite=True)
 
-    # --- metadata --------------------------------------------------------------------------------
+    # --- metadata ---
 
     def _nodes(self) -> list[tuple[Address, bool]]:
         nodes = self.metadata.nodes.values()

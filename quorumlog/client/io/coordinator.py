@@ -77,7 +77,7 @@ class Coordinator:
         self.broker_id: int | None = None
         self._absences: Final = Absences()
 
-    # --- finding it ------------------------------------------------------------------------------
+    # --- finding it ---
 
     async def find(self) -> None:
         """Find it and connect, however long it takes. Raises KafkaError for an error that stays."""
@@ -155,7 +155,7 @@ class Coordinator:
             timeout_ms=timeout_ms,
         )
 
-    # --- offsets ---------------------------------------------------------------------------------
+    # --- offsets ---
 
     async def commit(
         self, offsets: Offsets, member_id: str, generation_id: int, timeout_ms: float

@@ -190,7 +190,7 @@ class Fetcher:
         if not error.retriable:
             self._positions.report(None, error)
 
-    # --- data ------------------------------------------------------------------------------------
+    # --- data ---
 
     async def _fetch(self, connection: KafkaConnection, broker_id: int, asks: list[_Ask]) -> None:
         request, has_ids = self._request(broker_id, asks)

@@ -279,7 +279,7 @@ class GroupSession:
         except (KafkaError, TimeoutError) as error:
             _logger.debug("leaving %s: %r", self._coordinator.group_id, error)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- the end ---
 
     async def close(self) -> None:
         """Leave the group and stop, without a call of the reader."""

@@ -72,7 +72,7 @@ class Sender:
         )
         cluster.lookout.partitions.append(accumulator.waiting_partitions)
 
-    # --- what the accumulator asks (the Leaders protocol) -----------------------------------------
+    # --- what the accumulator asks (the Leaders protocol) ---
 
     def leader(self, topic_partition: TopicPartition) -> Leader | None:
         """Return the leader if it can be sent to now."""
@@ -259,7 +259,7 @@ class Sender:
             raise answered(response.error_code, "InitProducerId")
         return ProducerIdentity(response.producer_id, response.producer_epoch)
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- the end ---
 
     async def flush(self) -> None:
         """Send all records now, without linger, and wait until each is acknowledged or failed."""

@@ -16,7 +16,7 @@ CHAIN_MAX: Final = 10
 _REFUSED: Final = f"[Errno {errno.ECONNREFUSED}]"
 
 
-def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 -- one flat case per cause
+def why_unreachable(error: BaseException) -> str:  # noqa: PLR0911 - one flat case per cause
     """Describe what `KafkaConnection.open`, or the first request, raised."""
     for one in _chain(error):
         match one:

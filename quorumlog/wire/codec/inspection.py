@@ -88,7 +88,7 @@ def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> Rec
     return RecordsSummary(min_timestamp, max_timestamp, has_null_key)
 
 
-def _walk(data: Buffer, count: int, items_max: int) -> tuple[int, int, bool]:  # noqa: C901, PLR0912, PLR0915 -- the hot loop: a call for each number would double its time
+def _walk(data: Buffer, count: int, items_max: int) -> tuple[int, int, bool]:  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each number would double its time
     """Return (least timestamp delta, largest, whether a key is null) of `count` > 0 records.
 
     A number is a zigzag varint, nearly always of one or two bytes. It stays as it is written where

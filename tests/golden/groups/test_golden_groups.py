@@ -1,4 +1,4 @@
-"""Stories of a group: `command`, `---`, output. `--rewrite` writes them, then read the diff.
+"""Stories of a group, as golden scripts (`tests.support.golden`).
 
 `<now_ms> <what> <arguments> name=value`; requests are numbered in order, as are writes.
 """
@@ -26,9 +26,8 @@ from quorumlog.broker.groups.core.requests import (
     SyncResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support import golden
 from tests.support.groups.coordination import SETTINGS, beat, commit, join, leave, sync
-
-SCRIPTS = sorted(Path(__file__).parent.glob("*.golden"))
 
 
 class Story:
@@ -39,7 +38,7 @@ class Story:
         self.writes: dict[int, tuple[LogRecord, ...]] = {}
         self.requests = 0
 
-    def run(self, command: str) -> list[str]:
+    def run(self, command: str) -> str:
         time, what, *words = command.split()
         names = [word for word in words if "=" not in word]
         values = dict(word.split("=") for word in words if "=" in word)
@@ -50,9 +49,9 @@ class Story:
                 self.coordinator.replay(record)
             self.coordinator.loaded(now_ms)
             self.writes.clear()
-            return [self.state()]
+            return self.state()
         effects = self.coordinator.step(now_ms, self.event(what, names, values))
-        return [*(self.show(effect) for effect in effects), self.state()]
+        return "\n".join([*(self.show(effect) for effect in effects), self.state()])
 
     def event(self, what: str, names: list[str], values: dict[str, str]) -> events.Event:
         if what == "tick":
@@ -156,19 +155,6 @@ def show_record(record: LogRecord) -> str:
     return f"generation {record.stored.generation_id} {' '.join(assigned)}".strip()
 
 
-def replay(script: str) -> str:
-    story, blocks = Story(), []
-    for block in script.strip().split("\n\n"):
-        lines = block.partition("\n---")[0].splitlines()
-        commands = [line for line in lines if not line.startswith("#")]
-        outputs = [line for command in commands for line in story.run(command)]
-        blocks.append("\n".join([*lines, "---", *outputs] if commands else lines))
-    return "\n\n".join(blocks) + "\n"
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_story(path: Path, request: pytest.FixtureRequest) -> None:
-    actual = replay(path.read_text())
-    if request.config.getoption("--rewrite"):
-        path.write_text(actual)
-    assert actual == path.read_text()
+@golden.scripts_beside(__file__)
+def test_story(script: Path, request: pytest.FixtureRequest) -> None:
+    golden.check(script, Story().run, request)

@@ -1,7 +1,8 @@
 """One broker's data path with a real log, without sockets: what its tests share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,28 +31,34 @@ BATCH = encode_batch([Record(0, 1, None, b"value")])
 Story = Callable[[Replicas], Awaitable[None]]
 
 
-def run(
+@asynccontextmanager
+async def one_broker(
     directory: Path,
-    story: Story,
     isr: tuple[int, ...] = (1,),
     disk: Disk | None = None,
     log_settings: LogSettings | None = None,
-) -> None:
+) -> AsyncIterator[Replicas]:
+    """The replicas of broker 1, started, which leads `AT` with this ISR."""
+    replicas = Replicas(
+        broker_id=BROKERS[0],
+        settings=BrokerSettings(),
+        log_settings=log_settings or LogSettings(),
+        disk=disk or RealDisk(),
+        log_directory=str(directory),
+        controller=cast(Any, None),
+    )
+    await replicas.start()
+    publish(replicas, image(1, 0, 0, isr, replicas=isr))
+    try:
+        yield replicas
+    finally:
+        await replicas.stop()
+
+
+def run(directory: Path, story: Story, *arguments: Any, **options: Any) -> None:
     async def whole() -> None:
-        replicas = Replicas(
-            broker_id=BROKERS[0],
-            settings=BrokerSettings(),
-            log_settings=log_settings or LogSettings(),
-            disk=disk or RealDisk(),
-            log_directory=str(directory),
-            controller=cast(Any, None),
-        )
-        await replicas.start()
-        publish(replicas, image(1, 0, 0, isr, replicas=isr))
-        try:
+        async with one_broker(directory, *arguments, **options) as replicas:
             await story(replicas)
-        finally:
-            await replicas.stop()
 
     asyncio.run(whole())
 

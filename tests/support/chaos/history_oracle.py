@@ -137,7 +137,7 @@ class Oracle:
         ]
         return any(end < max(at for at, _ in ends) for end in known)
 
-    # --- the anomalies ---------------------------------------------------------------------------
+    # --- the anomalies ---
 
     def phantoms(self) -> int:
         polled = {(k, v) for op in self.polls for k, _, v in op.messages}
@@ -221,7 +221,7 @@ class Oracle:
             count += not own
         return count
 
-    # --- the order of one process ----------------------------------------------------------------
+    # --- the order of one process ---
 
     def place(self, key: str, value: int) -> int | None:
         """Return the place among the offsets of the key that were seen."""
@@ -295,7 +295,7 @@ class Oracle:
                     last = settled[-1] if settled else last
         return counts
 
-    # --- the verdict -----------------------------------------------------------------------------
+    # --- the verdict ---
 
     def gaps(self) -> bool:
         if any(count > 1 for count in self.sent.values()):

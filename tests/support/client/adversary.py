@@ -84,6 +84,7 @@ class Adversary(fake.FakeCluster):
         self.random = random.Random(seed)
         self.faults = faults
         self.topics = {"t": 2}
+        self.held_back = 0  # requests that are done later
         self.batches: dict[tuple[int, TopicPartition], list[tuple[int, int, int, int]]] = {}
 
     def receive(self, connection: _Connection, header: Any, request: Any) -> None:
@@ -106,7 +107,7 @@ class Adversary(fake.FakeCluster):
         else:
             connection.answer(header, self.handle(broker, header.api_key, request, None))
 
-    def strike(self, connection: _Connection, header: Any, request: Any, way: str) -> None:  # noqa: C901 -- one flat case per kind of fault
+    def strike(self, connection: _Connection, header: Any, request: Any, way: str) -> None:  # noqa: C901 - one flat case per kind of fault
         broker, rng = connection.broker_id, self.random
         match way:
             case "lose it":
@@ -119,9 +120,9 @@ class Adversary(fake.FakeCluster):
             case "do it and never answer":
                 self.produce(broker, request, None)
             case "do it later":
-                delay_s = rng.uniform(0, 0.3)
+                self.held_back += 1
                 loop = asyncio.get_running_loop()
-                loop.call_later(delay_s, self.produce, broker, request, None)
+                loop.call_later(rng.uniform(0, 0.3), self.produce_late, broker, request)
                 connection.abort()
             case "refuse":
                 connection.answer(header, self.refuse(request, rng.choice(REFUSALS)))
@@ -154,6 +155,10 @@ class Adversary(fake.FakeCluster):
             case _:
                 self.change(request, way)
                 connection.answer(header, self.produce(broker, request, None))
+
+    def produce_late(self, broker: int, request: Any) -> None:
+        self.produce(broker, request, None)
+        self.held_back -= 1
 
     def change(self, request: Any, way: str) -> None:
         data = self.random.choice(request.topic_data[0].partition_data)

@@ -64,13 +64,15 @@ async def only_cluster() -> AsyncIterator[AdminCluster]:
             await cluster.kill(broker_id)
 
 
+@asynccontextmanager
+async def cluster_and_admin() -> AsyncIterator[tuple[AdminCluster, Admin]]:
+    async with asyncio.timeout(20), only_cluster() as cluster, Admin(cluster.bootstrap) as admin:
+        yield cluster, admin
+
+
 def play(scenario: Callable[[AdminCluster, Admin], Awaitable[None]]) -> None:
     async def run() -> None:
-        async with (
-            asyncio.timeout(20),
-            only_cluster() as cluster,
-            Admin(cluster.bootstrap) as admin,
-        ):
+        async with cluster_and_admin() as (cluster, admin):
             await scenario(cluster, admin)
 
     asyncio.run(run())

@@ -118,7 +118,7 @@ class FakeCluster:
         batches = self.logs.get(name, [])
         return [record.value or b"" for batch in batches for record in decode_batch(batch)]
 
-    # --- requests --------------------------------------------------------------------------------
+    # --- requests ---
 
     def handle(self, broker: int, api: int, request: Any, fault: object) -> Response | None:
         self.asked.append((broker, api))

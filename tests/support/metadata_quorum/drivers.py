@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import selectors
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -24,33 +23,9 @@ from quorumlog.metadata_quorum.log.election_store import ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support.jumping_time import JumpingLoop
 
 T = TypeVar("T")
-
-
-class JumpingSelector(selectors.DefaultSelector):
-    """Where there is nothing to do before the next timer, it is at once that time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_s = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = super().select(timeout if timeout is None else 0)
-        if not ready and timeout is not None:
-            self.now_s += timeout
-        return ready
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """An event loop whose time is that of a JumpingSelector."""
-
-    def __init__(self) -> None:
-        self._jumping = JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.now_s
 
 
 def run(scenario: Coroutine[Any, Any, T]) -> T:

@@ -1,3 +1,5 @@
+"""Which produced records a broker admits, and the error of each that it refuses."""
+
 import pytest
 
 from quorumlog.broker.partitions.core import admission

@@ -1,3 +1,5 @@
+"""The logs of a broker's directory at a start, at a clean stop and when topics go."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""Sequence numbers of idempotent producers: duplicates, gaps, epochs, expiry (KIP-98)."""
+
 from dataclasses import dataclass
 
 import pytest

@@ -1,3 +1,5 @@
+"""Requests that wait for the high watermark or for records, and their deadlines."""
+
 from quorumlog.broker.partitions.core.purgatory import (
     PURGE_AT_LEAST,
     Deadlines,

@@ -32,6 +32,7 @@ from tests.support.broker.peer import (
     serving,
 )
 from tests.support.groups.single_broker import SETTINGS
+from tests.support.waiting import loop_turns, until
 
 
 def test_api_versions_says_exactly_what_is_registered(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_requests_wait_while_a_task_answers_and_its_request_stays_whole(tmp_path
             for correlation_id in range(3):
                 peer.send(HeartbeatRequest(member_id=f"m{correlation_id}"), correlation_id, 1)
             await peer.writer.drain()
-            await asyncio.sleep(0.05)
+            await loop_turns()
             assert seen == []
             gate.set()
             assert [(await peer.answer(HEARTBEAT, 1))[0] for _ in range(3)] == [0, 1, 2]
@@ -207,7 +208,7 @@ def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
             before = -1
             while before != handled or not handled:
                 before = handled
-                await asyncio.sleep(0.1)
+                await loop_turns()
             assert 0 < handled < 400, "what the sockets hold, and little more"
             for correlation_id in range(500):
                 assert (await peer.answer(SYNC, 1))[0] == correlation_id
@@ -231,10 +232,8 @@ def test_at_most_so_many_requests_are_under_way(tmp_path: Path) -> None:
             for correlation_id in range(20):
                 peer.send(HeartbeatRequest(), correlation_id, 1)
             await peer.writer.drain()
-            async with asyncio.timeout(30):
-                while len(later) < 4:
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)  # more would come now
+            await until(lambda: len(later) == 4)
+            await loop_turns()  # more would come now
             assert len(later) == 4
             for index in range(20):
                 later[index].set_result(beat(0))
@@ -261,8 +260,8 @@ def test_a_fetch_is_answered_before_the_next_request_is_looked_at(tmp_path: Path
             peer.send(ApiVersionsRequest(), 9, 0)
             for index in range(9):
                 while len(fetches) == index:
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.01)
+                    await asyncio.sleep(0)
+                await loop_turns()
                 assert len(fetches) == index + 1
                 fetches[-1].set_result(FetchResponse())
                 assert (await peer.answer(FETCH, 11))[0] == index

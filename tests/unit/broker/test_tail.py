@@ -1,3 +1,5 @@
+"""The last batches of a log in memory: bounded, and equal to what the file says."""
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -1,3 +1,5 @@
+"""Histories as files: lines and Parquet, crashes while writing, and what is refused."""
+
 import json
 import threading
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""The formats in which `consume` prints a record: kcat's tokens and JSON."""
+
 import json
 
 import pytest

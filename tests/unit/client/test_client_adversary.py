@@ -8,6 +8,7 @@ from quorumlog.client import Delivery, KafkaError, Producer
 from quorumlog.client.io import stalled_requests
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.client.adversary import Adversary, adversary
+from tests.support.waiting import until
 
 SENDS = 120
 
@@ -39,7 +40,7 @@ async def send_all(cluster: Adversary) -> list[tuple[int, int, Delivery | KafkaE
     await producer.flush()
     cluster.faults = 0.0
     await producer.stop()
-    await asyncio.sleep(0.3)  # what was held back is done late
+    await until(lambda: not cluster.held_back)
     return sent
 
 

@@ -1,7 +1,8 @@
 """Arguments of a wrong type or value are refused at once, in words."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -59,14 +60,20 @@ def test_what_can_be_is_taken() -> None:
     assert checked_timestamps({T: -2}) == {T: -2}
 
 
+@asynccontextmanager
+async def assigned() -> AsyncIterator[tuple[GroupCluster, Consumer]]:
+    async with (
+        asyncio.timeout(20),
+        group_cluster() as cluster,
+        Consumer(cluster.bootstrap, group_id="g", enable_auto_commit=False) as consumer,
+    ):
+        consumer.assign([T])
+        yield cluster, consumer
+
+
 def play(scenario: Callable[[GroupCluster, Consumer], Any]) -> None:
     async def run() -> None:
-        async with (
-            asyncio.timeout(20),
-            group_cluster() as cluster,
-            Consumer(cluster.bootstrap, group_id="g", enable_auto_commit=False) as consumer,
-        ):
-            consumer.assign([T])
+        async with assigned() as (cluster, consumer):
             await scenario(cluster, consumer)
 
     asyncio.run(run())

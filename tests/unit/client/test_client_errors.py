@@ -1,3 +1,5 @@
+"""Which errors of a client are definite, and what an error says of itself."""
+
 import pytest
 
 from quorumlog.client.core.accumulator import Accumulator, BatchAnswer

@@ -10,6 +10,7 @@ from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.client.fake_cluster import T
 from tests.support.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
+from tests.support.waiting import loop_turns, until
 
 OPTIONS: ConsumerOptions = {
     "group_id": "g",
@@ -122,7 +123,7 @@ def test_nothing_is_returned_before_the_listener_has_seen_its_partitions() -> No
     async def scenario(cluster: GroupCluster) -> None:
         class Seeks(RebalanceListener):
             async def on_partitions_assigned(self, partitions: Partitions) -> None:
-                await asyncio.sleep(0.05)
+                await loop_turns()
                 consumer.seek(T, 5)
 
         async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
@@ -225,6 +226,7 @@ def test_an_older_commit_never_comes_after_a_newer_one() -> None:
             **OPTIONS,
             "auto_commit_interval_ms": 300,
             "max_poll_records": 1,
+            "retry_backoff_ms": 5,
         }
         async with Consumer(cluster.bootstrap, **options) as consumer:
             cluster.fill(9)
@@ -234,7 +236,8 @@ def test_an_older_commit_never_comes_after_a_newer_one() -> None:
             while cluster.refusals:  # one begins in the background, and would be tried again
                 await consumer.poll(10)
             await consumer.commit({T: 7})
-            await asyncio.sleep(0.2)
+            before = cluster.asked.count((1, HEARTBEAT))
+            await until(lambda: cluster.asked.count((1, HEARTBEAT)) > before + 5)  # every 10 ms
             assert cluster.commits == [7]
 
     play(scenario)

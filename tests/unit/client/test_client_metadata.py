@@ -1,3 +1,5 @@
+"""What a client believes of topics and leaders when answers of several brokers differ."""
+
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, Node
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -1,3 +1,5 @@
+"""The partition of a key (murmur2, as in Java) and of a record without one."""
+
 from kafka.partitioner.default import murmur2 as kafka_pythons_murmur2
 
 from quorumlog.backoff import Backoff

@@ -1,3 +1,5 @@
+"""A consumer's positions: what it fetches, what it gives out, and resets and seeks."""
+
 import pytest
 
 from quorumlog.client.core.positions import (

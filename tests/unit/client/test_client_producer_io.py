@@ -23,6 +23,7 @@ from tests.support.client.fake_cluster import (
     fake_cluster,
     until_noticed,
 )
+from tests.support.waiting import loop_turns
 
 OPTIONS: ProducerOptions = {"linger_ms": 0, "request_timeout_ms": 100, "delivery_timeout_ms": 300}
 SMALL: ProducerOptions = {**OPTIONS, "buffer_memory": 200, "batch_size": 100}
@@ -49,7 +50,7 @@ def test_whoever_waits_in_send_hears_that_the_producer_is_closed() -> None:
             cluster.fault = lambda _, api: SILENCE if api in {METADATA, PRODUCE} else None
             full = asyncio.create_task(producer.send("t", bytes(60)))
             unknown = asyncio.create_task(producer.send("nope", b"v"))
-            await asyncio.sleep(0.01)
+            await loop_turns()
             await producer.stop(timeout_ms=0)
             for waiting in (full, unknown):
                 with pytest.raises(KafkaError, match="was closed") as closed:
@@ -119,7 +120,7 @@ def test_a_producer_without_an_id_waits_for_the_brokers_to_come_back() -> None:
             for broker in (1, 2):
                 await cluster.kill(broker)
             delivery = await producer.send("t", b"0")
-            await asyncio.sleep(0.2)
+            await loop_turns()
             assert not delivery.done()
             for broker in (1, 2):
                 await cluster.start(broker)

@@ -1,3 +1,5 @@
+"""Settings of the clients: Kafka's names and defaults, and what is refused by name."""
+
 from dataclasses import fields
 from typing import Any, get_type_hints
 

@@ -1,3 +1,5 @@
+"""The plan of a cluster and the file that keeps it."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""Free ports, and which process listens on one that is taken."""
+
 import os
 import socket
 import sys

@@ -1,5 +1,8 @@
+"""A broker registers, is unfenced, registers again when forgotten, and leaves in order."""
+
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -84,19 +87,28 @@ def set_event() -> asyncio.Event:
 Scenario = Callable[[FakeController, BrokerLifecycle, list[int]], Awaitable[None]]
 
 
-def run(scenario: Scenario, settings: LifecycleSettings | None = None) -> None:
+@asynccontextmanager
+async def registering(
+    settings: LifecycleSettings | None = None,
+) -> AsyncIterator[tuple[FakeController, BrokerLifecycle, list[int]]]:
+    """A started lifecycle, its controller, and the broker epochs that it has been granted."""
+    controller, epochs = FakeController(), list[int]()
+    lifecycle = BrokerLifecycle(
+        registration=REGISTRATION,
+        registrar=controller,
+        settings=settings or LifecycleSettings(broker_heartbeat_interval_ms=60_000),
+        registered=epochs.append,
+        may_lead=set_event(),
+    )
+    controller.lifecycle = lifecycle
+    lifecycle.start()
+    async with asyncio.timeout(10):
+        yield controller, lifecycle, epochs
+
+
+def run(scenario: Scenario, *arguments: LifecycleSettings) -> None:
     async def main() -> None:
-        controller, epochs = FakeController(), list[int]()
-        lifecycle = BrokerLifecycle(
-            registration=REGISTRATION,
-            registrar=controller,
-            settings=settings or LifecycleSettings(broker_heartbeat_interval_ms=60_000),
-            registered=epochs.append,
-            may_lead=set_event(),
-        )
-        controller.lifecycle = lifecycle
-        lifecycle.start()
-        async with asyncio.timeout(10):
+        async with registering(*arguments) as (controller, lifecycle, epochs):
             await scenario(controller, lifecycle, epochs)
 
     asyncio.run(main())

@@ -1,3 +1,5 @@
+"""Decisions of the controller about brokers: registration, fencing, controlled shutdown."""
+
 from itertools import product
 
 import pytest

@@ -1,3 +1,5 @@
+"""Decisions of the controller about partitions: proposals of an ISR, and leaders."""
+
 from dataclasses import replace
 from typing import Any
 

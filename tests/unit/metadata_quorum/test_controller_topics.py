@@ -1,3 +1,5 @@
+"""Decisions of the controller about topics: creation, placement, deletion."""
+
 from collections import Counter
 
 import pytest

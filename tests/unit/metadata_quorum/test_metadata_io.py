@@ -1,3 +1,5 @@
+"""The election file, the metadata log, and how the death of a peer is noticed."""
+
 import asyncio
 from dataclasses import replace
 from pathlib import Path

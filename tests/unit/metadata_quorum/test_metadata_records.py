@@ -1,3 +1,5 @@
+"""Metadata records as bytes: versions, unknown fields, and bytes that are no record."""
+
 from typing import Any
 
 import cbor2

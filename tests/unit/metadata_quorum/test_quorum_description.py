@@ -10,7 +10,7 @@ from quorumlog.metadata_quorum.driver.seams import NotController
 from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.quorums import started
-from tests.unit.metadata_quorum.test_quorum_leadership import fetched, leader
+from tests.unit.metadata_quorum.test_quorum_leader_edges import fetched, leader
 
 ADDRESSES = {BrokerId(1): "a:1", BrokerId(2): "b:2", BrokerId(3): "c:3"}
 WALL_MS = 1_700_000_000_000

@@ -1,3 +1,5 @@
+"""How a node's process ends: its last line, its exit status, and errors that no rule foresaw."""
+
 import asyncio
 import os
 from collections.abc import Iterator

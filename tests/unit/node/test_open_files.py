@@ -1,3 +1,5 @@
+"""A node raises the limit of its open files as far as the system allows."""
+
 import logging
 import resource
 import subprocess

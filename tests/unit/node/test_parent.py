@@ -1,3 +1,5 @@
+"""A node of a temporary cluster ends with the process that started it."""
+
 import asyncio
 import os
 from collections.abc import Iterator

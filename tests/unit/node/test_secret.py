@@ -1,3 +1,5 @@
+"""The shared secret is read from a file; what is no secret is refused and not shown."""
+
 import logging
 from pathlib import Path
 

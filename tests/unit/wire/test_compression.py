@@ -1,3 +1,5 @@
+"""Each compression gives back what it took, within a limit, and refuses damaged bytes."""
+
 import gzip
 import random
 import struct

@@ -1,12 +1,12 @@
+"""A client's connection: answers reach their requests; timeouts, limits and versions."""
+
 import asyncio
 import struct
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from quorumlog.wire.codec.errors import MalformedFrame, UnencodableMessage
-from quorumlog.wire.codec.message import Response
 from quorumlog.wire.codec.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -21,7 +21,7 @@ from quorumlog.wire.codec.messages.fetch import (
 from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from quorumlog.wire.codec.messages.metadata import MetadataRequest
 from quorumlog.wire.codec.messages.vote import VoteRequest
-from quorumlog.wire.codec.schemas import RequestHeader, decode_request, encode_response
+from quorumlog.wire.codec.schemas import RequestHeader, encode_response
 from quorumlog.wire.io import connection as connection_module
 from quorumlog.wire.io.connection import (
     ConnectionLost,
@@ -29,73 +29,7 @@ from quorumlog.wire.io.connection import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-
-KNOWN = [
-    ApiVersion(api_key=1, min_version=4, max_version=12),
-    ApiVersion(api_key=18, min_version=0, max_version=4),
-    ApiVersion(api_key=12, min_version=0, max_version=3),
-    ApiVersion(api_key=3, min_version=0, max_version=12),
-]
-
-
-class Broker:
-    """A listener that notes requests and answers only when it is told to; ApiVersions at once."""
-
-    def __init__(self) -> None:
-        self.requests: asyncio.Queue[tuple[RequestHeader, Any]] = asyncio.Queue()
-        self.versions_seen: list[int] = []
-        self.writer: asyncio.StreamWriter
-        self.answer_versions: Callable[[RequestHeader], list[Any]] = self.all_versions
-
-    def all_versions(self, header: RequestHeader) -> list[Any]:
-        return encode_response(header, ApiVersionsResponse(api_keys=KNOWN))
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.writer = writer
-        try:
-            while True:
-                (size,) = struct.unpack(">i", await reader.readexactly(4))
-                header, request = decode_request(await reader.readexactly(size))
-                if isinstance(request, ApiVersionsRequest):
-                    self.versions_seen.append(header.api_version)
-                    writer.writelines(self.answer_versions(header))
-                else:
-                    self.requests.put_nowait((header, request))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
-
-    async def answer(self, response: Response) -> None:
-        header, _ = await self.requests.get()
-        self.writer.writelines(encode_response(header, response))
-
-
-def run(
-    scenario: Callable[[Broker, KafkaConnection], Awaitable[None]],
-    broker: Broker | None = None,
-    **options: Any,
-) -> None:
-    async def main() -> None:
-        ours = broker or Broker()
-        server = await asyncio.start_server(ours.serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        try:
-            connection = await KafkaConnection.open("127.0.0.1", port, client_id="me", **options)
-            try:
-                await asyncio.wait_for(scenario(ours, connection), 20)
-            finally:
-                await connection.close()
-                assert connection.in_flight == 0
-        except BaseException:
-            ours.writer.transport.abort()  # it may not be reading, and we would wait for ever
-            raise
-        finally:
-            server.close()
-            while others := asyncio.all_tasks() - {asyncio.current_task()}:
-                await asyncio.wait(others)
-
-    asyncio.run(main())
+from tests.support.wire.scripted_broker import Broker, run
 
 
 def test_an_answer_reaches_who_asked() -> None:

@@ -11,7 +11,7 @@ from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatR
 from quorumlog.wire.codec.schemas import RequestHeader, encode_response
 from quorumlog.wire.io import frames
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
-from tests.unit.wire.test_connection import Broker, run
+from tests.support.wire.scripted_broker import Broker, run
 
 ANSWER = HeartbeatResponse(error_code=5)
 

@@ -1,3 +1,5 @@
+"""Frames are cut from a stream in any pieces, within a limit, and with back-pressure."""
+
 import asyncio
 import random
 import struct

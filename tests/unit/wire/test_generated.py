@@ -1,3 +1,5 @@
+"""The generated messages are what the generator gives today, and need no kio to run."""
+
 import subprocess
 import sys
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Every message that kafka-python knows is byte for byte what it writes."""
+
 import importlib
 import json
 import pkgutil

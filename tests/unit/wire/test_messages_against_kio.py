@@ -1,3 +1,5 @@
+"""Every version of every message is byte for byte what kio writes."""
+
 import random
 
 import pytest

@@ -1,3 +1,5 @@
+"""Variable-length numbers, tagged fields and strings at the edges of their lengths."""
+
 import pytest
 
 from quorumlog.wire.codec.errors import MalformedFrame

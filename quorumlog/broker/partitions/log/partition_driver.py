@@ -221,7 +221,7 @@ class PartitionDriver:
         for effect in ordered:
             self._perform_one(now_ms, effect)
 
-    def _perform_one(self, now_ms: int, effect: Effect) -> None:  # noqa: C901, PLR0912 -- one branch per effect
+    def _perform_one(self, now_ms: int, effect: Effect) -> None:  # noqa: C901, PLR0912 - one branch per effect
         match effect:
             case effects.CompleteBelow(high_watermark=high_watermark):
                 self._complete_below(high_watermark)

@@ -1,3 +1,5 @@
+"""Rules of a follower: start, fetch and flush, truncation, elections that it stands in."""
+
 from typing import Any
 
 import pytest

@@ -1,8 +1,8 @@
-"""Stories of one replica: `<now_ms> <Event> name=value ...`, `---`, effects and state.
+"""Stories of one replica, as golden scripts (`tests.support.golden`).
 
-`pytest tests/golden --rewrite`, then read the diff. Commit a rewritten file only if you can say
-why each line changed. The log is in memory: what the effects order it to do is done, and
-`append`, `fetch` stand for what a driver does around the core.
+`<now_ms> <Event> name=value ...`; the output is effects and state. The log is in memory: what
+the effects order it to do is done. `append` and `receive` stand for what a driver does around the
+core.
 """
 
 import re
@@ -17,9 +17,9 @@ from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+from tests.support import golden
 from tests.support.broker.replicas import Replica, broker, image
 
-SCRIPTS = sorted(Path(__file__).parent.glob("*.golden"))
 EVENTS: Final[dict[str, Any]] = {event.__name__: event for event in get_args(events.Event)}
 
 
@@ -101,20 +101,6 @@ def render(effect: Effect) -> str:
     return " ".join([type(effect).__name__, *(re.sub(" ", "", text) for text in shown)])
 
 
-def replay(text: str) -> str:
-    script = Script()
-    blocks = []
-    for block in text.strip().split("\n\n"):
-        lines = block.partition("\n---")[0].splitlines()
-        commands = [line for line in lines if not line.startswith("#")]
-        outputs = [script.run(command) for command in commands]
-        blocks.append("\n".join([*lines, "---", *outputs]))
-    return "\n\n".join(blocks) + "\n"
-
-
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_script(path: Path, request: pytest.FixtureRequest) -> None:
-    actual = replay(path.read_text())
-    if request.config.getoption("--rewrite"):
-        path.write_text(actual)
-    assert actual == path.read_text()
+@golden.scripts_beside(__file__)
+def test_script(script: Path, request: pytest.FixtureRequest) -> None:
+    golden.check(script, Script().run, request)

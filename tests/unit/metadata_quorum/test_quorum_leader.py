@@ -1,3 +1,5 @@
+"""Rules of a leader: appends, fetches, the high watermark, and how it stays or resigns."""
+
 import pytest
 
 from quorumlog.invariants import InvariantViolation

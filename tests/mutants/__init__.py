@@ -1,1 +1,0 @@
-"""Nodes that differ in one part, for tests."""
