@@ -1,0 +1,20 @@
+"""Every chapter of the tutorial works as it stands, and prints what it shows."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import Reader
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/tutorial").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_reader_sees_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    reader = Reader(tmp_path)
+    try:
+        reader.follow(page.read_text())
+    finally:
+        reader.stop()

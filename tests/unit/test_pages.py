@@ -1,0 +1,62 @@
+"""The reader of documentation pages finds a page that is not true."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.pages import Command, File, Reader, steps
+
+PAGE = """
+# A page
+
+Write `two.txt`:
+
+```json
+2
+```
+
+```console
+$ cat two.txt
+3
+```
+
+```console exact
+$ printf 'a\\nb\\nc\\n'
+a
+...
+```
+"""
+
+
+def test_a_page_is_its_files_and_commands_in_order() -> None:
+    assert steps(PAGE) == [
+        File("two.txt", "2\n"),
+        Command("cat two.txt", is_exact=False, expected=["3"]),
+        Command("printf 'a\\nb\\nc\\n'", is_exact=True, expected=["a", "..."]),
+    ]
+
+
+def test_numbers_may_differ(tmp_path: Path) -> None:
+    Reader(tmp_path).follow(PAGE)
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        "```console exact\n$ echo 2\n3\n```\n",
+        "```console\n$ echo two\nthree\n```\n",
+        "```console\n$ echo two\n```\n",
+        "```console\n$ true\ntwo\n```\n",
+        "```console\n$ printf 'a\\nb\\n'\na\n```\n",
+        "```console\n$ printf 'a\\nb\\n'\n...\na\n```\n",
+        "```console\n$ false\n$ true\n```\n",
+    ],
+    ids=["number", "word", "too much", "nothing", "more", "order", "failed"],
+)
+def test_a_page_that_is_not_true_is_found(session: str, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError):
+        Reader(tmp_path).follow(session)
+
+
+def test_a_page_may_show_a_failure(tmp_path: Path) -> None:
+    Reader(tmp_path).follow("```console exact\n$ (exit 3)\n$ echo $?\n3\n$ echo on\non\n```\n")
