@@ -102,6 +102,7 @@ class Log:
             log.advance_log_start_offset(log_start_offset)
         log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
         log.epochs.truncate_from_end(log.log_end_offset)
+        log.epochs.write()  # all records count as flushed
         return log
 
     @property
@@ -279,6 +280,7 @@ class Log:
         with self._flush_lock:
             self._require_usable()
             end_offset = self._log_end_offset  # first: what comes later may be missed, not claimed
+            self.epochs.write()
             with self._fatal("flush"):
                 self._segments.sync(flushed_offset=self._flushed_offset, end_offset=end_offset)
             self._flushed_offset = end_offset
@@ -307,22 +309,21 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Cut every batch that holds `offset` or more, durably; the epochs with them.
 
-        The epochs are cut even if the log already ends there (KAFKA-10706). A caller that keeps a
-        recovery-point checkpoint writes flushed_offset there before the next append: what is
-        below the recovery point is not checked after a crash. Raises StorageError.
+        The epochs are cut even if the log already ends there (KAFKA-10706); their file follows
+        with the next flush. A caller that keeps a recovery-point checkpoint writes flushed_offset
+        there before the next append: what is below the recovery point is not checked after a
+        crash. Raises StorageError.
         """
         with self._flush_lock:
             self._require_usable()
             if offset < self._segments.first_base_offset:
                 self._restart_at(offset)
                 return
-            if offset >= self._log_end_offset:
-                self.epochs.truncate_from_end(offset)
-                return
-            with self._fatal("truncate"):
-                end_offset = self._segments.cut(offset)
-                self._set_end(end_offset)
-                self.epochs.truncate_from_end(end_offset)
+            if offset < self._log_end_offset:
+                with self._fatal("truncate"):
+                    offset = self._segments.cut(offset)
+                    self._set_end(offset)
+            self.epochs.truncate_from_end(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop all, durably; the next record gets `offset`. Raises StorageError."""
@@ -367,7 +368,7 @@ class Log:
             self._segments.restart_at(offset, self.settings)
             self._set_end(offset)
             self._log_start_offset = self._flushed_offset = offset
-            self.epochs.clear()
+        self.epochs.clear()
 
     def _set_end(self, end_offset: int) -> None:
         self._log_end_offset = end_offset

@@ -100,13 +100,15 @@ def test_the_first_flush_makes_the_name_and_the_epoch_of_a_new_log_durable() -> 
         assert log.epochs.entries == ((4, 0),)
 
 
-def test_an_epoch_without_a_record_is_written_with_the_first_one() -> None:
+def test_an_epoch_is_written_with_the_first_flush_not_with_its_first_record() -> None:
     path = f"{DIRECTORY}/many-0/leader-epoch-checkpoint"
     disk = SimDisk()
     log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
     log.epochs.assign(4, 0)
     assert disk.durable_bytes(path) is None
     log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+    assert disk.durable_bytes(path) is None
+    log.flush()
     assert disk.durable_bytes(path) == b"0\n1\n4 0\n"
 
 
