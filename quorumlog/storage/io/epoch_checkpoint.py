@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from quorumlog.storage.core.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, storage_error
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
@@ -134,5 +134,5 @@ class LeaderEpochCache:
         try:
             write_file_durably(self._disk, self._path, encode_epochs(epochs))
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
+            raise storage_error(f"cannot write {self._path}: {error}", error) from error
         self._written = epochs

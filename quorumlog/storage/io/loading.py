@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, Segment
@@ -54,7 +54,7 @@ def load_log(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLo
     try:
         return _load(disk, directory, settings, known)
     except OSError as error:
-        raise StorageError(f"cannot open the log in {directory}: {error}") from error
+        raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
 
 
 def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:

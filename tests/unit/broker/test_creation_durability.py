@@ -79,8 +79,7 @@ def test_deleting_many_costs_one_fsync_for_a_few_of_them() -> None:
     operations.clear()
     for at, log in opened.items():
         logs.delete(at, log)
-    logs.remove_some()
-    assert not logs.is_removing
+    logs.remove_doomed()
     assert operations.count("fsync_dir") == 1
     assert operations.index("fsync_dir") < operations.index("unlink")
     assert disk.listdir(DIRECTORY) == []
@@ -113,22 +112,19 @@ def test_an_epoch_is_written_with_the_first_flush_not_with_its_first_record() ->
 
 
 def live(disk: SimDisk) -> None:
-    """Create many, some of them ahead of their opening; delete one, and create it again."""
+    """Create many; delete one, and create it again."""
     logs = started(disk)
-    for at, topic_id in logs.without_directory([(at, TOPIC_ID) for at in MANY[:2]]):
-        logs.make_directory(at, topic_id)
     opened = open_all(logs)
     for log in opened.values():
         log.epochs.assign(0, 0)
         log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
         log.flush()
-    logs.checkpoint(dict.fromkeys(opened, Offset(1)))
-    logs.checkpoint_recovery_points(opened)
+    logs.checkpoints.note_high_watermarks(dict.fromkeys(opened, Offset(1)))
+    logs.checkpoints.note_recovery_points(opened)
+    logs.checkpoints.write_all()
     logs.delete(MANY[0], opened[MANY[0]])
-    logs.without_directory([(MANY[0], OTHER_ID)])
-    logs.make_directory(MANY[0], OTHER_ID)
     logs.open(MANY[0], OTHER_ID, {})
-    logs.remove_some()
+    logs.remove_doomed()
 
 
 def test_power_loss_anywhere_leaves_whole_logs_or_none() -> None:
@@ -159,8 +155,7 @@ def check_power_loss_at(number: int) -> None:
         assert log.epochs.entries in ((), ((0, 0),))
         assert [header.base_offset for header in log.headers(0)] == [0] * log.log_end_offset
         log.append_as_leader(BATCH, leader_epoch=1, wall_ms=0)
-    while logs.is_removing:
-        logs.remove_some()
+    logs.remove_doomed()
     names = disk.listdir(DIRECTORY)
     assert not [name for name in names if name.endswith("-delete")]
 
@@ -174,5 +169,4 @@ def test_a_deletion_takes_no_name_that_an_earlier_one_has_left() -> None:
     log, _ = logs.open(MANY[0], OTHER_ID, {})
     logs.delete(MANY[0], log)
     assert disk.listdir(DIRECTORY) == ["many-0.1-delete", "many-0.2-delete"]
-    logs.remove_some()
-    assert not logs.is_removing
+    logs.remove_doomed()
