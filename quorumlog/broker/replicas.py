@@ -30,7 +30,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ReadEnd,
 )
 from quorumlog.broker.partitions.core.news import News
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
@@ -75,8 +75,8 @@ def _random_session_id() -> int:
 class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
-    Made inside a running event loop. Tests replace `partition_class`, to see that a broken rule is
-    found, and `disk_queue` (None: threads), to say when the work on the disk is done.
+    Made inside a running event loop. A mutant node passes `partition_rules` of its own, one of
+    them broken. Tests pass a `disk_queue` (None: threads), to say when work on the disk is done.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Replicas:
         log_directory: str,
         controller: ControllerClient,
         wall_ms: Callable[[], int] = wall_clock_ms,
-        partition_class: type[Partition] = Partition,
+        partition_rules: PartitionRules = KAFKA_RULES,
         disk_queue: DiskQueue | None = None,
     ) -> None:
         self.broker_id: Final = broker_id
@@ -110,7 +110,7 @@ class Replicas:
             broker_id,
             settings,
             self._logs,
-            partition_class=partition_class,
+            rules=partition_rules,
             now_ms=monotonic_ms,
             opened=self._log_opened,
             failed=self._log_failed,

@@ -86,7 +86,9 @@ async def test_many_logs_are_created_and_found_again(tmp_path: Path) -> None:
             publish_many(replicas)
             await are_open(replicas)
             drivers = [replicas.driver(at) for at in MANY]
-            assert all(driver is not None and driver.partition.is_leader for driver in drivers)
+            assert all(
+                driver is not None and driver.partition.state.is_leader for driver in drivers
+            )
             assert directories(tmp_path) == sorted(map(str, MANY))
 
 
@@ -155,7 +157,7 @@ async def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
         publish_many(replicas, leader_id=2)
         await are_open(replicas)
         drivers = [replicas.driver(at) for at in MANY]
-        assert not any(driver is None or driver.partition.is_leader for driver in drivers)
+        assert not any(driver is None or driver.partition.state.is_leader for driver in drivers)
 
 
 @pytest.mark.parametrize("is_there", [False, True])

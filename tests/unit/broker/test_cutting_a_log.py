@@ -75,11 +75,14 @@ def test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path: Pa
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         publish(replicas, image(2, 3, 3, (1, 2), replicas=(1, 2)))
         publish(replicas, image(1, 4, 4, (1, 2), replicas=(1, 2)))
-        assert driver.partition.leader_epoch == 1
+        assert driver.partition.state.leader_epoch == 1
         assert append(replicas).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert queue.release() == [AT]
-        assert driver.partition.is_leader
-        assert (driver.partition.leader_epoch, driver.partition.log_end_offset) == (4, 1)
+        assert driver.partition.state.is_leader
+        assert (driver.partition.state.leader_epoch, driver.partition.state.log_end_offset) == (
+            4,
+            1,
+        )
         assert [entry.epoch for entry in driver.log.epochs.entries] == [0, 4]
         assert append(replicas).base_offset == 1
 
@@ -156,7 +159,7 @@ def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> None:
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         disk.errors = {"truncate": EIO}
         queue.release()
-        assert not driver.partition.is_leader  # what it heard meanwhile is void
+        assert not driver.partition.state.is_leader  # what it heard meanwhile is void
         assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
 
     run(tmp_path, story, isr=(1, 2), disk=disk, disk_queue=queue)

@@ -161,9 +161,7 @@ class PartitionDriver:
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch; return what to answer it, after all that it completed."""
         if self.is_cutting:  # we follow, too
-            return self.partition.judge_read(
-                event.leader_epoch, event.fetch_offset, event.last_fetched_epoch
-            )
+            return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
         if self.deletions:
@@ -180,10 +178,10 @@ class PartitionDriver:
         Raises StorageError, RecordsTooLarge: nothing changed.
         """
         info = self.log.append_as_leader(
-            records, leader_epoch=self.partition.leader_epoch, wall_ms=wall_ms
+            records, leader_epoch=self.partition.state.leader_epoch, wall_ms=wall_ms
         )
         self.producers.record(header, info.first_offset, wall_ms)
-        if self.partition.has_followers:
+        if self.partition.state.has_followers:
             self._note_recent(records, info)
         self._around.readers.tell(self.topic_partition, News.APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(info.last_offset + 1)))
@@ -191,9 +189,9 @@ class PartitionDriver:
 
     def _note_recent(self, records: Buffer, info: AppendInfo) -> None:
         stamped = bytearray(records)
-        epoch = self.partition.leader_epoch
+        epoch = self.partition.state.leader_epoch
         restamp(stamped, 0, base_offset=info.first_offset, leader_epoch=epoch)
-        self._tail.forget_below(self.partition.high_watermark)
+        self._tail.forget_below(self.partition.state.high_watermark)
         self._tail.append(info.first_offset, info.last_offset + 1, stamped)
 
     def append_as_follower(
@@ -243,8 +241,8 @@ class PartitionDriver:
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
-        partition = self.partition
-        return partition.log_end_offset if end is ReadEnd.LOG_END else partition.high_watermark
+        state = self.partition.state
+        return state.log_end_offset if end is ReadEnd.LOG_END else state.high_watermark
 
     def maybe_fail(self) -> None:
         """Take the replica offline if its log is of no more use."""
@@ -255,8 +253,8 @@ class PartitionDriver:
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock."""
         self.maybe_fail()
-        if self.partition.is_leader:
-            self._tail.forget_below(self.partition.high_watermark)
+        if self.partition.state.is_leader:
+            self._tail.forget_below(self.partition.state.high_watermark)
             self.feed(now_ms, events.Ticked())
 
     def advance_log_start(self, now_ms: int, offset: Offset) -> None:
@@ -273,7 +271,7 @@ class PartitionDriver:
             self._held.append(partial(self.note_log_start_kept, now_ms, offset))
             return
         self.feed(now_ms, events.LogStartKept(log_start_offset=offset))
-        self.log.epochs.truncate_from_start(self.partition.kept_log_start_offset)
+        self.log.epochs.truncate_from_start(self.partition.state.kept_log_start_offset)
 
     def _perform(self, now_ms: int, ordered: Sequence[Effect]) -> None:
         for effect in ordered:
@@ -360,14 +358,14 @@ class PartitionDriver:
             deletion.done(DeletionResult(error_code))
 
     def _complete_deletions(self) -> None:
-        low_watermark = self.partition.low_watermark()
+        low_watermark = self.partition.serving.low_watermark()
         for deletion in self.deletions.complete(low_watermark):
             deletion.done(DeletionResult(ErrorCode.NONE, low_watermark))
 
     def _complete_below(self, high_watermark: Offset) -> None:
         completed = self.waiting.complete_below(high_watermark)
         if completed:
-            error_code = self.partition.commit_outcome()
+            error_code = self.partition.serving.commit_outcome()
             for wait in completed:
                 is_fine = error_code is ErrorCode.NONE
                 wait.done(wait.result if is_fine else ProduceResult(error_code))

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
@@ -60,7 +60,7 @@ class ReplicaSet:
         settings: BrokerSettings,
         logs: LogDirectory,
         *,
-        partition_class: type[Partition],
+        rules: PartitionRules,
         now_ms: Callable[[], int],
         opened: Callable[[TopicPartition], None],
         failed: Callable[[StorageError], None],
@@ -72,7 +72,7 @@ class ReplicaSet:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._logs: Final = logs
-        self._partition_class: Final = partition_class
+        self._rules: Final = rules
         self._now_ms: Final = now_ms
         self._was_opened: Final = opened
         self._failed: Final = failed
@@ -217,13 +217,14 @@ class ReplicaSet:
     ) -> None:
         log = loaded.log
         log.settings = self._logs.settings_of(topic.configs)
-        partition = self._partition_class(
+        partition = Partition(
             self._broker_id,
             log.epochs,
             replica_lag_time_max_ms=self._settings.replica_lag_time_max_ms,
             log_start_offset=log.log_start_offset,
             log_end_offset=log.log_end_offset,
             high_watermark=loaded.high_watermark,
+            rules=self._rules,
         )
         driver = self.drivers[at] = PartitionDriver(
             at,
