@@ -12,10 +12,12 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, Segment
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
 SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
+SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.snapshot")
 LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
 _logger: Final = logging.getLogger(__name__)
@@ -26,6 +28,7 @@ class LoadedLog(NamedTuple):
 
     segments: list[Segment]
     epochs: LeaderEpochCache
+    snapshots: ProducerSnapshots
 
 
 class Scanned(NamedTuple):
@@ -59,7 +62,7 @@ def load_log(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLo
 
 def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:
     disk.mkdir(directory)
-    base_offsets = _sweep(disk, directory)
+    base_offsets, snapshots = _sweep(disk, directory)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
     if known.is_clean and segments:
         try:
@@ -77,11 +80,12 @@ def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) 
         disk.fsync_dir(directory)
     else:  # its name is durable with the first flush, which writes the epochs beside it
         segments.append(Segment.create(disk, directory, 0, settings))
-    return LoadedLog(segments, _open_epochs(disk, directory, segments, scanned))
+    epochs = _open_epochs(disk, directory, segments, scanned)
+    return LoadedLog(segments, epochs, ProducerSnapshots(disk, directory, snapshots))
 
 
-def _sweep(disk: Disk, directory: str) -> list[int]:
-    """Remove leftovers; return the base offsets of the segments, in order."""
+def _sweep(disk: Disk, directory: str) -> tuple[list[int], list[int]]:
+    """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
     names = disk.listdir(directory)
     if any(name.endswith(".swap") for name in names):
         raise StorageError(
@@ -97,7 +101,8 @@ def _sweep(disk: Disk, directory: str) -> list[int]:
         match = SEGMENT_NAME.fullmatch(name)
         if name.endswith(LEFTOVERS) or (match is not None and match[1] not in logs):
             disk.unlink(f"{directory}/{name}")
-    return sorted(map(int, logs))
+    snapshots = [int(found[1]) for found in map(SNAPSHOT_NAME.fullmatch, names) if found]
+    return sorted(map(int, logs)), snapshots
 
 
 def _recover(

@@ -21,6 +21,7 @@ from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError, st
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.loading import KnownOfLog, load_log
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshot, ProducerSnapshots
 from quorumlog.storage.io.segment import ReadResult, Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.timestamps import find_first_since, find_latest
@@ -53,6 +54,7 @@ class Log:
         *,
         segments: SegmentList,
         epochs: LeaderEpochCache,
+        snapshots: ProducerSnapshots,
     ) -> None:
         """Use `Log.open`."""
         self.directory: Final = directory
@@ -60,6 +62,7 @@ class Log:
         self.epochs: Final = epochs
         self._disk = disk
         self._segments = segments
+        self._snapshots = snapshots
         self._log_end_offset = segments.active.index.next_offset
         self._log_start_offset = segments.first_base_offset
         self._flushed_offset = self._log_end_offset
@@ -94,7 +97,14 @@ class Log:
             message = f"cannot open the log in {directory}: {error}"
             raise storage_error(message, error) from error
         segments = SegmentList(disk, directory, loaded.segments)
-        log = cls(disk, directory, settings, segments=segments, epochs=loaded.epochs)
+        log = cls(
+            disk,
+            directory,
+            settings,
+            segments=segments,
+            epochs=loaded.epochs,
+            snapshots=loaded.snapshots,
+        )
         if log_start_offset is not None and log_start_offset > log.log_end_offset:
             log.truncate_fully_and_start_at(log_start_offset)  # it lost records that were deleted
         elif log_start_offset is not None:
@@ -102,6 +112,9 @@ class Log:
         log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
         log.epochs.truncate_from_end(log.log_end_offset)
         log.epochs.write()  # all records count as flushed
+        with log._fatal("open"):
+            loaded.snapshots.drop_above(log.log_end_offset)  # of records that a crash has taken
+            loaded.snapshots.keep_only(log.segment_base_offsets)
         return log
 
     @property
@@ -133,6 +146,36 @@ class Log:
     def segment_base_offsets(self) -> tuple[Offset, ...]:
         """Where the segments start, oldest first."""
         return tuple(Offset(segment.base_offset) for segment in self._segments)
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment starts that is appended to."""
+        return self._segments.active.base_offset
+
+    # --- producers ---
+
+    def keep_producers(self, snapshot: ProducerSnapshot) -> None:
+        """Keep what was known of producers when the log ended at `snapshot.offset`, durably.
+
+        Safe in another thread, while appends go on, but not a truncation. Does nothing if there is
+        such a snapshot, or nothing below it, or if the log is closed. Raises StorageError.
+        """
+        with self._flush_lock:
+            is_known = snapshot.offset in self._snapshots.offsets
+            if is_known or snapshot.offset <= self._segments.first_base_offset:
+                return
+            if self._failure is not None:
+                return
+            try:
+                self._snapshots.write(snapshot)
+            except OSError as error:
+                message = f"{self.directory}: cannot keep the producers: {error}"
+                raise storage_error(message, error) from error
+
+    def newest_producers(self) -> ProducerSnapshot | None:
+        """Read the newest snapshot of producers: not above the log's end. Raises StorageError."""
+        with self._flush_lock, self._fatal("read"):
+            return self._snapshots.newest()
 
     # --- appends ---
 
@@ -321,6 +364,7 @@ class Log:
                 return
             if offset < self._log_end_offset:
                 with self._fatal("truncate"):
+                    self._snapshots.drop_above(offset)
                     offset = self._segments.cut(offset)
                     self._set_end(offset)
             self.epochs.truncate_from_end(offset)
@@ -360,11 +404,13 @@ class Log:
                 return
             with self._fatal("delete segments"):
                 doomed = self._segments.rename_dead()
+                self._snapshots.drop_below(self._segments.first_base_offset)
         with self._fatal("delete segments"):  # a full segment takes long: a flush may go on
             self._segments.unlink(doomed)
 
     def _restart_at(self, offset: int) -> None:
         with self._fatal("truncate"):
+            self._snapshots.drop_above(-1)
             self._segments.restart_at(offset, self.settings)
             self._set_end(offset)
             self._log_start_offset = self._flushed_offset = offset

@@ -5,6 +5,7 @@ cut of a log, which is work for the disk queue. Until that is done the core hear
 that it sees one thing after the other; only a follower's log is ever cut.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,9 +38,12 @@ from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
+
+_logger: Final = logging.getLogger(__name__)
 
 Buffer = bytes | bytearray | memoryview
 
@@ -180,6 +184,8 @@ class PartitionDriver:
         info = self.log.append_as_leader(
             records, leader_epoch=self.partition.state.leader_epoch, wall_ms=wall_ms
         )
+        if info.first_offset == self.log.active_base_offset:
+            self._keep_producers(info.first_offset)
         self.producers.record(header, info.first_offset, wall_ms)
         if self.partition.state.has_followers:
             self._note_recent(records, info)
@@ -211,6 +217,8 @@ class PartitionDriver:
         require(not self.is_cutting, "nothing is appended to a log that is cut")
         if records:
             info = self.log.append_as_follower(records, leader_epoch=leader_epoch)
+            if info.size and info.first_offset == self.log.active_base_offset:
+                self._keep_producers(info.first_offset)
             for _, header in iterate_headers(memoryview(records)[: info.size]):
                 self.producers.record(header, header.base_offset, wall_ms)
         answered = events.LeaderAnswered(
@@ -220,6 +228,23 @@ class PartitionDriver:
             log_start_offset=log_start_offset,
         )
         self.feed(now_ms, answered)
+
+    def _keep_producers(self, offset: Offset) -> None:
+        """Keep what is known where a segment begins: a start need not read what is before it."""
+        snapshot = ProducerSnapshot(offset, self.producers.snapshot())
+
+        def done(outcome: StorageError | None) -> None:
+            if outcome is not None:  # a start reads more
+                _logger.warning("%s: %s", self.topic_partition, outcome)
+
+        work = partial(self.log.keep_producers, snapshot)
+        self._around.disk.submit(self.topic_partition, work, done)
+
+    def close(self) -> None:
+        """Close the log cleanly; nothing else uses the replica any more. Raises StorageError."""
+        snapshot = ProducerSnapshot(self.log.log_end_offset, self.producers.snapshot())
+        self.log.keep_producers(snapshot)
+        self.log.close()
 
     def read(self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool) -> TailRead:
         """Read whole batches from `offset` on. Raises OffsetOutOfRange, StorageError.
