@@ -10,7 +10,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from quorumlog.broker.clocks import monotonic_ms, wall_clock_ms
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
@@ -25,7 +25,6 @@ from quorumlog.broker.partitions.core.data_path import (
     LeadershipListener,
     LocalRead,
     OffsetAnswer,
-    ProduceDone,
     ProduceResult,
     ReadEnd,
 )
@@ -37,6 +36,7 @@ from quorumlog.broker.partitions.io.descriptions import Descriptions
 from quorumlog.broker.partitions.io.disk_threads import DiskThreads, performed
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
+from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
@@ -60,9 +60,7 @@ from quorumlog.wire.codec.identifiers import (
 )
 
 Buffer = bytes | bytearray | memoryview
-AnswerT = TypeVar("AnswerT")
 STRAYS: Final = "strays"  # the lane in the disk queue of what concerns the whole directory
-TICK_MS_MAX: Final = 500
 FOLLOW_UP_S: Final = 0.02  # while many logs are opened: what the first of them need waits so long
 
 _logger: Final = logging.getLogger(__name__)
@@ -116,12 +114,12 @@ class Replicas:
             failed=self._log_failed,
         )
         self._drivers: Final = self._replicas.drivers
-        self._appends: Final = Appends(self._replicas, wall_ms=wall_ms)
+        self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
         self.fetch_sessions: Final = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, new_id=_random_session_id
         )
-        self._fetches: Final = Fetches(
+        self.fetches: Final = Fetches(
             self._drivers,
             self._replicas.error_for_missing,
             self.response_memory,
@@ -141,6 +139,7 @@ class Replicas:
             self._drivers,
             settings.replica_high_watermark_checkpoint_interval_ms,
         )
+        self._ticks: Final = Ticks(self._replicas, settings, wall_ms)
         self._log_starts: Final = LogStarts(
             self._disk, self._logs.checkpoints, self._drivers, self._fetchers.wake
         )
@@ -150,7 +149,7 @@ class Replicas:
             Surroundings(
                 disk=self._disk,
                 checkpoints=self._logs.checkpoints,
-                readers=self._fetches,
+                readers=self.fetches,
                 fetchers=self._fetchers,
                 proposals=self._proposals,
                 log_starts=self._log_starts,
@@ -168,7 +167,7 @@ class Replicas:
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())
         self._tasks.start(self._log_starts.run())
-        self._tasks.start(self._tick())
+        self._tasks.start(self._ticks.run())
         self._tasks.start(self._checkpoints.run())
 
     async def stop(self) -> None:
@@ -181,11 +180,11 @@ class Replicas:
         await self._fetchers.stop()
         if self._follow_up_due is not None:
             self._follow_up_due.cancel()
-        self._appends.stop()
+        self.appends.stop()
         self.deletions.stop()
         for driver in self._drivers.values():
             driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._fetches.stop()
+        self.fetches.stop()
         await self._threads.drain()
         await self._close_logs()
         self._threads.close()
@@ -246,7 +245,7 @@ class Replicas:
         changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
         for topic_partition in changed:
-            self._fetches.tell(topic_partition, News.CHANGED)
+            self.fetches.tell(topic_partition, News.CHANGED)
         self._maybe_set_aside_strays()
         broker = self.image.brokers.get(self.broker_id)
         is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
@@ -295,41 +294,20 @@ class Replicas:
         """Return the replica with its log."""
         return self._drivers.get(topic_partition)
 
-    def append_then(
-        self,
-        topic_partition: TopicPartition,
-        records: Buffer,
-        *,
-        acks: int,
-        timeout_ms: int,
-        done: ProduceDone,
-    ) -> None:
-        """Append one batch as the leader; call `done` now, or when the outcome is known.
-
-        `records` may be reused when this returns.
-        """
-        self._appends.append(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
-
     def append(
         self, topic_partition: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int
     ) -> asyncio.Future[ProduceResult]:
-        """Do as `append_then` does; the future is done already when the outcome is known."""
+        """Append one batch as the leader; the future is done already when the outcome is known."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
         done = partial(_resolve, future)
-        self.append_then(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
+        self.appends.append(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
         return future
 
     def fetch(
         self, spec: FetchSpec
     ) -> list[FetchedPartition] | asyncio.Future[list[FetchedPartition]]:
         """Answer a fetch in the order of its partitions: now, or when there is enough."""
-        return self._fetches.fetch(spec, list)
-
-    def fetch_as(
-        self, spec: FetchSpec, render: Callable[[list[FetchedPartition]], AnswerT]
-    ) -> AnswerT | asyncio.Future[AnswerT]:
-        """Do as `fetch` does, and answer with what `render` makes of it."""
-        return self._fetches.fetch(spec, render)
+        return self.fetches.fetch(spec, list)
 
     def read_local(
         self,
@@ -382,23 +360,6 @@ class Replicas:
         return look_up_epoch_end(driver, epoch, current_leader_epoch)
 
     # --- Beside the data path ---
-
-    async def _tick(self) -> None:
-        interval_ms = min(TICK_MS_MAX, max(1, self.settings.replica_lag_time_max_ms // 2))
-        expire_ms = self.settings.producer_id_expiration_check_interval_ms
-        next_expiry_ms = monotonic_ms() + expire_ms
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            now_ms = monotonic_ms()
-            for driver in list(self._drivers.values()):
-                driver.note_tick(now_ms)
-            self._replicas.retry()
-            if now_ms >= next_expiry_ms:
-                next_expiry_ms = now_ms + expire_ms
-                for driver in self._drivers.values():
-                    driver.producers.expire(
-                        self._wall_ms(), self.settings.producer_id_expiration_ms
-                    )
 
     async def _close_logs(self) -> None:
         logs = {at: driver.log for at, driver in self._drivers.items()}

@@ -46,7 +46,7 @@ class Replica:
 
     def keep(self) -> None:
         end = self.log.active_base_offset
-        self.log.keep_producers(ProducerSnapshot(end, self.producers.snapshot()))
+        self.log.producers.keep(ProducerSnapshot(end, self.producers.snapshot()))
 
     def truncate(self, offset: int) -> None:
         self.log.truncate_to(offset)
@@ -55,7 +55,7 @@ class Replica:
 
     def close(self) -> None:
         end = self.log.log_end_offset
-        self.log.keep_producers(ProducerSnapshot(end, self.producers.snapshot()))
+        self.log.producers.keep(ProducerSnapshot(end, self.producers.snapshot()))
         self.log.close()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker import replicas as replica_manager
+from quorumlog.broker.partitions.io import ticks
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
@@ -109,7 +109,7 @@ def test_a_read_that_fails_is_the_error_of_one_request(tmp_path: Path) -> None:
 def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_manager, "TICK_MS_MAX", 1)
+    monkeypatch.setattr(ticks, "TICK_MS_MAX", 1)
     disk = FaultyDisk()
 
     async def story(replicas: Replicas) -> None:
@@ -133,7 +133,7 @@ def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
 def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_manager, "TICK_MS_MAX", 1)
+    monkeypatch.setattr(ticks, "TICK_MS_MAX", 1)
 
     class Exhausted(FaultyDisk):
         def open(self, path: str, *, create: bool = False) -> RealFile:

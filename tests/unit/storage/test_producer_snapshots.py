@@ -48,12 +48,12 @@ def test_the_newest_whole_snapshot_counts() -> None:
     log = open_log(disk)
     fill(log, ["v" * 30] * 20)
     second = log.segment_base_offsets[1]
-    log.keep_producers(ProducerSnapshot(second, [ENTRY]))
-    log.keep_producers(ProducerSnapshot(20, []))
+    log.producers.keep(ProducerSnapshot(second, [ENTRY]))
+    log.producers.keep(ProducerSnapshot(20, []))
     log.close()
     disk.open(f"{DIRECTORY}/{20:020d}.snapshot").truncate(9)
     log = open_log(disk, clean=True)
-    assert log.newest_producers() == (second, [ENTRY])
+    assert log.producers.newest() == (second, [ENTRY])
     assert names(disk) == [f"{second:020d}.snapshot"]
 
 
@@ -62,16 +62,16 @@ def test_a_cut_takes_the_snapshots_above_with_it_before_others_are_written() -> 
     log = open_log(disk)
     fill(log, "abcdefgh")
     for offset in (3, 5, 8):
-        log.keep_producers(ProducerSnapshot(offset, [ENTRY]))
+        log.producers.keep(ProducerSnapshot(offset, [ENTRY]))
     log.truncate_to(5)
     fill(log, "xyz", leader_epoch=1)
     log.flush()
     disk.crash(Random(0))
     log = open_log(disk)
     assert log.log_end_offset == 8
-    assert log.newest_producers() == (5, [ENTRY])
+    assert log.producers.newest() == (5, [ENTRY])
     log.truncate_fully_and_start_at(20)
-    assert log.newest_producers() is None
+    assert log.producers.newest() is None
 
 
 def test_a_snapshot_of_records_that_a_crash_has_taken_is_dropped_at_the_start() -> None:
@@ -80,11 +80,11 @@ def test_a_snapshot_of_records_that_a_crash_has_taken_is_dropped_at_the_start() 
     fill(log, "abcd")
     log.flush()
     fill(log, "efgh")
-    log.keep_producers(ProducerSnapshot(8, [ENTRY]))
+    log.producers.keep(ProducerSnapshot(8, [ENTRY]))
     for seed in range(20):
         disk.crash(Random(seed))
         log = open_log(disk)
-        newest = log.newest_producers()
+        newest = log.producers.newest()
         assert newest is None or newest.offset <= log.log_end_offset
         log.close(clean=False)
 
@@ -95,7 +95,7 @@ def test_a_start_keeps_the_snapshots_of_segments_and_the_newest() -> None:
     fill(log, ["v" * 30] * 20)
     second = log.segment_base_offsets[1]
     for offset in (1, second, second + 1, 20):
-        log.keep_producers(ProducerSnapshot(offset, []))
+        log.producers.keep(ProducerSnapshot(offset, []))
     log.close()
     open_log(disk, clean=True)
     assert names(disk) == [f"{offset:020d}.snapshot" for offset in (second, 20)]
@@ -107,7 +107,7 @@ def test_snapshots_go_with_their_segments() -> None:
     fill(log, ["v" * 30] * 20)
     first, second, third = log.segment_base_offsets[1:4]
     for offset in (first, second, third):
-        log.keep_producers(ProducerSnapshot(offset, []))
+        log.producers.keep(ProducerSnapshot(offset, []))
     log.flush()
     log.advance_log_start_offset(second)
     log.remove_dead_segments()

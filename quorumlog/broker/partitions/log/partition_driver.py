@@ -237,13 +237,13 @@ class PartitionDriver:
             if outcome is not None:  # a start reads more
                 _logger.warning("%s: %s", self.topic_partition, outcome)
 
-        work = partial(self.log.keep_producers, snapshot)
+        work = partial(self.log.producers.keep, snapshot)
         self._around.disk.submit(self.topic_partition, work, done)
 
     def close(self) -> None:
         """Close the log cleanly; nothing else uses the replica any more. Raises StorageError."""
         snapshot = ProducerSnapshot(self.log.log_end_offset, self.producers.snapshot())
-        self.log.keep_producers(snapshot)
+        self.log.producers.keep(snapshot)
         self.log.close()
 
     def read(self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool) -> TailRead:

@@ -11,7 +11,7 @@ def load_producers(log: Log) -> ProducerStates:
     Waits for the disk. Raises StorageError.
     """
     producers = ProducerStates()
-    snapshot = log.newest_producers() or ProducerSnapshot(log.segment_base_offsets[0], ())
+    snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
     is_whole = snapshot.offset == log.log_end_offset
     producers.rebuild(() if is_whole else log.headers(snapshot.offset), snapshot.entries)
     return producers
