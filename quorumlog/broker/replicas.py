@@ -96,7 +96,6 @@ class Replicas:
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Set once the logs are open that our registration's image gives us, until one fails.
         self.may_lead: Final = asyncio.Event()
-        self._wall_ms: Final = wall_ms
         self._listeners: Final[list[LeadershipListener]] = []
         self._strays_are_gone = self._is_stopping = self._has_failed_log = False
         self._changed: list[TopicPartition] = []  # since the last follow-up
@@ -116,23 +115,14 @@ class Replicas:
         self._drivers: Final = self._replicas.drivers
         self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
-        self.fetch_sessions: Final = FetchSessions(
-            settings.max_incremental_fetch_session_cache_slots, new_id=_random_session_id
-        )
+        slots = settings.max_incremental_fetch_session_cache_slots
+        self.fetch_sessions: Final = FetchSessions(slots, new_id=_random_session_id)
+        missing = self._replicas.error_for_missing
         self.fetches: Final = Fetches(
-            self._drivers,
-            self._replicas.error_for_missing,
-            self.response_memory,
-            self.fetch_sessions,
+            self._drivers, missing, self.response_memory, self.fetch_sessions
         )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
-        self._fetchers: Final = ReplicaFetchers(
-            broker_id,
-            settings,
-            broker_epoch=lambda: self.broker_epoch,
-            wall_ms=wall_ms,
-            failed=self._fail,
-        )
+        self._fetchers: Final = self._new_fetchers(wall_ms)
         self._checkpoints: Final = Checkpoints(
             self._disk,
             self._logs.checkpoints,
@@ -145,19 +135,29 @@ class Replicas:
         )
         self.deletions: Final = RecordDeletions(self._replicas)
         self.descriptions: Final = Descriptions(self._replicas, self._logs)
-        self._replicas.connect(
-            Surroundings(
-                disk=self._disk,
-                checkpoints=self._logs.checkpoints,
-                readers=self.fetches,
-                fetchers=self._fetchers,
-                proposals=self._proposals,
-                log_starts=self._log_starts,
-                listeners=self._listeners,
-                failed=self._replicas.fail,
-            )
-        )
+        self._replicas.connect(self._surroundings())
         self._tasks: Final = Tasks(self._fail)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            disk=self._disk,
+            checkpoints=self._logs.checkpoints,
+            readers=self.fetches,
+            fetchers=self._fetchers,
+            proposals=self._proposals,
+            log_starts=self._log_starts,
+            listeners=self._listeners,
+            failed=self._replicas.fail,
+        )
+
+    def _new_fetchers(self, wall_ms: Callable[[], int]) -> ReplicaFetchers:
+        return ReplicaFetchers(
+            self.broker_id,
+            self.settings,
+            broker_epoch=lambda: self.broker_epoch,
+            wall_ms=wall_ms,
+            failed=self._fail,
+        )
 
     # --- Life ---
 
