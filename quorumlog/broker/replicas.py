@@ -176,6 +176,7 @@ class Replicas:
         Ignores images from here on: a log opened now would be marked clean although it is not.
         """
         self._is_stopping = True
+        self._replicas.stop()
         await self._tasks.stop()
         await self._fetchers.stop()
         if self._follow_up_due is not None:

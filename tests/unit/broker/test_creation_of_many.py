@@ -209,6 +209,21 @@ async def test_nothing_is_a_stray_that_is_assigned(tmp_path: Path) -> None:
     assert directories(tmp_path) == sorted(map(str, MANY))
 
 
+async def test_a_log_that_is_being_opened_when_the_broker_stops_is_closed_cleanly(
+    tmp_path: Path,
+) -> None:
+    disk = BlockedDisk(str(MANY[-1]))
+    replicas = await start(tmp_path, disk=disk)
+    publish_many(replicas)
+    await until(disk.has_begun.is_set)
+    stopping = asyncio.create_task(replicas.stop())
+    await asyncio.sleep(0)
+    disk.may_go_on.set()
+    await stopping
+    assert replicas.driver(MANY[-1]) is None
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
 async def test_a_disk_that_makes_no_directory_fences_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

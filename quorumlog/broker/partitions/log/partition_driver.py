@@ -243,7 +243,10 @@ class PartitionDriver:
     def close(self) -> None:
         """Close the log cleanly; nothing else uses the replica any more. Raises StorageError."""
         snapshot = ProducerSnapshot(self.log.log_end_offset, self.producers.snapshot())
-        self.log.producers.keep(snapshot)
+        try:
+            self.log.producers.keep(snapshot)
+        except StorageError as error:  # the next start reads more
+            _logger.warning("%s: %s", self.topic_partition, error)
         self.log.close()
 
     def read(self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool) -> TailRead:

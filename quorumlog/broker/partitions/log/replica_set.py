@@ -77,6 +77,7 @@ class ReplicaSet:
         self._was_opened: Final = opened
         self._failed: Final = failed
         self._around: Surroundings
+        self._is_stopping = False
         self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
         self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
@@ -85,6 +86,10 @@ class ReplicaSet:
     def connect(self, around: Surroundings) -> None:
         """Say where everything goes that leaves a partition."""
         self._around = around
+
+    def stop(self) -> None:
+        """Open no log any more; close those that are being opened."""
+        self._is_stopping = True
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> list[TopicPartition]:
         """Take over an image; return the partitions here that it changed or removed.
@@ -175,6 +180,8 @@ class ReplicaSet:
         self._postponed.discard(at)
 
         def work() -> _Loaded:
+            if self._is_stopping:
+                raise StorageError(f"{at} is not opened: the broker stops")
             log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
             try:
                 return _Loaded(log, high_watermark, load_producers(log))
@@ -186,6 +193,10 @@ class ReplicaSet:
 
     def _opened(self, at: TopicPartition, outcome: _Loaded | StorageError) -> None:
         topic_id = self._opening.pop(at)
+        if self._is_stopping:
+            if not isinstance(outcome, StorageError):
+                self._close(at, outcome.log)
+            return
         topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
         is_wanted = (
             topic is not None
@@ -203,6 +214,13 @@ class ReplicaSet:
         if not is_wanted:
             self._publish_partition(at)  # it may be another topic's by now
         self._was_opened(at)
+
+    def _close(self, at: TopicPartition, log: Log) -> None:
+        def closed(outcome: StorageError | None) -> None:
+            if outcome is not None:
+                self._failed(outcome)  # the directory must not be said to be clean
+
+        self._around.disk.submit(at, log.close, closed)
 
     def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
         _logger.error("%s: %s", at, error)
