@@ -1,43 +1,45 @@
 """Every replica on this broker: follows the image, appends, fetches. The rules are in `core`.
 
-Synchronous on the event loop's thread but for `start` and `stop`, so it needs no locks. A broken
-disk or invariant ends in `failure`: who runs the node awaits it.
+Synchronous on the event loop's thread but for `start` and `stop`, so it needs no locks; what waits
+for the disk is done by a disk queue. A broken invariant ends in `failure`, which the node awaits. A
+log that fails takes its partition offline, and the broker out of leadership (`may_lead`).
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
-from quorumlog.broker.fetching.io.delayed_fetch import PartitionChange
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
-from quorumlog.broker.partition_outbox import PartitionOutbox
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
     FetchedPartition,
     LeadershipListener,
     LocalRead,
     OffsetAnswer,
-    ProduceDone,
     ProduceResult,
     ReadEnd,
 )
+from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
+from quorumlog.broker.partitions.io.disk_threads import DiskThreads, performed
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
+from quorumlog.broker.partitions.io.ticks import Ticks
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, Surroundings
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
@@ -46,6 +48,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
 from quorumlog.storage.io.disk import Disk
+from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     NO_EPOCH,
@@ -57,8 +60,8 @@ from quorumlog.wire.codec.identifiers import (
 )
 from quorumlog.wire.codec.message import Buffer
 
-AnswerT = TypeVar("AnswerT")
-TICK_MS_MAX: Final = 500
+STRAYS: Final = "strays"  # the lane in the disk queue of what concerns the whole directory
+FOLLOW_UP_S: Final = 0.02  # while many logs are opened: what the first of them need waits so long
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -71,7 +74,7 @@ class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
     Made inside a running event loop. A mutant node passes `partition_rules` of its own, one of
-    them broken.
+    them broken. Tests pass a `disk_queue` (None: threads), to say when work on the disk is done.
     """
 
     def __init__(
@@ -85,90 +88,107 @@ class Replicas:
         controller: ControllerClient,
         wall_ms: Callable[[], int] = wall_clock_ms,
         partition_rules: PartitionRules = KAFKA_RULES,
+        disk_queue: DiskQueue | None = None,
     ) -> None:
         self.broker_id: Final = broker_id
         self.settings: Final = settings
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.logs_open: Final = asyncio.Event()  # those that our registration's image gives us
-        self._wall_ms: Final = wall_ms
+        # Set once the logs are open that our registration's image gives us, until one fails.
+        self.may_lead: Final = asyncio.Event()
         self._listeners: Final[list[LeadershipListener]] = []
-        self._strays_are_gone = self._is_stopping = False
-        self._has_more: Final = asyncio.Event()  # logs to open, directories to remove
+        self._strays_are_gone = self._is_stopping = self._has_failed_log = False
+        self._changed: list[TopicPartition] = []  # since the last follow-up
+        self._follow_up_due: asyncio.TimerHandle | None = None
+        self._threads: Final = DiskThreads(self._fail)
+        self._disk: Final[DiskQueue] = disk_queue or self._threads
         self._logs: Final = LogDirectory(disk, log_directory, log_settings)
         self._replicas: Final = ReplicaSet(
-            broker_id, settings, self._logs, rules=partition_rules, failed=self._fail
-        )
-        self._drivers: Final = self._replicas.drivers
-        self._appends: Final = Appends(self._replicas, wall_ms=wall_ms, log_failed=self._fail)
-        self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
-        self.fetch_sessions: Final = FetchSessions(
-            settings.max_incremental_fetch_session_cache_slots, new_id=_random_session_id
-        )
-        self._fetches: Final = Fetches(
-            self._drivers,
-            self._replicas.error_for_missing,
-            self.response_memory,
-            self.fetch_sessions,
-        )
-        self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
-        self._fetchers: Final = ReplicaFetchers(
             broker_id,
             settings,
-            broker_epoch=lambda: self.broker_epoch,
-            wall_ms=wall_ms,
-            failed=self._fail,
+            self._logs,
+            rules=partition_rules,
+            now_ms=monotonic_ms,
+            opened=self._log_opened,
+            failed=self._log_failed,
         )
+        self._drivers: Final = self._replicas.drivers
+        self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
+        self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
+        slots = settings.max_incremental_fetch_session_cache_slots
+        self.fetch_sessions: Final = FetchSessions(slots, new_id=_random_session_id)
+        missing = self._replicas.error_for_missing
+        self.fetches: Final = Fetches(
+            self._drivers, missing, self.response_memory, self.fetch_sessions
+        )
+        self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
+        self._fetchers: Final = self._new_fetchers(wall_ms)
         self._checkpoints: Final = Checkpoints(
-            self._logs, self._drivers, settings.replica_high_watermark_checkpoint_interval_ms
+            self._disk,
+            self._logs.checkpoints,
+            self._drivers,
+            settings.replica_high_watermark_checkpoint_interval_ms,
         )
-        self._log_starts: Final = LogStarts(self._logs, self._drivers, self._fetchers.wake)
+        self._ticks: Final = Ticks(self._replicas, settings, wall_ms)
+        self._log_starts: Final = LogStarts(
+            self._disk, self._logs.checkpoints, self._drivers, self._fetchers.wake
+        )
         self.deletions: Final = RecordDeletions(self._replicas)
         self.descriptions: Final = Descriptions(self._replicas, self._logs)
-        self._outbox: Final = PartitionOutbox(
-            logs=self._logs,
-            fetches=self._fetches,
+        self._replicas.connect(self._surroundings())
+        self._tasks: Final = Tasks(self._fail)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
+            disk=self._disk,
+            checkpoints=self._logs.checkpoints,
+            readers=self.fetches,
             fetchers=self._fetchers,
             proposals=self._proposals,
             log_starts=self._log_starts,
             listeners=self._listeners,
+            failed=self._replicas.fail,
         )
-        self._tasks: Final[list[asyncio.Task[None]]] = []
+
+    def _new_fetchers(self, wall_ms: Callable[[], int]) -> ReplicaFetchers:
+        return ReplicaFetchers(
+            self.broker_id,
+            self.settings,
+            broker_epoch=lambda: self.broker_epoch,
+            wall_ms=wall_ms,
+            failed=self._fail,
+        )
 
     # --- Life ---
 
     async def start(self) -> None:
         """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
         self._logs.start()
-        self._note_more()
-        for work in (
-            self._proposals.run(),
-            self._log_starts.run(),
-            self._tick(),
-            self._checkpoints.run(),
-            self._go_on(),
-        ):
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._task_ended)
-            self._tasks.append(task)
+        self._replicas.remove_files()
+        self._tasks.start(self._proposals.run())
+        self._tasks.start(self._log_starts.run())
+        self._tasks.start(self._ticks.run())
+        self._tasks.start(self._checkpoints.run())
 
     async def stop(self) -> None:
         """Answer all who wait, close every log, mark a clean shutdown. Raises StorageError.
 
-        The last images of a cluster that is shut down come meanwhile: nobody acts on them, lest a
-        log be opened or appended to which the marker then calls clean.
+        Ignores images from here on: a log opened now would be marked clean although it is not.
         """
         self._is_stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._replicas.stop()
+        await self._tasks.stop()
         await self._fetchers.stop()
-        self._appends.stop()
+        if self._follow_up_due is not None:
+            self._follow_up_due.cancel()
+        self.appends.stop()
         self.deletions.stop()
         for driver in self._drivers.values():
             driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._fetches.stop()
-        await asyncio.to_thread(self._close_logs)
+        self.fetches.stop()
+        await self._threads.drain()
+        await self._close_logs()
+        self._threads.close()
         if not self.failure.done():
             self.failure.cancel()
 
@@ -201,43 +221,53 @@ class Replicas:
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Take over new metadata: lead, follow, create and delete replicas.
 
-        What is much work for the disk goes on when this returns: see `ReplicaSet`.
+        What is work for the disk goes on when this returns: see `ReplicaSet`.
         """
         if not self._is_stopping:
-            self._follow_up(self._replicas.publish(monotonic_ms(), delta, image, self._outbox))
+            self._changed += self._replicas.publish(delta, image)
+            self._follow_up()
 
-    def _follow_up(self, changed: Iterable[TopicPartition]) -> None:
-        """Tell who waits for these, and do some of the work for the disk that is left."""
+    def _log_opened(self, topic_partition: TopicPartition) -> None:
+        """Note that a partition's log is open, or will not be; many share one follow-up."""
+        if self._is_stopping:
+            return
+        self._changed.append(topic_partition)
+        if not self._replicas.is_opening:
+            self._follow_up()
+        elif self._follow_up_due is None:
+            loop = asyncio.get_running_loop()
+            self._follow_up_due = loop.call_later(FOLLOW_UP_S, self._follow_up)
+
+    def _follow_up(self) -> None:
+        """Tell the fetchers and the fetches that wait what has changed."""
+        if self._follow_up_due is not None:
+            self._follow_up_due.cancel()
+            self._follow_up_due = None
+        changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
         for topic_partition in changed:
-            self._fetches.note_change(topic_partition, PartitionChange.CHANGED)
-        try:
-            self._maybe_set_aside_strays()
-            self._logs.remove_some()
-        except StorageError as error:
-            self._fail(error)
-        self._note_more()
+            self.fetches.note_change(topic_partition, FetchWakeup.CHANGED)
+        self._maybe_set_aside_strays()
         broker = self.image.brokers.get(self.broker_id)
         is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
-        if is_ours and not self._replicas.is_opening:
-            self.logs_open.set()
+        if is_ours and not self._replicas.is_opening and not self._has_failed_log:
+            self.may_lead.set()
 
-    def _note_more(self) -> None:
-        if self._replicas.is_opening or self._logs.is_removing:
-            self._has_more.set()
+    def _log_failed(self, error: StorageError) -> None:
+        """Give up leadership for as long as this process lives: the directory cannot be trusted.
 
-    async def _go_on(self) -> None:
-        """Open and remove what `publish` left, a few at a time."""
-        while True:
-            await self._has_more.wait()
-            self._has_more.clear()
-            await asyncio.sleep(0)  # whatever else is due comes first
-            wanted = self._logs.without_directory(self._replicas.next_few())
-            # At the same time: the file system makes them durable together.
-            await asyncio.gather(
-                *(asyncio.to_thread(self._logs.make_directory, *one) for one in wanted)
+        # DEVIATION: Kafka ends the process when its only log directory fails.
+        # docs/decisions/0049-a-log-that-fails-fences-its-broker.md
+        """
+        if not self._has_failed_log:
+            self._has_failed_log = True
+            self.may_lead.clear()
+            _logger.error(
+                "the log directory %s has failed: this broker leads no partition until it is"
+                " started again: %s",
+                self._logs.path,
+                error,
             )
-            self._follow_up(self._replicas.open_some(monotonic_ms(), self._outbox))
 
     def _maybe_set_aside_strays(self) -> None:
         """Once the image shows this very process at work, it has all that concerns us."""
@@ -246,7 +276,13 @@ class Replicas:
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
-            self._logs.set_aside_strays(self._replicas.assigned())
+            assigned = self._replicas.assigned()
+
+            def done(outcome: StorageError | None) -> None:
+                if outcome is not None:
+                    self._log_failed(outcome)
+
+            self._disk.submit(STRAYS, partial(self._logs.set_aside_strays, assigned), done)
 
     # --- The data path ---
 
@@ -259,41 +295,20 @@ class Replicas:
         """Return the replica with its log."""
         return self._drivers.get(topic_partition)
 
-    def append_then(
-        self,
-        topic_partition: TopicPartition,
-        records: Buffer,
-        *,
-        acks: int,
-        timeout_ms: int,
-        done: ProduceDone,
-    ) -> None:
-        """Append one batch as the leader; call `done` now, or when the outcome is known.
-
-        `records` may be reused when this returns.
-        """
-        self._appends.append(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
-
     def append(
         self, topic_partition: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int
     ) -> asyncio.Future[ProduceResult]:
-        """Do as `append_then` does; the future is done already when the outcome is known."""
+        """Append one batch as the leader; the future is done already when the outcome is known."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
         done = partial(_resolve, future)
-        self.append_then(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
+        self.appends.append(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
         return future
 
     def fetch(
         self, spec: FetchSpec
     ) -> list[FetchedPartition] | asyncio.Future[list[FetchedPartition]]:
         """Answer a fetch in the order of its partitions: now, or when there is enough."""
-        return self._fetches.fetch(spec, list)
-
-    def fetch_as(
-        self, spec: FetchSpec, render: Callable[[list[FetchedPartition]], AnswerT]
-    ) -> AnswerT | asyncio.Future[AnswerT]:
-        """Do as `fetch` does, and answer with what `render` makes of it."""
-        return self._fetches.fetch(spec, render)
+        return self.fetches.fetch(spec, list)
 
     def read_local(
         self,
@@ -304,7 +319,7 @@ class Replicas:
     ) -> LocalRead:
         """Read whole batches from our replica, whatever its role; at least one if there is any."""
         driver = self._drivers.get(topic_partition)
-        if driver is None:
+        if driver is None or driver.is_cutting:
             return LocalRead(self._replicas.error_for_missing(topic_partition))
         try:
             read = driver.read(Offset(offset), max_bytes=max_bytes, end=end, at_least_one=True)
@@ -327,7 +342,7 @@ class Replicas:
     ) -> OffsetAnswer:
         """ListOffsets: -1 latest, -2 earliest, -3 of the largest timestamp, else by time."""
         driver = self._drivers.get(topic_partition)
-        if driver is None:
+        if driver is None or driver.is_cutting:
             return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
         return look_up_offset(driver, timestamp_ms, leader_epoch, replica_id)
 
@@ -347,36 +362,26 @@ class Replicas:
 
     # --- Beside the data path ---
 
-    async def _tick(self) -> None:
-        interval_ms = min(TICK_MS_MAX, max(1, self.settings.replica_lag_time_max_ms // 2))
-        expire_ms = self.settings.producer_id_expiration_check_interval_ms
-        next_expiry_ms = monotonic_ms() + expire_ms
-        while True:
-            await asyncio.sleep(interval_ms / 1000)
-            now_ms = monotonic_ms()
-            for driver in list(self._drivers.values()):
-                if driver.log.failure is not None:
-                    raise driver.log.failure  # nobody may append: the tick is who notices
-                driver.note_tick(now_ms)
-            if now_ms >= next_expiry_ms:
-                next_expiry_ms = now_ms + expire_ms
-                for driver in self._drivers.values():
-                    driver.producers.expire(
-                        self._wall_ms(), self.settings.producer_id_expiration_ms
-                    )
-
-    def _close_logs(self) -> None:
+    async def _close_logs(self) -> None:
         logs = {at: driver.log for at, driver in self._drivers.items()}
         epoch = self.broker_epoch
         if epoch == -1 and self.clean_shutdown_epoch is not None:
             epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
-        self._logs.close(logs, self._checkpoints.high_watermarks(), epoch)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            error = task.exception()
-            if error is not None:
-                self._fail(error)
+        closing = (performed(self._disk, at, driver.close) for at, driver in self._drivers.items())
+        outcomes = await asyncio.gather(*closing, return_exceptions=True)
+        is_clean = not self._has_failed_log
+        for at, outcome in zip(logs, outcomes, strict=True):
+            if outcome is not None:
+                _logger.error("%s is not closed cleanly: %s", at, outcome)
+                is_clean = False
+        finish = partial(
+            self._logs.finish,
+            logs,
+            self._checkpoints.high_watermarks(),
+            epoch,
+            is_clean=is_clean,
+        )
+        await performed(self._disk, STRAYS, finish)
 
     def _fail(self, error: BaseException) -> None:
         _logger.error("the broker cannot go on: %s", error)

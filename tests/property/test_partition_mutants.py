@@ -23,6 +23,7 @@ from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
 from tests.property.test_partition_cluster import Cluster, Loss
@@ -161,13 +162,17 @@ class KnowsOnlyTheLastBatch(ProducerStates):
 
 
 class KeepsWhatWasTruncated(ProducerStates):
-    def rebuild(self, batches: Iterable[ProducedBatch]) -> None:
+    def rebuild(
+        self, batches: Iterable[ProducedBatch], known: Iterable[SnapshotEntry] = ()
+    ) -> None:
         if not len(self):
-            super().rebuild(batches)
+            super().rebuild(batches, known)
 
 
 class ForgetsWhatItFollowed(ProducerStates):
-    def rebuild(self, batches: Iterable[ProducedBatch]) -> None:
+    def rebuild(
+        self, batches: Iterable[ProducedBatch], known: Iterable[SnapshotEntry] = ()
+    ) -> None:
         pass
 
 

@@ -55,7 +55,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest)
     if session is not None:
         asked = _of_session(context, session)
     spec = _spec(context, header.api_version, request, asked, session)
-    return context.replicas.fetch_as(spec, partial(_response, context, header, spec))
+    return context.replicas.fetches.fetch(spec, partial(_response, context, header, spec))
 
 
 def _session(

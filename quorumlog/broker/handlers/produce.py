@@ -141,7 +141,7 @@ def _append_each(
             elif is_zstd_too_early(records := _records(data), header.api_version):
                 done(_ZSTD_TOO_EARLY)
             else:
-                context.replicas.append_then(
+                context.replicas.appends.append(
                     at, records, acks=request.acks, timeout_ms=request.timeout_ms, done=done
                 )
 

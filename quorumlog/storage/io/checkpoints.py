@@ -170,7 +170,7 @@ class CleanShutdownMarker:
         """
         if not self._is_started:
             return False
-        content = json.dumps({"version": 1, "brokerEpoch": broker_epoch}).encode()
+        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
         write_file_durably(self._disk, self._path, content)
         self._is_started = False
         return True

@@ -208,6 +208,12 @@ def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
 
     When it returns, the new one survives power loss. Raises OSError; then either may be there.
     """
+    replace_file(disk, path, content)
+    disk.fsync_dir(path.rpartition("/")[0] or "/")
+
+
+def replace_file(disk: Disk, path: str, content: bytes) -> None:
+    """Do as `write_file_durably` does; the new one lasts after an fsync of the directory."""
     draft = f"{path}.tmp"
     file = disk.open(draft, create=True)
     try:
@@ -217,4 +223,3 @@ def write_file_durably(disk: Disk, path: str, content: bytes) -> None:
     finally:
         file.close()
     disk.rename(draft, path)
-    disk.fsync_dir(path.rpartition("/")[0] or "/")

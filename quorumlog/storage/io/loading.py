@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
 from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, Segment
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
 SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
+SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.snapshot")
 LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
 _logger: Final = logging.getLogger(__name__)
@@ -26,6 +28,17 @@ class LoadedLog(NamedTuple):
 
     segments: list[Segment]
     epochs: LeaderEpochCache
+    snapshots: ProducerSnapshots
+
+
+class Scanned(NamedTuple):
+    """What recovery has read: the batches from `from_offset` on, and where their epochs start."""
+
+    from_offset: int
+    epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset)
+
+
+NOT_SCANNED: Final = Scanned(2**63 - 1, [])
 
 
 class KnownOfLog(NamedTuple):
@@ -44,12 +57,12 @@ def load_log(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLo
     try:
         return _load(disk, directory, settings, known)
     except OSError as error:
-        raise StorageError(f"cannot open the log in {directory}: {error}") from error
+        raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
 
 
 def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:
     disk.mkdir(directory)
-    base_offsets = _sweep(disk, directory)
+    base_offsets, snapshots = _sweep(disk, directory)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
     if known.is_clean and segments:
         try:
@@ -60,20 +73,19 @@ def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) 
             known = known._replace(is_clean=False, recovery_point=checked)
     if not segments:
         _require_reached(0, known, f"{directory} has no segment")
-    epoch_starts: list[tuple[int, int]] = []
+    scanned = NOT_SCANNED
     if not known.is_clean:
-        epoch_starts = _recover(disk, directory, segments, settings, known)
+        scanned = _recover(disk, directory, segments, settings, known)
     if segments:
         disk.fsync_dir(directory)
-    else:  # its name is durable with the first append, which writes the epoch beside it before
+    else:  # its name is durable with the first flush, which writes the epochs beside it
         segments.append(Segment.create(disk, directory, 0, settings))
-    epochs = _open_epochs(disk, directory, segments)
-    epochs.extend(epoch_starts)
-    return LoadedLog(segments, epochs)
+    epochs = _open_epochs(disk, directory, segments, scanned)
+    return LoadedLog(segments, epochs, ProducerSnapshots(disk, directory, snapshots))
 
 
-def _sweep(disk: Disk, directory: str) -> list[int]:
-    """Remove leftovers; return the base offsets of the segments, in order."""
+def _sweep(disk: Disk, directory: str) -> tuple[list[int], list[int]]:
+    """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
     names = disk.listdir(directory)
     if any(name.endswith(".swap") for name in names):
         raise StorageError(
@@ -89,7 +101,8 @@ def _sweep(disk: Disk, directory: str) -> list[int]:
         match = SEGMENT_NAME.fullmatch(name)
         if name.endswith(LEFTOVERS) or (match is not None and match[1] not in logs):
             disk.unlink(f"{directory}/{name}")
-    return sorted(map(int, logs))
+    snapshots = [int(found[1]) for found in map(SNAPSHOT_NAME.fullmatch, names) if found]
+    return sorted(map(int, logs)), snapshots
 
 
 def _recover(
@@ -98,13 +111,12 @@ def _recover(
     segments: list[Segment],
     settings: LogSettings,
     known: KnownOfLog,
-) -> list[tuple[int, int]]:
+) -> Scanned:
     """Check what reaches beyond the recovery point; drop from `segments` what follows a fault.
 
-    Returns (leader epoch, first offset) of the epochs seen. Raises DamagedLog, before it changes
-    anything, if the log would then end before `known.end`.
+    Raises DamagedLog, before it changes anything, if the log would then end before `known.end`.
     """
-    epoch_starts: list[tuple[int, int]] = []
+    scanned = NOT_SCANNED
     epoch: int = NO_EPOCH
     expected: int | None = None
     for slot, segment in enumerate(segments):
@@ -123,7 +135,10 @@ def _recover(
                 _logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
         scan = segment.check(epoch)
         epoch, expected = scan.last_epoch, scan.index.next_offset
-        epoch_starts += scan.epoch_starts
+        scanned = Scanned(
+            min(scanned.from_offset, segment.base_offset),
+            scanned.epoch_starts + scan.epoch_starts,
+        )
         if scan.fault is not None or is_last:
             where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
             _require_reached(expected, known, where)
@@ -137,7 +152,7 @@ def _recover(
             _seal(segment)
     if segments and not segments[-1].is_loaded:
         segments[-1].load()
-    return epoch_starts
+    return scanned
 
 
 def _seal(segment: Segment) -> None:
@@ -165,26 +180,27 @@ def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> Non
         disk.fsync_dir(directory)
 
 
-def _open_epochs(disk: Disk, directory: str, segments: Sequence[Segment]) -> LeaderEpochCache:
-    """Read the checkpoint; rebuild it from the batches if it is torn, or gone.
+def _open_epochs(
+    disk: Disk, directory: str, segments: Sequence[Segment], scanned: Scanned
+) -> LeaderEpochCache:
+    """Read the checkpoint; what recovery has read counts more. Rebuild it if it is torn, or gone.
 
     Without it the end of every epoch would be wrong, and a fetch would claim no epoch at all: then
     nobody could see that this log diverges.
     """
+    unscanned = [segment for segment in segments if segment.base_offset < scanned.from_offset]
     try:
         epochs = LeaderEpochCache.open(disk, directory)
-        if epochs.entries or not any(segment.size for segment in segments):
+        if epochs.entries or not any(segment.size for segment in unscanned):
+            epochs.relearn(scanned.from_offset, scanned.epoch_starts)
             return epochs
         _logger.warning("%s: the leader epochs are lost, and rebuilt from the log", directory)
     except CorruptCheckpoint as error:
         _logger.warning("%s; this is done now", error)
     epochs = LeaderEpochCache.empty(disk, directory)
-    starts: list[tuple[int, int]] = []
-    latest: int = NO_EPOCH
     for segment in segments:
-        for _, header in segment.headers(segment.base_offset):
-            if header.leader_epoch > latest:
-                latest = header.leader_epoch
-                starts.append((latest, header.base_offset))
-    epochs.extend(starts)
+        epochs.extend(
+            (header.leader_epoch, header.base_offset)
+            for _, header in segment.headers(segment.base_offset)
+        )
     return epochs

@@ -6,8 +6,6 @@ for one lookup by timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-78
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 from typing import Final
 
 from quorumlog.storage.core.appending import (
@@ -18,18 +16,17 @@ from quorumlog.storage.core.appending import (
 )
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
-from quorumlog.storage.io.loading import KnownOfLog, load_log
+from quorumlog.storage.io.kept_producers import KeptProducers
+from quorumlog.storage.io.loading import KnownOfLog, LoadedLog, load_log
+from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import ReadResult, Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.timestamps import find_first_since, find_latest
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
-
-OUT_OF_HANDLES: Final = frozenset({EMFILE, ENFILE})  # it passes, and says nothing of the file
 
 
 class Log:
@@ -40,7 +37,8 @@ class Log:
       2. Segments are consecutive; only the last one is appended to.
       3. No batch is returned by a read before it is entire in the file, none after truncation.
       4. After a failed fsync, or an append that could not be undone, every call raises
-         StorageError: the file may no longer be what the system says it is.
+         StorageError: the file may no longer be what the system says it is. A read that fails,
+         and an append for which there is no room, fail alone.
 
     Threads: one thread calls everything, but for `flush` and `remove_dead_segments`, which others
     may call at the same time, while appends and reads go on. What removes files or closes them
@@ -54,19 +52,23 @@ class Log:
         settings: LogSettings,
         *,
         segments: SegmentList,
-        epochs: LeaderEpochCache,
+        loaded: LoadedLog,
     ) -> None:
         """Use `Log.open`."""
         self.directory: Final = directory
         self.settings = settings  # may be replaced; each segment's index keeps its own, as in Kafka
-        self.epochs: Final = epochs
+        self.epochs: Final = loaded.epochs
         self._disk = disk
         self._segments = segments
+        self._snapshots = loaded.snapshots
         self._log_end_offset = segments.active.index.next_offset
         self._log_start_offset = segments.first_base_offset
         self._flushed_offset = self._log_end_offset
         self._flush_lock = threading.Lock()
-        self._failure: StorageError | None = None
+        self._health: Final = LogHealth(directory)
+        self.producers: Final = KeptProducers(
+            loaded.snapshots, segments, lock=self._flush_lock, health=self._health
+        )
         self._is_closed = False
 
     @classmethod
@@ -93,15 +95,20 @@ class Log:
         try:
             loaded = load_log(disk, directory, settings, known)
         except OSError as error:
-            raise StorageError(f"cannot open the log in {directory}: {error}") from error
+            message = f"cannot open the log in {directory}: {error}"
+            raise storage_error(message, error) from error
         segments = SegmentList(disk, directory, loaded.segments)
-        log = cls(disk, directory, settings, segments=segments, epochs=loaded.epochs)
+        log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         if log_start_offset is not None and log_start_offset > log.log_end_offset:
             log.truncate_fully_and_start_at(log_start_offset)  # it lost records that were deleted
         elif log_start_offset is not None:
             log.advance_log_start_offset(log_start_offset)
         log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
         log.epochs.truncate_from_end(log.log_end_offset)
+        log.epochs.write()  # all records count as flushed
+        with log._health.changing("open"):
+            loaded.snapshots.drop_above(log.log_end_offset)  # of records that a crash has taken
+            loaded.snapshots.keep_only(log.segment_base_offsets)
         return log
 
     @property
@@ -122,7 +129,7 @@ class Log:
     @property
     def failure(self) -> StorageError | None:
         """Why this log is of no more use; None while it is."""
-        return self._failure
+        return self._health.failure
 
     @property
     def size(self) -> int:
@@ -134,6 +141,11 @@ class Log:
         """Where the segments start, oldest first."""
         return tuple(Offset(segment.base_offset) for segment in self._segments)
 
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment starts that is appended to."""
+        return self._segments.active.base_offset
+
     # --- appends ---
 
     def append_as_leader(self, records: Buffer, *, leader_epoch: int, wall_ms: int) -> AppendInfo:
@@ -143,7 +155,7 @@ class Log:
         wall_ms counts for the age of the segment where the batches have no timestamp. Raises
         CorruptBatch (not whole batches), RecordsTooLarge, StorageError: nothing is appended.
         """
-        self._require_usable()
+        self._health.require_usable()
         append = stamped_by_leader(
             memoryview(records),
             next_offset=self._log_end_offset,
@@ -159,7 +171,7 @@ class Log:
         after it are left out (KAFKA-18723). Raises CorruptBatch (a CRC), UnexpectedOffset (the
         batches do not continue the log), RecordsTooLarge, StorageError: nothing is appended.
         """
-        self._require_usable()
+        self._health.require_usable()
         append = stamped_by_another(
             memoryview(records),
             next_offset=self._log_end_offset,
@@ -185,7 +197,7 @@ class Log:
             self._segments.active.append(append.chunks, append.spans)
         except OSError as error:
             self._undo_append(error)
-            raise StorageError(f"cannot append in {self.directory}: {error}") from error
+            raise storage_error(f"cannot append in {self.directory}: {error}", error) from error
         self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
         return AppendInfo(
             Offset(append.base_offset), Offset(last_offset), max_timestamp, append.size
@@ -196,17 +208,18 @@ class Log:
             self._segments.roll(base_offset, self.settings)
         except OSError as error:
             if self._segments.has_file(base_offset):  # it would end the log at the next start
-                raise self._fail("start a segment", error) from error
-            raise StorageError(f"cannot start a segment in {self.directory}: {error}") from error
+                raise self._health.fail("start a segment", error) from error
+            message = f"cannot start a segment in {self.directory}: {error}"
+            raise storage_error(message, error) from error
 
     def _undo_append(self, error: OSError) -> None:
         """Make the file what it was, or fail the log (KAFKA-7866)."""
         try:
             self._segments.active.undo_append()
         except OSError as undo_error:
-            raise self._fail("undo an append", undo_error) from error
-        if error.errno not in {ENOSPC, EDQUOT}:
-            raise self._fail("append", error) from error
+            raise self._health.fail("undo an append", undo_error) from error
+        if error.errno not in NO_ROOM:
+            raise self._health.fail("append", error) from error
 
     # --- reads ---
 
@@ -218,7 +231,7 @@ class Log:
         Together they have at most max_bytes; with at_least_one the first may have more. The first
         may start before `offset`: readers skip. Raises OffsetOutOfRange, StorageError.
         """
-        self._require_usable()
+        self._health.require_usable()
         if not self._log_start_offset <= offset <= self._log_end_offset:
             raise OffsetOutOfRange(
                 f"{offset} is not in [{self._log_start_offset}, {self._log_end_offset}]"
@@ -226,7 +239,7 @@ class Log:
         end_offset = min(end_offset, self._log_end_offset)
         if offset >= end_offset:
             return ReadResult(b"", Offset(offset))
-        with self._fatal("read"):
+        with self._health.reading():
             for segment in self._segments_from(offset):
                 found = segment.read(
                     offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
@@ -240,8 +253,8 @@ class Log:
 
         Append and read while it is used, but do not truncate. Raises StorageError.
         """
-        self._require_usable()
-        with self._fatal("read"):
+        self._health.require_usable()
+        with self._health.reading():
             for segment in self._segments_from(from_offset):
                 for _, header in segment.headers(from_offset):
                     yield header
@@ -252,15 +265,15 @@ class Log:
         The caller compares the offset with the high watermark. The first record of a batch stands
         for all that cannot be read. Raises StorageError, CorruptBatch (a checksum).
         """
-        self._require_usable()
-        with self._fatal("read"):
+        self._health.require_usable()
+        with self._health.reading():
             start = self._log_start_offset
             return find_first_since(self._segments_from(start), timestamp_ms, start)
 
     def offset_of_max_timestamp(self) -> tuple[Offset, int] | None:
         """Find the first record with the largest timestamp; else as `offset_for_timestamp`."""
-        self._require_usable()
-        with self._fatal("read"):
+        self._health.require_usable()
+        with self._health.reading():
             start = self._log_start_offset
             return find_latest(self._segments_from(start), start)
 
@@ -277,9 +290,10 @@ class Log:
         Raises StorageError.
         """
         with self._flush_lock:
-            self._require_usable()
+            self._health.require_usable()
             end_offset = self._log_end_offset  # first: what comes later may be missed, not claimed
-            with self._fatal("flush"):
+            self.epochs.write()
+            with self._health.changing("flush"):
                 self._segments.sync(flushed_offset=self._flushed_offset, end_offset=end_offset)
             self._flushed_offset = end_offset
             return Offset(end_offset)
@@ -294,40 +308,41 @@ class Log:
         try:
             if clean:
                 self.flush()
-                with self._fatal("close"):
+                with self._health.changing("close"):
                     self._segments.write_active_index()
         finally:
             with self._flush_lock:
                 self._segments.close()
                 self._is_closed = True
-                self._failure = self._failure or StorageError(f"{self.directory} is closed")
+                closed = StorageError(f"{self.directory} is closed")
+                self._health.failure = self._health.failure or closed
 
     # --- cutting: what removes files waits for a flush that is under way ---
 
     def truncate_to(self, offset: int) -> None:
         """Cut every batch that holds `offset` or more, durably; the epochs with them.
 
-        The epochs are cut even if the log already ends there (KAFKA-10706). A caller that keeps a
-        recovery-point checkpoint writes flushed_offset there before the next append: what is
-        below the recovery point is not checked after a crash. Raises StorageError.
+        The epochs are cut even if the log already ends there (KAFKA-10706); their file follows
+        with the next flush. A caller that keeps a recovery-point checkpoint writes flushed_offset
+        there before the next append: what is below the recovery point is not checked after a
+        crash. Raises StorageError.
         """
         with self._flush_lock:
-            self._require_usable()
+            self._health.require_usable()
             if offset < self._segments.first_base_offset:
                 self._restart_at(offset)
                 return
-            if offset >= self._log_end_offset:
-                self.epochs.truncate_from_end(offset)
-                return
-            with self._fatal("truncate"):
-                end_offset = self._segments.cut(offset)
-                self._set_end(end_offset)
-                self.epochs.truncate_from_end(end_offset)
+            if offset < self._log_end_offset:
+                with self._health.cutting():
+                    self._snapshots.drop_above(offset)
+                    offset = self._segments.cut(offset)
+                    self._set_end(offset)
+            self.epochs.truncate_from_end(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop all, durably; the next record gets `offset`. Raises StorageError."""
         with self._flush_lock:
-            self._require_usable()
+            self._health.require_usable()
             self._restart_at(offset)
 
     def advance_log_start_offset(self, offset: int) -> None:
@@ -337,7 +352,7 @@ class Log:
         the offset in its checkpoint (the `log_start_offset` of `open`), and cuts the epochs then.
         Raises OffsetOutOfRange, StorageError.
         """
-        self._require_usable()
+        self._health.require_usable()
         if offset > self._log_end_offset:
             raise OffsetOutOfRange(f"{offset} is behind the end, {self._log_end_offset}")
         if offset > self._log_start_offset:
@@ -355,45 +370,25 @@ class Log:
         Safe in another thread. Does nothing if the log is closed. Raises StorageError.
         """
         with self._flush_lock:
-            if self._failure is not None:
+            if self._health.failure is not None:
                 return
-            with self._fatal("delete segments"):
+            with self._health.changing("delete segments"):
                 doomed = self._segments.rename_dead()
-        with self._fatal("delete segments"):  # a full segment takes long: a flush may go on
+                self._snapshots.drop_below(self._segments.first_base_offset)
+        with self._health.changing(
+            "delete segments"
+        ):  # a full segment takes long: a flush may go on
             self._segments.unlink(doomed)
 
     def _restart_at(self, offset: int) -> None:
-        with self._fatal("truncate"):
+        with self._health.cutting():
+            self._snapshots.drop_above(-1)
             self._segments.restart_at(offset, self.settings)
             self._set_end(offset)
             self._log_start_offset = self._flushed_offset = offset
-            self.epochs.clear()
+        self.epochs.clear()
 
     def _set_end(self, end_offset: int) -> None:
         self._log_end_offset = end_offset
         self._log_start_offset = min(self._log_start_offset, end_offset)
         self._flushed_offset = min(self._flushed_offset, end_offset)
-
-    # --- failure ---
-
-    def _require_usable(self) -> None:
-        if self._failure is not None:
-            raise StorageError(str(self._failure)) from self._failure
-
-    def _fail(self, action: str, error: Exception) -> StorageError:
-        """Remember that nothing is known of the files any more."""
-        self._failure = StorageError(f"{self.directory}: cannot {action}: {error}")
-        return self._failure
-
-    @contextmanager
-    def _fatal(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if action == "read" and error.errno in OUT_OF_HANDLES:
-                raise StorageError(f"{self.directory}: cannot read now: {error}") from error
-            raise self._fail(action, error) from error
-        except StorageError as error:
-            if action == "truncate":  # it is done by halves
-                raise self._fail(action, error) from error
-            raise

@@ -13,7 +13,7 @@ from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import Disk, DiskFile, read_file, write_file_durably
+from quorumlog.storage.io.disk import Disk, DiskFile, read_file, replace_file
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
@@ -58,6 +58,8 @@ class Segment:
         self._settings = settings
         self._file: DiskFile | None = None
         self._index = SegmentIndex(base_offset, settings)
+        self._written_size: int | None = None  # that the index files on the disk describe
+        self._max_timestamp: int | None = None  # while it is not loaded: what it was
 
     @classmethod
     def create(
@@ -91,6 +93,13 @@ class Segment:
         return self._index
 
     @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp; loads the index the first time only."""
+        if self._file is None and self._max_timestamp is not None:
+            return self._max_timestamp
+        return self.index.max_timestamp
+
+    @property
     def size(self) -> int:
         """Bytes of whole batches; loads nothing."""
         return self._index.size if self._file is not None else self._disk.size(self.path)
@@ -105,15 +114,17 @@ class Segment:
         file = self._disk.open(self.path)
         try:
             size = file.size()
+            written_size: int | None = size
             try:
                 index = self._resume(file, self._read_indexes(size), size)
             except (CorruptIndex, BrokenSegment) as error:
                 _logger.warning("%s: rebuilding the indexes: %s", self.path, error)
                 index = self._resume(file, SegmentIndex(self.base_offset, self._settings), size)
+                written_size = None
         except BaseException:
             file.close()
             raise
-        self._file, self._index = file, index
+        self._file, self._index, self._written_size = file, index, written_size
         latest = index.times.last()
         if latest is not None and not self._is_true(latest):
             self._rebuild(CorruptIndex(f"{latest} is not true"))
@@ -160,7 +171,7 @@ class Segment:
         except BaseException:
             file.close()
             raise
-        self._file, self._index = file, scan.index
+        self._file, self._index, self._written_size = file, scan.index, None
         return scan
 
     def cut_tail(self) -> None:
@@ -171,10 +182,17 @@ class Segment:
         file.fsync()
 
     def write_indexes(self) -> None:
-        """Replace both index files, durably; first `index.seal()`. Raises OSError."""
+        """Replace both index files, durably, unless they are as they should be. Raises OSError.
+
+        First `index.seal()`.
+        """
         index = self._index
-        write_file_durably(self._disk, self._stem + ".index", index.offsets.encode())
-        write_file_durably(self._disk, self._stem + ".timeindex", index.times.encode())
+        if self._written_size == index.size:
+            return
+        replace_file(self._disk, self._stem + ".index", index.offsets.encode())
+        replace_file(self._disk, self._stem + ".timeindex", index.times.encode())
+        self._disk.fsync_dir(self._stem.rpartition("/")[0])
+        self._written_size = index.size
 
     def sync(self) -> None:
         """Make the batches that are in the file now durable. Raises OSError: never try again."""
@@ -185,6 +203,7 @@ class Segment:
         """Give up the file and the index; what needs them loads them again."""
         file, self._file = self._file, None
         if file is not None:
+            self._max_timestamp = self._index.max_timestamp
             file.close()
 
     def delete(self) -> None:
@@ -229,6 +248,7 @@ class Segment:
         if found is None:
             return self._index.next_offset
         position, header = found
+        self._written_size = None
         self._unlink(INDEX_SUFFIXES)  # of the full segment that it may have been
         file = self._open_file()
         file.truncate(position)
@@ -338,6 +358,7 @@ class Segment:
         _logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
         index = SegmentIndex(self.base_offset, self._settings)
         self._index = self._resume(self._open_file(), index, self.index.size)
+        self._written_size = None
 
     def _scan(
         self, start: int, end: int, file: DiskFile | None = None

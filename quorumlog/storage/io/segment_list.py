@@ -6,6 +6,7 @@ Names are changed one at a time and made durable each time, so that no crash lea
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import zip_longest
 from operator import attrgetter
 from typing import Final
 
@@ -57,8 +58,9 @@ class SegmentList:
             yield self.active
             return
         slot = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
-        for segment in self._segments[max(0, slot - 1) :]:
-            if segment is not self.active and segment.index.next_offset <= flushed_offset:
+        found = self._segments[max(0, slot - 1) :]
+        for segment, following in zip_longest(found, found[1:]):
+            if following is not None and following.base_offset <= flushed_offset:
                 self._note_use(segment)
             yield segment
 

@@ -23,7 +23,7 @@ def find_first_since(
 ) -> tuple[Offset, int] | None:
     """Find the first record with a timestamp >= timestamp_ms: (offset, its timestamp); or None."""
     for segment in segments:
-        if segment.index.max_timestamp >= timestamp_ms:
+        if segment.max_timestamp >= timestamp_ms:
             found = _find_in(segment, timestamp_ms, log_start_offset)
             if found is not None:
                 return found
@@ -45,7 +45,7 @@ def find_latest(segments: Iterable[Segment], log_start_offset: int) -> tuple[Off
 
 def _latest_of(segment: Segment, log_start_offset: int) -> int | None:
     if segment.base_offset >= log_start_offset:
-        return segment.index.max_timestamp if segment.size else None
+        return segment.max_timestamp if segment.size else None
     headers = segment.headers(log_start_offset)  # the index counts what may not be read, too
     return max((header.max_timestamp for _, header in headers), default=None)
 

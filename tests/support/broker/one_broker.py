@@ -15,6 +15,7 @@ from quorumlog.broker.partitions.core.data_path import (
     PartitionFetch,
     ProduceResult,
 )
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue, InlineQueue
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
@@ -31,14 +32,15 @@ BATCH = encode_batch([Record(0, 1, None, b"value")])
 Story = Callable[[Replicas], Awaitable[None]]
 
 
-@asynccontextmanager
-async def one_broker(
+async def start(
     directory: Path,
     isr: tuple[int, ...] = (1,),
     disk: Disk | None = None,
     log_settings: LogSettings | None = None,
-) -> AsyncIterator[Replicas]:
-    """The replicas of broker 1, started, which leads `AT` with this ISR."""
+    *,
+    disk_queue: DiskQueue | None = None,
+) -> Replicas:
+    """Start broker 1, which leads `AT` with this ISR. Without a queue, threads work on its disk."""
     replicas = Replicas(
         broker_id=BROKERS[0],
         settings=BrokerSettings(),
@@ -46,9 +48,26 @@ async def one_broker(
         disk=disk or RealDisk(),
         log_directory=str(directory),
         controller=cast(Any, None),
+        disk_queue=disk_queue,
     )
     await replicas.start()
     publish(replicas, image(1, 0, 0, isr, replicas=isr))
+    return replicas
+
+
+@asynccontextmanager
+async def one_broker(
+    directory: Path,
+    isr: tuple[int, ...] = (1,),
+    disk: Disk | None = None,
+    log_settings: LogSettings | None = None,
+    *,
+    disk_queue: DiskQueue | None = None,
+) -> AsyncIterator[Replicas]:
+    """Start broker 1 as `start` does; without a queue, it waits for its disk."""
+    replicas = await start(
+        directory, isr, disk, log_settings, disk_queue=disk_queue or InlineQueue()
+    )
     try:
         yield replicas
     finally:

@@ -90,7 +90,7 @@ async def created(broker: SingleBroker, connection: KafkaConnection, partitions:
 
 async def parked(broker: SingleBroker) -> None:
     async with asyncio.timeout(20):
-        while not broker.replicas._fetches._purgatory.deadlines:
+        while not broker.replicas.fetches._purgatory.deadlines:
             await asyncio.sleep(0)
 
 

@@ -181,13 +181,13 @@ class Turns:
     def __init__(self, broker: SingleBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0
         self.of_appends: list[int] = []
-        append_then = broker.replicas.append_then
+        append_then = broker.replicas.appends.append
 
         def noted(*arguments: Any, **named: Any) -> None:
             self.of_appends.append(self.now)
             append_then(*arguments, **named)
 
-        monkeypatch.setattr(broker.replicas, "append_then", noted)
+        monkeypatch.setattr(broker.replicas.appends, "append", noted)
         self._turn()
 
     def _turn(self) -> None:

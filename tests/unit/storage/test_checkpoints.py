@@ -168,7 +168,7 @@ def test_the_clean_shutdown_marker_is_there_only_between_shutdown_and_start(
     assert marker.take() is None
     marker.note_started()
     assert marker.leave(42)
-    assert read_file(disk, "/d/.kafka_cleanshutdown") == b'{"version": 1, "brokerEpoch": 42}'
+    assert read_file(disk, "/d/.kafka_cleanshutdown") == b'{"version": 0, "brokerEpoch": 42}'
     disk.crash(Random(seed))
     assert CleanShutdownMarker(disk, "/d").take() == 42
     disk.crash(Random(seed))

@@ -1,7 +1,6 @@
 """A fetch under way: what each of its partitions has read, and which changes it waits for."""
 
 from collections.abc import Callable
-from enum import IntFlag
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
@@ -11,20 +10,12 @@ from quorumlog.broker.partitions.core.data_path import (
     ReadEnd,
 )
 from quorumlog.broker.partitions.core.effects import AnswerFetch
+from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 FetchAnswers = list[FetchedPartition]
 Chunk = bytes | bytearray | memoryview
-
-
-class PartitionChange(IntFlag):
-    """What has happened to a partition since its delayed fetches were last tried."""
-
-    APPENDED = 1  # of interest to followers
-    COMMITTED = 2  # of interest to consumers
-    CHANGED = 4  # leader, epoch or existence: of interest to all
-    LOG_START = 8  # it rose: followers are told at once, for a deletion waits for them
 
 
 class PartitionRead:
@@ -75,11 +66,11 @@ class DelayedFetch(WaitingFetch):
             self.reads.append(PartitionRead(fetch))
 
 
-def changes_of_interest(spec: FetchSpec) -> PartitionChange:
+def changes_of_interest(spec: FetchSpec) -> FetchWakeup:
     """Return the changes that may complete a delayed fetch."""
     if spec.read_end is ReadEnd.HIGH_WATERMARK:
-        return PartitionChange.COMMITTED | PartitionChange.CHANGED
+        return FetchWakeup.COMMITTED | FetchWakeup.CHANGED
     if spec.is_from_follower:
-        return PartitionChange.APPENDED | PartitionChange.CHANGED | PartitionChange.LOG_START
+        return FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
     # A follower, which a debugging consumer may read, learns with its records what is committed.
-    return PartitionChange.APPENDED | PartitionChange.COMMITTED | PartitionChange.CHANGED
+    return FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED

@@ -15,13 +15,13 @@ from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.delayed_fetch import (
     DelayedFetch,
     FetchAnswers,
-    PartitionChange,
     PartitionRead,
     changes_of_interest,
 )
 from quorumlog.broker.fetching.io.session_answers import drop_settled, unsettled_answers
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition
+from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.clock import monotonic_ms
@@ -57,7 +57,7 @@ class Fetches:
         self._error_for_missing: Final = error_for_missing
         self._purgatory: Final[FetchPurgatory[DelayedFetch]] = FetchPurgatory()
         self._timer: Final = DeadlineTimer(self._purgatory.deadlines, self._expire)
-        self._changes: dict[TopicPartition, PartitionChange] = {}
+        self._changes: dict[TopicPartition, FetchWakeup] = {}
         self._is_completion_due = False
 
     def fetch(
@@ -93,13 +93,13 @@ class Fetches:
         future.add_done_callback(lambda _: self._end(delayed))
         return future
 
-    def note_change(self, topic_partition: TopicPartition, change: PartitionChange) -> None:
+    def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Note what happened; the next turn of the loop tries to complete the delayed fetches."""
-        must_judge = bool(change & PartitionChange.CHANGED)
+        must_judge = bool(change & FetchWakeup.CHANGED)
         is_awaited = self._sessions.note(topic_partition, must_judge=must_judge)
         if not is_awaited and not self._purgatory.has_waiting(topic_partition):
             return
-        known = self._changes.get(topic_partition, PartitionChange(0))
+        known = self._changes.get(topic_partition, FetchWakeup(0))
         self._changes[topic_partition] = known | change
         self._schedule_completion()
 
@@ -162,7 +162,7 @@ class Fetches:
         self,
         spec: FetchSpec,
         reads: list[PartitionRead],
-        changes: Mapping[TopicPartition, PartitionChange] | None = None,
+        changes: Mapping[TopicPartition, FetchWakeup] | None = None,
     ) -> bool:
         """Read on in the order asked for, within all limits of bytes; False: there was no room.
 
@@ -254,7 +254,7 @@ class Fetches:
             for delayed in self._waiting_on(topic_partition):
                 awaited = change & changes_of_interest(delayed.spec)
                 if awaited:
-                    is_log_start = bool(awaited & PartitionChange.LOG_START)
+                    is_log_start = bool(awaited & FetchWakeup.LOG_START)
                     touched[delayed] = touched.get(delayed, False) or is_log_start
         starved, self._starved = self._starved, {}
         for delayed in (*starved, *(one for one in touched if one not in starved)):
@@ -289,13 +289,13 @@ class Fetches:
                 self._complete(one)  # with less than it asked for: its client makes room
 
     def _restart_changed(
-        self, delayed: DelayedFetch, changes: Mapping[TopicPartition, PartitionChange]
+        self, delayed: DelayedFetch, changes: Mapping[TopicPartition, FetchWakeup]
     ) -> None:
         """Start changed partitions anew: what was read may be another leader's past by now."""
         spec = delayed.spec
         for index, old in enumerate(delayed.reads):
-            change = changes.get(old.fetch.topic_partition, PartitionChange(0))
-            if change & PartitionChange.CHANGED:
+            change = changes.get(old.fetch.topic_partition, FetchWakeup(0))
+            if change & FetchWakeup.CHANGED:
                 if spec.account is not None:
                     spec.account.take(-old.size)
                 if spec.session is not None:

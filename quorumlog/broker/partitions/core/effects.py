@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignEpoch:
-    """Make durable where `leader_epoch` starts, before any later effect is performed."""
+    """Note where `leader_epoch` starts; the epoch file follows with the next flush."""
 
     leader_epoch: Epoch
     start_offset: Offset

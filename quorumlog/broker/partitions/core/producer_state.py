@@ -8,6 +8,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
+from quorumlog.storage.core.producer_snapshot import NO_SEQUENCE, SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
@@ -164,14 +165,43 @@ class ProducerStates:
             StoredBatch(batch.base_sequence, last_sequence, base_offset, base_offset + delta)
         )
 
-    def rebuild(self, batches: Iterable[ProducedBatch]) -> None:
-        """Forget all, then learn from the log's batches: at opening and after truncation.
+    def snapshot(self) -> list[SnapshotEntry]:
+        """Return every batch that is remembered, those of one producer oldest first."""
+        entries: list[SnapshotEntry] = []
+        for producer_id, producer in self._producers.items():
+            epoch, seen_ms = producer.epoch, producer.seen_ms
+            if not producer.batches:
+                entries.append(SnapshotEntry(producer_id, epoch, NO_SEQUENCE, -1, 0, seen_ms))
+            for batch in producer.batches:
+                delta = batch.last_offset - batch.base_offset
+                last = batch.last_sequence, batch.last_offset
+                entries.append(SnapshotEntry(producer_id, epoch, *last, delta, seen_ms))
+        return entries
+
+    def rebuild(
+        self, batches: Iterable[ProducedBatch], known: Iterable[SnapshotEntry] = ()
+    ) -> None:
+        """Forget all, then take over a snapshot, and the log's batches that came after it.
 
         A batch's own timestamp stands for the time at which it was appended.
         """
         self._producers.clear()
+        for entry in known:
+            self._restore(entry)
         for batch in batches:
             self.record(batch, batch.base_offset, batch.max_timestamp)
+
+    def _restore(self, entry: SnapshotEntry) -> None:
+        producer = self._producers.get(entry.producer_id)
+        if producer is None or producer.epoch != entry.producer_epoch:
+            producer = self._producers[entry.producer_id] = _Producer(entry.producer_epoch)
+        producer.seen_ms = entry.timestamp
+        if entry.last_sequence != NO_SEQUENCE:
+            base_sequence = (entry.last_sequence - entry.offset_delta) % (SEQUENCE_MAX + 1)
+            base_offset = entry.last_offset - entry.offset_delta
+            producer.batches.append(
+                StoredBatch(base_sequence, entry.last_sequence, base_offset, entry.last_offset)
+            )
 
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
         """Forget the producers that were idle for longer than `producer.id.expiration.ms`."""

@@ -72,7 +72,7 @@ class RecordDeletions:
         error_code, _ = driver.partition.serving.judge_deletion(offset, ErrorCode.NONE)
         if error_code is not ErrorCode.NONE:
             return
-        with suppress(StorageError):  # the log is of no more use: the next tick ends the node
+        with suppress(StorageError):  # the log is of no more use: the next tick takes it offline
             driver.advance_log_start(monotonic_ms(), offset)
 
     def stop(self) -> None:

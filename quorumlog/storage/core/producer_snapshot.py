@@ -1,0 +1,63 @@
+"""The bytes of a `<offset>.snapshot` file: which producers a log knew when it ended at that offset.
+
+Kafka's format, version 1 (`ProducerStateManager`): int16 version, uint32 CRC32C of all that
+follows, int32 count, then 46 bytes per entry. Byte layout: docs/log-format.md.
+
+# DEVIATION: Kafka writes one entry per producer, for its last batch. We write up to five, the
+# oldest first: Kafka takes the last one it reads of a producer.
+# docs/decisions/0050-a-producer-snapshot-holds-every-remembered-batch.md
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+VERSION: Final = 1
+NO_SEQUENCE: Final = -1
+_HEAD: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+# producer id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch,
+# first offset of the open transaction
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+
+class CorruptSnapshot(ValueError):
+    """The file is not whole: the producers are learnt from the log instead."""
+
+
+class SnapshotEntry(NamedTuple):
+    """One batch of a producer; `last_sequence` is -1 if only markers of the producer are known."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int  # -1 without a batch
+    offset_delta: int  # of the batch's last record to its first
+    timestamp: int  # ms: when the producer was last heard of
+    coordinator_epoch: int = -1
+    transaction_offset: int = -1
+
+
+def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    """Return the content of the file."""
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _HEAD.pack(VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(content: bytes) -> Sequence[SnapshotEntry]:
+    """Read the content of the file. Raises CorruptSnapshot."""
+    if len(content) < _HEAD.size + _COUNT.size:
+        raise CorruptSnapshot(f"{len(content)} bytes")
+    version, checksum = _HEAD.unpack_from(content)
+    body = memoryview(content)[_HEAD.size :]
+    (count,) = _COUNT.unpack_from(body)
+    if version != VERSION:
+        raise CorruptSnapshot(f"version {version}")
+    if checksum != crc32c(body):
+        raise CorruptSnapshot("a wrong checksum")
+    if len(body) != _COUNT.size + count * _ENTRY.size:
+        raise CorruptSnapshot(f"{len(body)} bytes for {count} entries")
+    return [SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(body[_COUNT.size :])]

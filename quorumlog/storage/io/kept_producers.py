@@ -1,0 +1,47 @@
+"""What the owner of a log lets it keep of idempotent producers, to find it at the next start."""
+
+import threading
+from typing import Final
+
+from quorumlog.storage.errors import storage_error
+from quorumlog.storage.io.log_health import LogHealth
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshot, ProducerSnapshots
+from quorumlog.storage.io.segment_list import SegmentList
+
+
+class KeptProducers:
+    """The snapshots of one log. Safe in another thread beside appends: `lock` keeps out cuts."""
+
+    def __init__(
+        self,
+        snapshots: ProducerSnapshots,
+        segments: SegmentList,
+        *,
+        lock: threading.Lock,
+        health: LogHealth,
+    ) -> None:
+        self._snapshots: Final = snapshots
+        self._segments: Final = segments
+        self._lock: Final = lock
+        self._health: Final = health
+
+    def keep(self, snapshot: ProducerSnapshot) -> None:
+        """Keep what was known when the log ended at `snapshot.offset`, durably.
+
+        Does nothing if there is such a snapshot, or nothing below it, or if the log is closed.
+        Raises StorageError.
+        """
+        with self._lock:
+            is_known = snapshot.offset in self._snapshots.offsets
+            is_empty = snapshot.offset <= self._segments.first_base_offset
+            if is_known or is_empty or self._health.failure is not None:
+                return
+            try:
+                self._snapshots.write(snapshot)
+            except OSError as error:
+                raise storage_error(f"cannot keep the producers: {error}", error) from error
+
+    def newest(self) -> ProducerSnapshot | None:
+        """Read the newest snapshot: not above the log's end. Raises StorageError."""
+        with self._lock, self._health.reading():
+            return self._snapshots.newest()

@@ -1,0 +1,52 @@
+"""Whether a log may still be used, and what ends that."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from quorumlog.storage.errors import StorageError, storage_error
+
+
+class LogHealth:
+    """Of the log in `directory`. `failure`: why it is of no more use; None while it is."""
+
+    def __init__(self, directory: str) -> None:
+        self.failure: StorageError | None = None
+        self._directory: Final = directory
+
+    def require_usable(self) -> None:
+        """Raise StorageError if the log is of no more use."""
+        if self.failure is not None:
+            raise StorageError(str(self.failure)) from self.failure
+
+    def fail(self, action: str, error: Exception) -> StorageError:
+        """Remember that nothing is known of the files any more; return what to raise."""
+        self.failure = StorageError(f"{self._directory}: cannot {action}: {error}")
+        return self.failure
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn an OSError into a StorageError.
+
+        The log stays usable: a failed read says nothing of what is durable, nor of other records.
+        """
+        try:
+            yield
+        except OSError as error:
+            raise storage_error(f"{self._directory}: cannot read: {error}", error) from error
+
+    @contextmanager
+    def changing(self, action: str) -> Iterator[None]:
+        """Turn an OSError into a StorageError, after which the log is of no more use."""
+        try:
+            yield
+        except OSError as error:
+            raise self.fail(action, error) from error
+
+    @contextmanager
+    def cutting(self) -> Iterator[None]:
+        """Do as `changing` does, for a StorageError as well: the cut is done by halves."""
+        try:
+            yield
+        except (OSError, StorageError) as error:
+            raise self.fail("truncate", error) from error

@@ -1,0 +1,92 @@
+"""The producer snapshots beside a log's segments: so that a start need not read every batch.
+
+Source: Kafka's `ProducerStateManager`.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+from quorumlog.storage.core.producer_snapshot import (
+    CorruptSnapshot,
+    SnapshotEntry,
+    decode_snapshot,
+    encode_snapshot,
+)
+from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
+
+SUFFIX: Final = ".snapshot"
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class ProducerSnapshot(NamedTuple):
+    """What was known of producers when the log ended at `offset` (exclusive)."""
+
+    offset: int
+    entries: Sequence[SnapshotEntry]
+
+
+class ProducerSnapshots:
+    """The snapshots of one log.
+
+    Invariant: every snapshot is of records that are still in the log, or of a log that ended
+    where this one starts. So they are dropped, durably, before records are cut.
+
+    Everything raises OSError. One thread at a time.
+    """
+
+    def __init__(self, disk: Disk, directory: str, offsets: Iterable[int]) -> None:
+        """`offsets`: of the files that are there."""
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._offsets = sorted(offsets)
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """Where the log ended at each of them, oldest first."""
+        return tuple(self._offsets)
+
+    def write(self, snapshot: ProducerSnapshot) -> None:
+        """Add a snapshot, durably; the log may have grown meanwhile, but not been cut."""
+        content = encode_snapshot(snapshot.entries)
+        write_file_durably(self._disk, self._path(snapshot.offset), content)
+        if snapshot.offset not in self._offsets:
+            self._offsets = sorted([*self._offsets, snapshot.offset])
+
+    def newest(self) -> ProducerSnapshot | None:
+        """Read the newest one that is whole; drop those that are not."""
+        while self._offsets:
+            offset = self._offsets[-1]
+            try:
+                entries = decode_snapshot(read_file(self._disk, self._path(offset)))
+                return ProducerSnapshot(offset, entries)
+            except CorruptSnapshot as error:
+                _logger.warning("%s is left out: %s", self._path(offset), error)
+                self._drop([offset])
+        return None
+
+    def drop_above(self, offset: int) -> None:
+        """Before the log is cut to `offset`: forget, durably, what says more."""
+        if self._drop([known for known in self._offsets if known > offset]):
+            self._disk.fsync_dir(self._directory)
+
+    def drop_below(self, offset: int) -> None:
+        """Forget those of segments that are gone; a crash may bring them back."""
+        self._drop([known for known in self._offsets if known < offset])
+
+    def keep_only(self, base_offsets: Iterable[int]) -> None:
+        """Forget what a start does not need: all but those of segments, and the newest."""
+        needed = {*base_offsets, *self._offsets[-1:]}
+        self._drop([known for known in self._offsets if known not in needed])
+
+    def _drop(self, offsets: Sequence[int]) -> bool:
+        for offset in offsets:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(self._path(offset))
+            self._offsets = [known for known in self._offsets if known != offset]
+        return bool(offsets)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{offset:020d}{SUFFIX}"
