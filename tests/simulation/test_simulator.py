@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from quorumlog.chaos.simulation import FAULTS, MUTANTS, shrink, simulate
-from quorumlog.chaos.simulation.mutants import MUTANT_CLASSES
-from quorumlog.chaos.simulation.script import ScriptedCluster
+from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES
+from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from quorumlog.invariants import InvariantViolation
 
 ROOT = Path(__file__).parents[2]

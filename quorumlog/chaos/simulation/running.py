@@ -4,10 +4,10 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from quorumlog.chaos.simulation.faults import FAULTS, Fault, Schedule, draw_schedule
-from quorumlog.chaos.simulation.mutants import MUTANT_CLASSES
-from quorumlog.chaos.simulation.oracle import Violation
-from quorumlog.chaos.simulation.simulator import Simulator
+from quorumlog.chaos.simulation.worlds.quorum.faults import FAULTS, Fault, Schedule, draw_schedule
+from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Violation
+from quorumlog.chaos.simulation.worlds.quorum.world import Simulator
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core.quorum import Quorum
 

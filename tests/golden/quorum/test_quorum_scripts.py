@@ -1,14 +1,14 @@
 """Scripts of commands, `---`, output. `pytest tests/golden/quorum --rewrite`, then read the diff.
 
 Commit a rewritten file only if you can say why each line changed. The commands are explained in
-`quorumlog.chaos.simulation.script`.
+`quorumlog.chaos.simulation.worlds.quorum.script`.
 """
 
 from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.simulation.script import ScriptedCluster
+from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.golden"))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.quorum import Quorum

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Final
 
-from quorumlog.chaos.simulation.faults import MILLION
-from quorumlog.chaos.simulation.randomness import seeded
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.worlds.quorum.faults import MILLION
 
 
 class Network:

@@ -8,9 +8,9 @@ import errno
 from collections import deque
 from typing import Any, Final
 
-from quorumlog.chaos.simulation.oracle import Entry, Oracle
-from quorumlog.chaos.simulation.randomness import seeded
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Entry, Oracle
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings

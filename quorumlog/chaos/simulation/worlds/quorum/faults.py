@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from random import Random
 from typing import Any, Final
 
-from quorumlog.chaos.simulation.randomness import seeded
+from quorumlog.chaos.simulation.kernel.randomness import seeded
 
 Fault = dict[str, Any]
 Schedule = dict[str, Any]

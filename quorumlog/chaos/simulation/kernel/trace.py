@@ -6,7 +6,7 @@ from heapq import merge
 from itertools import count
 from typing import Final, NamedTuple
 
-from quorumlog.chaos.simulation.rendering import render_event
+from quorumlog.chaos.simulation.worlds.quorum.rendering import render_event
 from quorumlog.metadata_quorum.core.events import Event
 from quorumlog.metadata_quorum.core.quorum import Quorum
 

@@ -7,9 +7,9 @@ request times out. The oracle looks at every message that is sent.
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from quorumlog.chaos.simulation.network import Network
-from quorumlog.chaos.simulation.node import SimNode, describe
-from quorumlog.chaos.simulation.oracle import Oracle, check
+from quorumlog.chaos.simulation.kernel.network import Network
+from quorumlog.chaos.simulation.worlds.quorum.node import SimNode, describe
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle, check
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,

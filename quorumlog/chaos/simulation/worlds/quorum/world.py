@@ -8,13 +8,13 @@ import heapq
 from collections.abc import Callable
 from typing import Any, Final
 
-from quorumlog.chaos.simulation.faults import MILLION, Fault, Schedule
-from quorumlog.chaos.simulation.messenger import Messenger
-from quorumlog.chaos.simulation.network import Network
-from quorumlog.chaos.simulation.node import SimNode
-from quorumlog.chaos.simulation.oracle import Oracle, check
-from quorumlog.chaos.simulation.randomness import seeded
-from quorumlog.chaos.simulation.trace import Trace
+from quorumlog.chaos.simulation.kernel.network import Network
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.trace import Trace
+from quorumlog.chaos.simulation.worlds.quorum.faults import MILLION, Fault, Schedule
+from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger
+from quorumlog.chaos.simulation.worlds.quorum.node import SimNode
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle, check
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
