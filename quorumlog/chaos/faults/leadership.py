@@ -1,0 +1,25 @@
+"""Faults of leadership: a leader resigns, or a follower wrongly hears that its leader died."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from quorumlog.chaos.faults.fault import Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resign(Fault):
+    """The target is asked to resign its leadership."""
+
+    name: ClassVar[str] = "resign"
+    text: ClassVar[str] = "a leader is asked to resign"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FalseNotice(Fault):
+    """The target is told that its leader's process died, although it did not (decision 0009)."""
+
+    name: ClassVar[str] = "false_notice"
+    text: ClassVar[str] = "a node is told that its leader's process died, and it did not"
+
+
+FAULTS: Final = (Resign, FalseNotice)
