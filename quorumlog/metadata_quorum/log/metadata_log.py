@@ -6,7 +6,7 @@ LeaderChange at the start of an epoch) are the quorum's own: whoever replays ski
 
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange
@@ -38,18 +38,34 @@ _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _LEADER_CHANGE_TYPE: Final = 2
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+# Time must not delete a record that no snapshot holds (KAFKA-14238): no retention here.
+_SETTINGS: Final = LogSettings()
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class MetadataLog:
     """The log of one node. Synchronous; `flush` may run in another thread."""
 
-    def __init__(self, log: Log, checkpoint: LogEndCheckpoint) -> None:
+    def __init__(
+        self, log: Log, checkpoint: LogEndCheckpoint, wall_clock_ms: Callable[[], int]
+    ) -> None:
         """Use `open`."""
         self._log = log
         self._checkpoint = checkpoint
+        self._wall_clock_ms = wall_clock_ms
 
     @classmethod
-    def open(cls, disk: Disk, log_dir: str) -> "MetadataLog":
+    def open(
+        cls,
+        disk: Disk,
+        log_dir: str,
+        settings: LogSettings = _SETTINGS,
+        *,
+        wall_clock_ms: Callable[[], int] = _wall_clock_ms,
+    ) -> "MetadataLog":
         """Open it, checking every batch: it is never taken to be clean.
 
         A torn tail is cut. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks
@@ -57,11 +73,10 @@ class MetadataLog:
         """
         directory = f"{log_dir}/{DIRECTORY}"
         disk.mkdir(directory)
-        # Time must not delete a record that no snapshot holds (KAFKA-14238): no retention here.
         checkpoint = LogEndCheckpoint(disk, directory)
         known = max(checkpoint.last.committed, checkpoint.last.closed)
         try:
-            log = Log.open(disk, directory, LogSettings(), clean=False, known_end_offset=known)
+            log = Log.open(disk, directory, settings, clean=False, known_end_offset=known)
         except DamagedLog as error:
             raise DamagedLog(
                 f"the metadata log is damaged: {error}. Restore the file; or, if other voters hold "
@@ -69,7 +84,7 @@ class MetadataLog:
                 f"to give up those records and what they say for good, delete {checkpoint.path}"
             ) from error
         checkpoint.opened()
-        return cls(log, checkpoint)
+        return cls(log, checkpoint, wall_clock_ms)
 
     @property
     def end_offset(self) -> Offset:
@@ -136,9 +151,9 @@ class MetadataLog:
         self._log.close(clean=is_clean)
         self._checkpoint.close(self._log.log_end_offset if is_clean else None)
 
-    def read(self, offset: Offset, end_offset: Offset) -> bytes:
-        """Return whole batches of [offset, end_offset): at least one, READ_BYTES at most."""
-        return self._log.read(offset, max_bytes=READ_BYTES, end_offset=end_offset).records
+    def read(self, offset: Offset, end_offset: Offset, max_bytes: int = READ_BYTES) -> bytes:
+        """Return whole batches of [offset, end_offset): at least one, `max_bytes` at most."""
+        return self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records
 
     def replay(self, offset: Offset, end_offset: Offset) -> Iterator[tuple[Offset, MetadataRecord]]:
         """Read the records of [offset, end_offset), without control records.
@@ -157,13 +172,13 @@ class MetadataLog:
     def _append_batch(
         self, pairs: list[tuple[bytes | None, bytes]], leader_epoch: Epoch, *, is_control: bool
     ) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        wall_ms = self._wall_clock_ms()
         records = [
-            Record(offset=index, timestamp_ms=now_ms, key=key, value=value)
+            Record(offset=index, timestamp_ms=wall_ms, key=key, value=value)
             for index, (key, value) in enumerate(pairs)
         ]
         batch = encode_batch(records, leader_epoch=leader_epoch, is_control=is_control)
-        self._log.append_as_leader(batch, leader_epoch=leader_epoch, wall_ms=now_ms)
+        self._log.append_as_leader(batch, leader_epoch=leader_epoch, wall_ms=wall_ms)
 
 
 def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:

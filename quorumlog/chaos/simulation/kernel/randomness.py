@@ -1,4 +1,4 @@
-"""One PRNG per concern, all from one seed: to leave one fault out reshuffles nothing else."""
+"""One PRNG per concern, all from one seed: leaving one fault out changes no other draw."""
 
 from random import Random
 

@@ -6,23 +6,15 @@ KAFKA-10527, KAFKA-12460, KAFKA-12619.
 
 from typing import Final, NamedTuple
 
-
-class Violation(Exception):
-    """A rule of the whole does not hold. The first word names the rule."""
+from quorumlog.chaos.simulation.kernel.rules import check
 
 
 class Entry(NamedTuple):
-    """One record, in outline: `content` is its batch without offset and epoch, which others set."""
+    """One record, in outline. `content` is its value, which no other record has."""
 
     epoch: int
     content: bytes
     position: int  # in its batch
-
-
-def check(holds: bool, rule: str) -> None:
-    """Raise Violation unless it holds."""
-    if not holds:
-        raise Violation(rule)
 
 
 class Oracle:
