@@ -1,17 +1,24 @@
 """The Raft core of the metadata log: one node, voter or observer, as a state machine.
 
-Static voters, kraft.version 1 rules, pre-vote always. Not here: changes of the voter set
-(KIP-853), snapshots (KIP-630). The package's docstring says what the driver must do.
-Sources: KIP-595, KIP-996; Raft sections 5.1 to 5.4.
+The voters are static and always ask for pre-votes. The package's docstring says what the driver
+must do. Sources: KIP-595, KIP-996; Raft sections 5.1 to 5.4.
+
+Changes of the voter set (KIP-853) and snapshots (KIP-630) would be two more rules beside
+`Elections`, `Leadership` and `Followership`: `voter_sets.py` would give `QuorumState` the voters
+at an offset, and `snapshots.py` would fetch one for a follower whose log ends below the leader's.
 """
 
-from typing import assert_never
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Final, assert_never
 
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.effects import Effect
+from quorumlog.metadata_quorum.core.elections import Elections
 from quorumlog.metadata_quorum.core.events import Event
-from quorumlog.metadata_quorum.core.following import Following
+from quorumlog.metadata_quorum.core.followership import Followership
+from quorumlog.metadata_quorum.core.leadership import Leadership
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
     BeginQuorumEpochRequest,
@@ -23,6 +30,7 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteRequest,
     VoteResponse,
 )
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import (
     OBSERVER_ROLES,
     Ballot,
@@ -31,13 +39,27 @@ from quorumlog.metadata_quorum.core.roles import (
     Leader,
     Prospective,
     Resigned,
+    Role,
     Unattached,
 )
-from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
-from quorumlog.wire.codec.identifiers import Epoch
+from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
-class Quorum(Following):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The classes that a quorum is made of: a seam for mutants, which replace one.
+
+    So are the methods of one line that a mutant overrides, as `_held_by_majority`.
+    """
+
+    state: type[QuorumState] = QuorumState
+    elections: type[Elections] = Elections
+    leadership: type[Leadership] = Leadership
+    followership: type[Followership] = Followership
+
+
+class Quorum:
     """One node of the quorum; see `step`.
 
     Invariants (`check_invariants`, after every step and before any effect leaves):
@@ -56,25 +78,109 @@ class Quorum(Following):
      11. An observer only follows, and never votes; nor does a voter that is new.
     """
 
+    rules: ClassVar[Rules] = Rules()
+
+    def __init__(
+        self,
+        *,
+        node_id: BrokerId,
+        voters: tuple[BrokerId, ...],
+        settings: QuorumSettings,
+        random_fraction: Callable[[], float],
+    ) -> None:
+        """`random_fraction` returns a number in [0, 1): see `QuorumState`."""
+        self._state: Final = self.rules.state(
+            node_id=node_id, voters=voters, settings=settings, random_fraction=random_fraction
+        )
+        self._leadership: Final = self.rules.leadership(self._state)
+        self._elections: Final = self.rules.elections(self._state, self._leadership)
+        self._followership: Final = self.rules.followership(self._state)
+        self._has_started = False
+        self.node_id: Final = node_id
+        self.settings: Final = settings
+
+    # --- what may be read from outside ---
+
+    @property
+    def role(self) -> Role:
+        """The role; only these rules change it, or what is in it."""
+        return self._state.role
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node leads `leader_epoch`."""
+        return isinstance(self._state.role, Leader)
+
+    @property
+    def leader_epoch(self) -> Epoch:
+        """The newest epoch that this node knows."""
+        return self._state.leader_epoch
+
+    @property
+    def leader_id(self) -> BrokerId:
+        """The leader of `leader_epoch`; NOBODY: not known."""
+        return self._state.leader_id
+
+    @property
+    def voted_id(self) -> BrokerId:
+        """The voter that this node has voted for in `leader_epoch`, or NOBODY."""
+        return self._state.voted_id
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this voter must not vote yet: decision 36."""
+        return self._state.is_new
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """The offset that the next record gets."""
+        return self._state.log.end_offset
+
+    @property
+    def flushed_offset(self) -> Offset:
+        """All records below it are durable on this node."""
+        return self._state.log.flushed_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        """All records below it are committed, as far as this node knows."""
+        return self._state.log.high_watermark
+
+    @property
+    def resignation_pending(self) -> bool:
+        """Whether some voter has not answered yet that it knows of this node's resignation."""
+        match self._state.role:
+            case Resigned(end_epoch_due_ms=due_ms, end_epoch_sent=sent):
+                return bool(due_ms or sent)
+            case _:
+                return False
+
+    # --- a step ---
+
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug."""
-        self._now_ms = max(self._now_ms, now_ms)
-        self._effects = []
-        before = self._marks()
+        state = self._state
+        state.now_ms = max(state.now_ms, now_ms)
+        state.effects = []
+        before = state.leader_epoch, state.log.high_watermark, state.leader_id, state.voted_id
         require(self._has_started != isinstance(event, events.Started), "Started is the first")
         self._handle(event)
-        self._lead()
-        self._elect()
-        self._lead()  # a voter may have just won
-        self._follow()
+        self._do_what_is_due()
         self.check_invariants(before)
-        return self._effects
+        return state.effects
 
     def next_deadline_ms(self) -> int | None:
         """When to feed `Ticked`, at the latest; None: nothing is due."""
-        return min(self._deadlines(), default=None)
+        role = self._state.role
+        deadlines = (
+            *self._leadership.deadlines(role),
+            *self._elections.deadlines(role),
+            *self._followership.deadlines(role),
+        )
+        return min(deadlines, default=None)
 
     def _handle(self, event: Event) -> None:
+        role = self._state.role
         match event:
             case events.Started():
                 self._handle_started(event)
@@ -83,130 +189,168 @@ class Quorum(Following):
             case events.RequestReceived():
                 self._handle_request(event)
             case events.ResponseReceived():
-                self._handle_response(event)
+                self._handle_response(role, event)
             case events.RequestFailed(request_id=request_id):
-                self._handle_vote_failed(request_id)
-                self._handle_fetch_failed(request_id)
-                self._handle_end_quorum_outcome(request_id, has_answered=False)
+                self._elections.handle_request_failed(request_id)
+                self._followership.handle_request_failed(role, request_id)
+                self._leadership.handle_end_quorum_epoch_outcome(request_id, has_answered=False)
             case events.RecordsAppended():
-                self._handle_records_appended(event)
-            case events.LogFlushed():
-                self._handle_log_flushed(event)
+                self._leadership.handle_records_appended(role, event)
+            case events.LogFlushed(flushed_offset=flushed_offset):
+                self._state.log.flushed(flushed_offset)
             case events.PeerProcessDied():
-                self._handle_peer_process_died(event)
+                self._followership.handle_peer_process_died(role, event)
             case events.ResignRequested():
-                self._resign()
+                self._leadership.resign(role)
             case _:
                 assert_never(event)
 
     def _handle_request(self, event: events.RequestReceived) -> None:
         match event.request:
             case VoteRequest() as request:
-                self._handle_vote_request(event.request_id, request)
+                self._elections.handle_vote_request(event.request_id, request)
             case BeginQuorumEpochRequest() as request:
-                self._handle_begin_quorum_epoch(event.request_id, request)
+                self._followership.handle_begin_quorum_epoch(event.request_id, request)
             case EndQuorumEpochRequest() as request:
-                self._handle_end_quorum_epoch(event.request_id, request)
+                self._followership.handle_end_quorum_epoch(event.request_id, request)
             case FetchRequest() as request:
-                self._handle_fetch_request(event.request_id, request)
+                self._leadership.handle_fetch_request(event.request_id, request)
             case _:
                 assert_never(event.request)
 
-    def _handle_response(self, event: events.ResponseReceived) -> None:
+    def _handle_response(self, role: Role, event: events.ResponseReceived) -> None:
         match event.response:
             case VoteResponse() as response:
-                self._handle_vote_response(event, response)
+                self._elections.handle_vote_response(event, response)
             case FetchResponse() as response:
-                self._handle_fetch_response(event, response)
+                self._followership.handle_fetch_response(role, event, response)
             case BeginQuorumEpochResponse() as response:
-                self._learn(response.leader_epoch, response.leader_id)
+                self._state.learn(response.leader_epoch, response.leader_id)
             case EndQuorumEpochResponse() as response:
-                self._learn(response.leader_epoch, response.leader_id)
-                self._handle_end_quorum_outcome(event.request_id, has_answered=True)
+                self._state.learn(response.leader_epoch, response.leader_id)
+                self._leadership.handle_end_quorum_epoch_outcome(
+                    event.request_id, has_answered=True
+                )
             case _:
                 assert_never(event.response)
+
+    def _do_what_is_due(self) -> None:
+        """Do what is due in the role, and in the role that this leads to.
+
+        It ends: a change of role sets its deadlines later than now, but for one that leaves
+        `Resigned`, and a voter that is alone stands and wins at once.
+        """
+        done: Role | None = None
+        while done is not self._state.role:
+            done = self._state.role
+            match done:
+                case Leader():
+                    self._leadership.lead(done)
+                case Resigned():
+                    self._leadership.end_epoch(done)
+                case Unattached() | Follower():
+                    self._elections.maybe_stand(done)
+                case Prospective():
+                    self._elections.count_pre_votes(done)
+                case Candidate():
+                    self._elections.count_votes(done)
+                case _:
+                    assert_never(done)
+        self._followership.maybe_flush()
+        match done:
+            case Unattached() | Follower():
+                self._followership.maybe_fetch(done)
+            case _:
+                pass
 
     # --- the start ---
 
     def _handle_started(self, event: events.Started) -> None:
         """Take up the role that the disk allows: never that of a leader (KAFKA-10527)."""
+        state = self._state
         self._has_started = True
-        self.is_new = event.is_new and self.is_voter and bool(self._others)
-        self.epochs = LeaderEpochs(tuple(EpochEntry(*start) for start in event.epoch_starts))
-        self.log_end_offset = event.log_end_offset
-        self.flushed_offset = min(event.flushed_offset, event.log_end_offset)
-        if self.last_epoch > event.leader_epoch:
-            self._set_election(self.last_epoch, NOBODY, NOBODY)
+        state.is_new = event.is_new and state.is_voter and bool(state.other_voters)
+        state.log.open(event.log_end_offset, event.flushed_offset, event.epoch_starts)
+        if state.log.last_epoch > event.leader_epoch:
+            state.set_election(state.log.last_epoch, NOBODY, NOBODY)
         else:
-            self.leader_epoch = event.leader_epoch
-            self.leader_id, self.voted_id = event.leader_id, event.voted_id
+            state.leader_epoch = event.leader_epoch
+            state.leader_id, state.voted_id = event.leader_id, event.voted_id
         self._take_up_role()
 
     def _take_up_role(self) -> None:
-        """Choose by what the election state says. Only here is a role set without `_become`."""
-        is_alone = self.is_voter and not self._others
-        deadline_ms = self._now_ms if is_alone else self._new_election_deadline_ms()
-        if not self.is_voter and self.node_id in {self.leader_id, self.voted_id}:
-            newer = Epoch(self.leader_epoch + self._has_newer_epoch)
-            self._set_election(newer, NOBODY, NOBODY)  # it was a voter
-        if self.leader_id == self.node_id:
+        """Choose by what the election state says. Only here is a role set without `become`."""
+        state = self._state
+        is_alone = state.is_voter and not state.other_voters
+        deadline_ms = state.now_ms if is_alone else state.new_election_deadline_ms()
+        if not state.is_voter and state.node_id in {state.leader_id, state.voted_id}:
+            newer = Epoch(state.leader_epoch + state.has_newer_epoch)
+            state.set_election(newer, NOBODY, NOBODY)  # it was a voter
+        if state.leader_id == state.node_id:
             self._resume_as_resigned(deadline_ms)
-        elif self.leader_id in self.voters:
-            self.role = Follower(fetch_deadline_ms=self._fetch_timeout_ms())
-            leader_id, leader_epoch = self.leader_id, self.leader_epoch
-            self._emit(effects.FollowLeader(leader_epoch=leader_epoch, leader_id=leader_id))
-        elif self.voted_id == self.node_id and self.is_log_durable:
-            ballot = Ballot(granted={self.node_id})
-            self.role = Candidate(election_deadline_ms=deadline_ms, ballot=ballot)
-            self._ask_all(ballot)
+        elif state.leader_id in state.voters:
+            state.role = Follower(fetch_deadline_ms=state.new_fetch_deadline_ms())
+            leader_id, leader_epoch = state.leader_id, state.leader_epoch
+            state.emit(effects.FollowLeader(leader_epoch=leader_epoch, leader_id=leader_id))
+        elif state.voted_id == state.node_id and state.log.is_durable:
+            ballot = Ballot(granted={state.node_id})
+            state.role = candidate = Candidate(election_deadline_ms=deadline_ms, ballot=ballot)
+            self._elections.ask_all(candidate)
         else:
-            self._set_election(self.leader_epoch, NOBODY, self.voted_id)
-            self.role = Unattached(election_deadline_ms=deadline_ms if self.is_voter else None)
+            state.set_election(state.leader_epoch, NOBODY, state.voted_id)
+            state.role = Unattached(election_deadline_ms=deadline_ms if state.is_voter else None)
 
     def _resume_as_resigned(self, deadline_ms: int) -> None:
         # It may have appended, in this epoch, what is not on its disk any more: were it to lead on,
         # two records would have the same epoch and offset.
-        self.role = self._resigned(())
-        self.role.election_deadline_ms = deadline_ms
+        self._state.role = resigned = self._leadership.resigned()
+        resigned.election_deadline_ms = deadline_ms
 
     # --- invariants ---
 
-    def _marks(self) -> tuple[int, int, int, int]:
-        return self.leader_epoch, self.high_watermark, self.leader_id, self.voted_id
-
     def check_invariants(self, before: tuple[int, int, int, int]) -> None:
-        """Raise InvariantViolation with the number of the rule that does not hold."""
+        """Raise InvariantViolation with the number of the rule that does not hold.
+
+        `before` the step: leader epoch, high watermark, leader and vote.
+        """
+        state, log = self._state, self._state.log
         epoch, high_watermark, leader_id, voted_id = before
-        is_rising = epoch <= self.leader_epoch and high_watermark <= self.high_watermark
+        is_rising = epoch <= state.leader_epoch and high_watermark <= log.high_watermark
         require(is_rising, "1: the epoch and the high watermark never fall")
-        ends = max(self.high_watermark, self.flushed_offset)
-        require(ends <= self.log_end_offset, "2: what is committed or durable is held")
-        if epoch == self.leader_epoch:
-            require(leader_id in {NOBODY, self.leader_id}, "5: one leader in an epoch")
-            require(voted_id in {NOBODY, self.voted_id}, "5: one vote in an epoch")
-        require(self.last_epoch <= self.leader_epoch, "9: no record is of a newer epoch")
-        self._check_role()
-        if self.is_voter and (self._fetch_id is not None or self._ballot() is not None):
-            require(self.is_log_durable, "10: a voter that fetches or stands has a durable log")
-        if not self._takes_part:
-            is_observing = isinstance(self.role, OBSERVER_ROLES) and self.voted_id == NOBODY
+        ends = max(log.high_watermark, log.flushed_offset)
+        require(ends <= log.end_offset, "2: what is committed or durable is held")
+        if epoch == state.leader_epoch:
+            require(leader_id in {NOBODY, state.leader_id}, "5: one leader in an epoch")
+            require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")
+        require(log.last_epoch <= state.leader_epoch, "9: no record is of a newer epoch")
+        if not state.takes_part:
+            is_observing = isinstance(state.role, OBSERVER_ROLES) and state.voted_id == NOBODY
             require(is_observing, "11: an observer only follows")
+        self._check_role()
 
     def _check_role(self) -> None:
-        match self.role:
+        state, role = self._state, self._state.role
+        says_durable = False  # what it says to others is true of a durable log only
+        match role:
             case Leader():
-                self._check_leader(self.role)
+                self._leadership.check_invariants(role)
             case Resigned():
-                require(self.leader_id == self.node_id, "4: it led this epoch")
-            case Follower():
-                is_led = self.leader_id in self._others
+                require(state.leader_id == state.node_id, "4: it led this epoch")
+            case Follower(fetch_id=fetch_id):
+                is_led = state.leader_id in state.other_voters
                 require(is_led, "4: a follower has another leader")
+                says_durable = state.is_voter and fetch_id is not None
             case Candidate():
-                is_free = self.voted_id == self.node_id and self.leader_id == NOBODY
+                is_free = state.voted_id == state.node_id and state.leader_id == NOBODY
                 require(is_free, "4: a candidate has its own vote and no leader")
+                says_durable = True
             case Prospective():
-                require(self.leader_id != self.node_id, "4: it does not lead")
-            case Unattached():
-                require(self.leader_id == NOBODY, "4: one that is unattached has no leader")
+                require(state.leader_id != state.node_id, "4: it does not lead")
+                says_durable = True
+            case Unattached(fetch_id=fetch_id):
+                require(state.leader_id == NOBODY, "4: one that is unattached has no leader")
+                says_durable = state.is_voter and fetch_id is not None
             case _:
-                assert_never(self.role)
+                assert_never(role)
+        is_true = state.log.is_durable or not says_durable
+        require(is_true, "10: a voter that fetches or stands has a durable log")

@@ -23,14 +23,19 @@ class Ballot:
 
 @dataclass(slots=True, kw_only=True)
 class Unattached:
-    """In an epoch whose leader it does not follow. An observer has no election deadline."""
+    """In an epoch whose leader it does not follow; it asks the voters in turn who leads.
+
+    An observer has no election deadline.
+    """
 
     election_deadline_ms: int | None
+    fetch_id: int | None = None  # of the fetch that is under way
+    fetch_after_ms: int = 0  # not before
 
 
 @dataclass(slots=True, kw_only=True)
 class Prospective:
-    """A voter without a leader: would a majority vote for it? Nothing is on disk yet."""
+    """A voter that asks whether a majority would vote for it (KIP-996); nothing is on disk yet."""
 
     election_deadline_ms: int
     ballot: Ballot
@@ -38,7 +43,7 @@ class Prospective:
 
 @dataclass(slots=True, kw_only=True)
 class Candidate:
-    """A voter that has voted for itself and asks the others to."""
+    """A voter that has voted for itself and asks the others for their votes."""
 
     election_deadline_ms: int
     ballot: Ballot
@@ -56,6 +61,8 @@ class Follower:
     has_fetched: bool = False
     is_leader_gone: bool = False
     notice_deadline_ms: int | None = None  # of the election that a dead leader's process starts
+    fetch_id: int | None = None  # of the fetch that is under way
+    fetch_after_ms: int = 0  # not before
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,12 +112,12 @@ class Leader:
 
 @dataclass(slots=True, kw_only=True)
 class Resigned:
-    """Led this epoch, and never will again. Tells the other voters until each has heard."""
+    """Led this epoch, and never will again. Sends EndQuorumEpoch until each voter has answered."""
 
     election_deadline_ms: int
     preferred_candidates: tuple[BrokerId, ...]
-    tell_ms: dict[BrokerId, int]  # who has not heard, and when to tell it (again)
-    told: dict[int, BrokerId] = field(default_factory=dict)  # by request id
+    end_epoch_due_ms: dict[BrokerId, int]  # when to send it (again)
+    end_epoch_sent: dict[int, BrokerId] = field(default_factory=dict)  # by request id
 
 
 Role = Unattached | Prospective | Candidate | Follower | Leader | Resigned
@@ -135,6 +142,6 @@ CHANGES_TO_A_NEWER_EPOCH: Final[Changes] = {
     Leader: frozenset({Unattached, Follower}),
     Resigned: frozenset({Unattached, Follower}),
 }
-"""Nobody becomes a candidate without the pre-votes of a majority (KIP-996)."""
+"""No voter becomes a candidate without the pre-votes of a majority (KIP-996)."""
 
 OBSERVER_ROLES: Final = (Unattached, Follower)

@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.leading import OBSERVERS_MAX
+from quorumlog.metadata_quorum.core.leadership import OBSERVERS_MAX
 from quorumlog.metadata_quorum.core.messages import (
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
@@ -183,7 +183,7 @@ def test_a_fetch_that_names_an_epoch_of_the_future_parts_at_our_last() -> None:
 
 
 def test_voters_are_counted_once_and_in_order() -> None:
-    assert started(voters=(3, 1, 2, 3)).voters == (1, 2, 3)
+    assert started(voters=(3, 1, 2, 3))._state.voters == (1, 2, 3)
 
 
 def test_a_clock_that_goes_back_moves_no_deadline() -> None:

@@ -38,7 +38,7 @@ ROLES: dict[type[Role], Role] = {
         begin_epoch_deadline_ms=1,
         check_quorum_deadline_ms=1,
     ),
-    Resigned: Resigned(election_deadline_ms=1, preferred_candidates=(), tell_ms={}),
+    Resigned: Resigned(election_deadline_ms=1, preferred_candidates=(), end_epoch_due_ms={}),
 }
 LEGAL_WITHIN = {
     (Unattached, Unattached), (Unattached, Prospective), (Unattached, Follower),
@@ -60,7 +60,7 @@ def quorum(node_id: int = 1) -> Quorum:
         settings=QuorumSettings(),
         random_fraction=lambda: 0.0,
     )
-    made.leader_epoch = Epoch(4)
+    made._state.leader_epoch = Epoch(4)
     return made
 
 
@@ -71,27 +71,27 @@ def test_all_roles_are_here() -> None:
 @pytest.mark.parametrize("is_newer", [False, True], ids=["within", "to_newer"])
 @pytest.mark.parametrize(("source", "target"), list(product(ROLES, repeat=2)))
 def test_every_pair_of_roles(source: type[Role], target: type[Role], is_newer: bool) -> None:
-    node = quorum()
+    node = quorum()._state
     node.role = ROLES[source]
     is_legal = (source, target) in (LEGAL_TO_NEWER if is_newer else LEGAL_WITHIN)
     with nullcontext() if is_legal else pytest.raises(InvariantViolation, match="legal change"):
-        node._become(ROLES[target], leader_epoch=Epoch(4 + is_newer))
+        node.become(ROLES[target], leader_epoch=Epoch(4 + is_newer))
     assert node.role is ROLES[target if is_legal else source]
     assert node.leader_epoch == 4 + (is_legal and is_newer)
 
 
 @pytest.mark.parametrize(("source", "target"), list(product((Unattached, Follower), ROLES)))
 def test_an_observer_only_follows(source: type[Role], target: type[Role]) -> None:
-    node = quorum(node_id=9)
+    node = quorum(node_id=9)._state
     node.role = ROLES[source]
     is_legal = (source, target) in OBSERVERS
     with nullcontext() if is_legal else pytest.raises(InvariantViolation, match="legal change"):
-        node._become(ROLES[target], leader_epoch=Epoch(5))
+        node.become(ROLES[target], leader_epoch=Epoch(5))
 
 
 def test_an_epoch_never_falls() -> None:
     with pytest.raises(InvariantViolation, match="an epoch never falls"):
-        quorum()._become(ROLES[Unattached], leader_epoch=Epoch(3))
+        quorum()._state.become(ROLES[Unattached], leader_epoch=Epoch(3))
 
 
 EARLIER = (4, 0, NOBODY, NOBODY)  # epoch, high watermark, leader and vote before the step
@@ -116,10 +116,10 @@ RECORD = LeaderEpochs((EpochEntry(Epoch(4), Offset(0)),))
         (5, Follower, {"leader_id": 2}, (4, 0, 3, NOBODY)),
         (5, Unattached, {"voted_id": 2}, (4, 0, NOBODY, 3)),
         (6, Leader, {"leader_id": 1}, EARLIER),
-        (9, Unattached, {"leader_epoch": 3, "epochs": RECORD, "log_end_offset": 1,
+        (9, Unattached, {"leader_epoch": 3, "epochs": RECORD, "end_offset": 1,
                          "flushed_offset": 1}, (3, 0, NOBODY, NOBODY)),
-        (10, Follower, {"leader_id": 2, "_fetch_id": 7, "log_end_offset": 1}, EARLIER),
-        (10, Prospective, {"log_end_offset": 1}, EARLIER),
+        (10, Follower, {"leader_id": 2, "fetch_id": 7, "end_offset": 1}, EARLIER),
+        (10, Prospective, {"end_offset": 1}, EARLIER),
         (11, Unattached, {"voted_id": 9, "is_voter": False}, EARLIER),
         (11, Prospective, {"is_voter": False}, EARLIER),
     ],
@@ -128,9 +128,10 @@ def test_each_invariant_speaks(
     number: int, role: type[Role], state: dict[str, Any], before: tuple[int, int, int, int]
 ) -> None:
     node = quorum()
-    node.role = ROLES[role]
+    node._state.role = replace(ROLES[role])
     for name, value in state.items():
-        setattr(node, name, value)
+        owners = node._state, node._state.log, node._state.role
+        setattr(next(owner for owner in owners if hasattr(owner, name)), name, value)
     with pytest.raises(InvariantViolation, match=rf"^{number}: "):
         node.check_invariants(before)
 
@@ -145,19 +146,19 @@ def test_each_invariant_speaks(
 )  # fmt: skip
 def test_each_invariant_of_a_leader_speaks(number: int, state: dict[str, Any]) -> None:
     node = quorum()
-    node.leader_id, node.epochs = BrokerId(1), RECORD
-    node.log_end_offset = node.flushed_offset = Offset(2)
-    node.role = replace(ROLES[Leader], **state)
+    node._state.leader_id, node._state.log.epochs = BrokerId(1), RECORD
+    node._state.log.end_offset = node._state.log.flushed_offset = Offset(2)
+    node._state.role = replace(ROLES[Leader], **state)
     with pytest.raises(InvariantViolation, match=rf"^{number}: "):
         node.check_invariants((4, 0, 1, NOBODY))
 
 
 def test_a_newer_epoch_forgets_leader_and_vote_and_the_same_one_keeps_them() -> None:
-    node = quorum()
-    node._become(ROLES[Unattached], voted_id=BrokerId(2))
-    node._become(ROLES[Follower], leader_id=BrokerId(3))
+    node = quorum()._state
+    node.become(ROLES[Unattached], voted_id=BrokerId(2))
+    node.become(ROLES[Follower], leader_id=BrokerId(3))
     assert (node.leader_id, node.voted_id) == (3, 2)
-    node._become(ROLES[Prospective])
+    node.become(ROLES[Prospective])
     assert (node.leader_id, node.voted_id) == (3, 2)
-    node._become(ROLES[Unattached], leader_epoch=Epoch(5))
+    node.become(ROLES[Unattached], leader_epoch=Epoch(5))
     assert (node.leader_id, node.voted_id) == (NOBODY, NOBODY)

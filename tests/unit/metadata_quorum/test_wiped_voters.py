@@ -6,7 +6,8 @@ import pytest
 
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest, FetchRequest
-from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.quorum import Quorum, Rules
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Follower, Unattached
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import Network, run, until
@@ -22,12 +23,16 @@ from tests.support.metadata_quorum.quorums import (
 from tests.unit.metadata_quorum.test_driver_commits import create, register
 
 
+class TakesPartAlthoughNew(QuorumState):
+    @property
+    def takes_part(self) -> bool:
+        return self.is_voter
+
+
 class VotesAlthoughNew(Quorum):
     """A mutant: it takes its disk for what it has promised."""
 
-    @property
-    def _takes_part(self) -> bool:
-        return self.is_voter
+    rules = Rules(state=TakesPartAlthoughNew)
 
 
 # --- the rule ---

@@ -1,0 +1,280 @@
+"""Elections: pre-votes, votes, and when a voter stands.
+
+A voter refuses a second vote in an epoch, and a log that lacks records; a follower that hears its
+leader refuses every pre-vote. Sources: KIP-595 (Vote), KIP-996 (pre-vote); Raft 5.2, 5.4.1.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.leadership import Leadership
+from quorumlog.metadata_quorum.core.messages import NOBODY, VoteRequest, VoteResponse
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
+from quorumlog.metadata_quorum.core.roles import (
+    Ballot,
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Role,
+    Unattached,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch
+
+
+class Elections:
+    """The rules of elections. A candidate that wins hands over to `Leadership`."""
+
+    def __init__(self, state: QuorumState, leadership: Leadership) -> None:
+        self._state: Final = state
+        self._leadership: Final = leadership
+
+    # --- a peer asks for a vote ---
+
+    def handle_vote_request(self, request_id: int, request: VoteRequest) -> None:
+        """Answer a vote or a pre-vote; a vote that is given is durable before the answer leaves."""
+        state = self._state
+        error_code = self._refusal(request)
+        is_granted = False
+        if error_code is ErrorCode.NONE:
+            if request.pre_vote:
+                # DEVIATION: Kafka's voters take over a newer epoch from a pre-vote, too.
+                # docs/decisions/0034-an-epoch-is-believed-within-reach.md
+                is_granted = self._would_vote(state.role, request)
+            else:
+                if request.replica_epoch > state.leader_epoch:
+                    state.become_unattached(request.replica_epoch)
+                is_granted = self._vote(state.role, request)
+        response = VoteResponse(
+            error_code=error_code,
+            leader_id=state.leader_id,
+            leader_epoch=state.leader_epoch,
+            vote_granted=is_granted,
+        )
+        state.emit(effects.SendResponse(request_id=request_id, response=response))
+        if error_code is ErrorCode.NONE and request.pre_vote and not is_granted:
+            self._maybe_ask_again(state.role, request.replica_id)
+
+    def _refusal(self, request: VoteRequest) -> ErrorCode:
+        state = self._state
+        if request.voter_id != state.node_id:
+            return ErrorCode.INVALID_VOTER_KEY
+        if not {state.node_id, request.replica_id} <= {*state.voters}:
+            # DEVIATION: Kafka's voters may change, so it lets strangers vote. Ours may not:
+            # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
+            return ErrorCode.INCONSISTENT_VOTER_SET
+        newest_log = request.replica_epoch - (not request.pre_vote)
+        is_possible = (
+            0 <= request.last_offset_epoch <= newest_log
+            and request.last_offset >= 0
+            and state.is_within_reach(request.replica_epoch)
+        )
+        if not is_possible or request.replica_id == state.node_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.replica_epoch < state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    def _would_vote(self, role: Role, request: VoteRequest) -> bool:
+        """Decide on a pre-vote. It has one consequence only: the sender may stand (KIP-996).
+
+        The sender's epoch may be newer than ours. It stays the sender's: if the sender wins the
+        pre-vote, its candidacy brings a newer epoch; if it loses, the leader learns of its epoch
+        from its answer to BeginQuorumEpoch.
+
+        A follower that hears its leader refuses, so that a voter that was cut off does not depose
+        it. One whose leader has resigned, or whose leader's process was seen dead, does not hear
+        it, whatever it fetched before. That is safe even if it was wrong: a pre-vote changes no
+        epoch and no vote, and the election that may follow is decided by real votes alone.
+        """
+        match role:
+            case Leader():
+                return False
+            case _ if not self._state.takes_part:
+                return False
+            case Follower(has_fetched=True, is_leader_gone=False):
+                return False
+            case _:
+                return self._is_up_to_date(request)
+
+    def _vote(self, role: Role, request: VoteRequest) -> bool:
+        """Decide on a vote (Raft 5.2, 5.4.1)."""
+        state = self._state
+        if state.leader_id != NOBODY or not state.takes_part:
+            return False
+        match role:
+            case Unattached() | Prospective() if state.voted_id != NOBODY:
+                return state.voted_id == request.replica_id
+            case Unattached() | Prospective() if not self._is_up_to_date(request):
+                return False
+            case Unattached():
+                voter = Unattached(election_deadline_ms=state.new_election_deadline_ms())
+                state.become(voter, voted_id=request.replica_id)
+                return True
+            case Prospective():
+                role.election_deadline_ms = state.new_election_deadline_ms()
+                state.set_election(state.leader_epoch, state.leader_id, request.replica_id)
+                return True
+            case _:
+                return False
+
+    def _is_up_to_date(self, request: VoteRequest) -> bool:
+        """Whether the sender's log is not behind ours: epoch first, then offset (Raft 5.4.1)."""
+        ours = self._state.log.last_epoch, self._state.log.end_offset
+        return (request.last_offset_epoch, request.last_offset) >= ours
+
+    def _maybe_ask_again(self, role: Role, voter: BrokerId) -> None:
+        """Ask a voter again that has just asked in vain: it, too, has lost the leader by now.
+
+        When a leader's process dies, the first voter to notice may ask before the second has
+        noticed, and be refused; the second may be behind, and be refused too. At least one of the
+        two logs is up to date, so this ends.
+        """
+        # DEVIATION: Kafka waits out the election timeout.
+        # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
+        match role:
+            case Prospective(ballot=ballot) if voter in ballot.refused:
+                ballot.refused.discard(voter)
+                self._ask(role, voter)
+            case _:
+                pass
+
+    # --- asking for votes ---
+
+    def _stand(self) -> None:
+        """Ask for pre-votes."""
+        deadline_ms = self._state.new_election_deadline_ms()
+        ballot = Ballot(granted={self._state.node_id})
+        role = Prospective(election_deadline_ms=deadline_ms, ballot=ballot)
+        self._state.become(role)
+        self.ask_all(role)
+
+    def _become_candidate(self) -> None:
+        """Vote for ourselves in the next epoch, durably, and ask for votes."""
+        state = self._state
+        deadline_ms = state.new_election_deadline_ms()
+        role = Candidate(election_deadline_ms=deadline_ms, ballot=Ballot(granted={state.node_id}))
+        newer = Epoch(state.leader_epoch + 1)
+        state.become(role, leader_epoch=newer, voted_id=state.node_id)
+        self.ask_all(role)
+
+    def ask_all(self, role: Prospective | Candidate) -> None:
+        """Ask every other voter for its pre-vote, or its vote."""
+        for voter in self._state.other_voters:
+            self._ask(role, voter)
+
+    def _ask(self, role: Prospective | Candidate, voter: BrokerId) -> None:
+        state = self._state
+        request = VoteRequest(
+            replica_id=state.node_id,
+            replica_epoch=state.leader_epoch,
+            voter_id=voter,
+            last_offset_epoch=state.log.last_epoch,
+            last_offset=state.log.end_offset,
+            pre_vote=isinstance(role, Prospective),
+        )
+        role.ballot.asked[state.send(voter, request)] = voter
+
+    def _ask_where_due(self, role: Prospective | Candidate) -> None:
+        due_ms, now_ms = role.ballot.ask_again_ms, self._state.now_ms
+        for voter in [voter for voter, at_ms in due_ms.items() if at_ms <= now_ms]:
+            del due_ms[voter]
+            self._ask(role, voter)
+
+    def handle_vote_response(self, event: events.ResponseReceived, response: VoteResponse) -> None:
+        """Count one answer of the ballot that asked; others are of an older one."""
+        state = self._state
+        if response.leader_epoch >= state.leader_epoch:
+            if not state.learn(response.leader_epoch, response.leader_id):
+                return
+        elif not isinstance(state.role, Prospective):
+            return  # only a pre-vote is answered from an older epoch
+        match state.role:
+            case Prospective(ballot=ballot) | Candidate(ballot=ballot):
+                voter = ballot.asked.pop(event.request_id, None)
+                if voter is None:
+                    return
+                is_granted = response.error_code is ErrorCode.NONE and response.vote_granted
+                (ballot.granted if is_granted else ballot.refused).add(voter)
+            case _:
+                pass
+
+    def handle_request_failed(self, request_id: int) -> None:
+        """Ask again later, if that request asked for a vote."""
+        match self._state.role:
+            case Prospective(ballot=ballot) | Candidate(ballot=ballot) if (
+                request_id in ballot.asked
+            ):
+                ballot.ask_again_ms[ballot.asked.pop(request_id)] = self._state.retry_ms()
+            case _:
+                pass
+
+    # --- time, and the count ---
+
+    def maybe_stand(self, role: Unattached | Follower) -> None:
+        """Stand when the wait for a leader is over; only with a durable log.
+
+        A vote is asked for with the end of the log, and is kept by the voter if this node crashes
+        and asks again in the same epoch. The log must not be shorter then.
+        """
+        # DEVIATION: Kafka flushes within every append. Here an election waits for the flush.
+        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
+        deadline_ms = self._stand_deadline_ms(role)
+        if (
+            deadline_ms is not None
+            and deadline_ms <= self._state.now_ms
+            and self._state.log.is_durable
+        ):
+            self._stand()
+
+    def _stand_deadline_ms(self, role: Unattached | Follower) -> int | None:
+        """When to stand; None: never, in this role."""
+        if not self._state.takes_part or not self._state.has_newer_epoch:
+            return None
+        match role:
+            case Unattached(election_deadline_ms=deadline_ms):
+                return deadline_ms
+            case Follower(notice_deadline_ms=int(notice_ms), fetch_deadline_ms=fetch_ms):
+                return min(notice_ms, fetch_ms)
+            case Follower(fetch_deadline_ms=fetch_ms):
+                return fetch_ms
+
+    def count_pre_votes(self, role: Prospective) -> None:
+        """Stand for real with a majority; give up without one, or when the time is over."""
+        state, ballot = self._state, role.ballot
+        is_lost = len(ballot.refused) >= state.majority or role.election_deadline_ms <= state.now_ms
+        if len(ballot.granted) >= state.majority and state.has_newer_epoch:
+            self._become_candidate()
+        elif is_lost and state.leader_id != NOBODY:
+            state.become_follower(state.leader_epoch, state.leader_id)
+        elif is_lost:
+            state.become_unattached(state.leader_epoch)
+        else:
+            self._ask_where_due(role)
+
+    def count_votes(self, role: Candidate) -> None:
+        """Lead with the votes of a majority; ask for pre-votes again when the time is over."""
+        if len(role.ballot.granted) >= self._state.majority:
+            self._leadership.begin(tuple(sorted(role.ballot.granted)))
+        elif role.election_deadline_ms <= self._state.now_ms:
+            self._stand()
+        else:
+            self._ask_where_due(role)
+
+    def deadlines(self, role: Role) -> Iterator[int]:
+        """When these rules have something to do, in ms."""
+        match role:
+            case Unattached() | Follower():
+                stand_ms = self._stand_deadline_ms(role)
+                if stand_ms is not None and self._state.log.is_durable:
+                    yield stand_ms
+            case (
+                Prospective(election_deadline_ms=deadline_ms, ballot=ballot)
+                | Candidate(election_deadline_ms=deadline_ms, ballot=ballot)
+            ):
+                yield deadline_ms
+                yield from ballot.ask_again_ms.values()
+            case _:
+                pass

@@ -1,0 +1,335 @@
+"""Followership: finding the leader, fetching from it, and dropping what the leader does not have.
+
+A follower refuses records that do not continue its log or come from a newer epoch than it follows,
+and never drops what is committed. Sources: KIP-595 (Fetch, Begin- and EndQuorumEpoch);
+KAFKA-12460, KAFKA-18723.
+"""
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from quorumlog.invariants import require
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import (
+    BeginQuorumEpochRequest,
+    BeginQuorumEpochResponse,
+    DivergingEpoch,
+    EndQuorumEpochRequest,
+    EndQuorumEpochResponse,
+    FetchRequest,
+    FetchResponse,
+)
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
+from quorumlog.metadata_quorum.core.roles import Follower, Prospective, Role, Unattached
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+class Followership:
+    """The rules of a follower, voter or observer, and of a node that looks for its leader."""
+
+    def __init__(self, state: QuorumState) -> None:
+        self._state: Final = state
+        self._fruitless_fetches = 0  # of an observer, since the last successful one
+        self._probes = 0  # how many voters were asked in turn who the leader is
+
+    # --- requests of a leader ---
+
+    def handle_begin_quorum_epoch(self, request_id: int, request: BeginQuorumEpochRequest) -> None:
+        """Follow the leader that says so."""
+        state = self._state
+        error_code = self._leader_refusal(request.leader_id, request.leader_epoch)
+        if error_code is ErrorCode.NONE:
+            state.learn(request.leader_epoch, request.leader_id)
+            if isinstance(state.role, Prospective):  # it stood although the leader is there
+                state.become_follower(state.leader_epoch, state.leader_id)
+        response = BeginQuorumEpochResponse(
+            error_code=error_code, leader_id=state.leader_id, leader_epoch=state.leader_epoch
+        )
+        state.emit(effects.SendResponse(request_id=request_id, response=response))
+
+    def handle_end_quorum_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
+        """Stand soon: the sooner, the more the leader that resigned prefers this voter."""
+        state = self._state
+        error_code = self._leader_refusal(request.leader_id, request.leader_epoch)
+        if error_code is ErrorCode.NONE:
+            state.learn(request.leader_epoch, request.leader_id)
+            match state.role:
+                case Follower() as role:
+                    # DEVIATION: Kafka's followers refuse pre-votes until they stand themselves.
+                    # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
+                    role.is_leader_gone = True
+                    wait_ms = self._successor_wait_ms(request.preferred_candidates)
+                    role.fetch_deadline_ms = min(role.fetch_deadline_ms, state.now_ms + wait_ms)
+                case _:
+                    pass
+        response = EndQuorumEpochResponse(
+            error_code=error_code, leader_id=state.leader_id, leader_epoch=state.leader_epoch
+        )
+        state.emit(effects.SendResponse(request_id=request_id, response=response))
+
+    def _leader_refusal(self, leader_id: BrokerId, leader_epoch: Epoch) -> ErrorCode:
+        is_other_voter = leader_id in self._state.other_voters
+        if not is_other_voter or not self._state.is_within_reach(leader_epoch):
+            return ErrorCode.INVALID_REQUEST
+        if leader_epoch < self._state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    def _successor_wait_ms(self, preferred_candidates: tuple[BrokerId, ...]) -> int:
+        """Wait the longer, the less preferred: 0 if first, then doubling up to max/2; else max."""
+        max_ms = self._state.settings.controller_quorum_election_backoff_max_ms
+        if self._state.node_id not in preferred_candidates:
+            return max_ms
+        position = preferred_candidates.index(self._state.node_id)
+        return max_ms >> (len(preferred_candidates) - position) if position else 0
+
+    def handle_peer_process_died(self, role: Role, event: events.PeerProcessDied) -> None:
+        """Do not wait for the fetch timeout if no process listens where the leader was.
+
+        Voters wait a little, each a different time by its rank among those that are left, so that
+        two do not split the vote. A fetch answer from the leader cancels it.
+        """
+        # DEVIATION: Kafka waits for the fetch timeout.
+        # docs/decisions/0004-a-closed-connection-is-news.md
+        # docs/decisions/0009-voters-that-lost-their-leader-help-each-other.md
+        state = self._state
+        is_enabled = state.settings.controller_quorum_dead_process_notice_enable
+        match role:
+            case Follower() if is_enabled and event.node_id == state.leader_id:
+                role.is_leader_gone = True
+                if not state.takes_part:
+                    self._fetch_elsewhere(role)
+                elif role.notice_deadline_ms is None:
+                    role.notice_deadline_ms = state.now_ms + self._stagger_ms()
+            case _:
+                pass
+
+    def _stagger_ms(self) -> int:
+        state = self._state
+        stagger_ms = state.settings.controller_quorum_dead_process_stagger_ms
+        left = [voter for voter in state.voters if voter != state.leader_id]
+        return stagger_ms * left.index(state.node_id) + stagger_ms // 3
+
+    # --- flushes ---
+
+    def maybe_flush(self) -> None:
+        """Flush what a voter holds: a fetch offset, a vote and a commit say what is durable."""
+        log = self._state.log
+        if self._state.is_voter and not log.is_durable and not log.is_flushing:
+            log.is_flushing = True
+            self._state.emit(effects.FlushLog(log_end_offset=log.end_offset))
+
+    # --- fetches ---
+
+    def maybe_fetch(self, role: Unattached | Follower) -> None:
+        """Fetch, if that is due: from the leader, or from any voter that may know it."""
+        self._maybe_give_up_leader(role)
+        if self._may_fetch(role) and role.fetch_after_ms <= self._state.now_ms:
+            self._fetch(role)
+
+    def _maybe_give_up_leader(self, role: Unattached | Follower) -> None:
+        """Let a node that cannot stand ask other voters when its leader is silent."""
+        match role:
+            case Follower(fetch_deadline_ms=deadline_ms) if (
+                not self._state.takes_part and deadline_ms <= self._state.now_ms
+            ):
+                role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
+                role.is_leader_gone = True
+                self._fetch_elsewhere(role)
+            case _:
+                pass
+
+    def _fetch_elsewhere(self, role: Follower) -> None:
+        role.fetch_id, role.fetch_after_ms = None, self._state.now_ms
+
+    def _may_fetch(self, role: Unattached | Follower) -> bool:
+        # DEVIATION: Kafka flushes within every append. Here a fetch waits for the flush.
+        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
+        return (
+            role.fetch_id is None
+            and bool(self._state.other_voters)
+            and self._is_acknowledgement_true()
+        )
+
+    def _is_acknowledgement_true(self) -> bool:
+        """Whether a fetch may be sent: from a voter it says that all below is durable."""
+        return not self._state.is_voter or self._state.log.is_durable
+
+    def _fetch(self, role: Unattached | Follower) -> None:
+        state = self._state
+        match role:
+            case Follower(is_leader_gone=False):
+                max_wait_ms = state.settings.controller_quorum_fetch_max_wait_ms
+            case _:
+                max_wait_ms = 0
+        request = FetchRequest(
+            replica_id=state.node_id,
+            current_leader_epoch=state.leader_epoch,
+            fetch_offset=state.log.end_offset,
+            last_fetched_epoch=state.log.last_epoch,
+            max_wait_ms=max_wait_ms,
+            high_watermark=state.log.high_watermark,
+        )
+        role.fetch_id = state.send(self._fetch_destination(role), request, wait_ms=max_wait_ms)
+
+    def _fetch_destination(self, role: Unattached | Follower) -> BrokerId:
+        """Choose the leader; without one, or if it is silent, the voters in turn."""
+        match role:
+            case Follower(is_leader_gone=is_gone) if self._state.takes_part or not is_gone:
+                return self._state.leader_id
+            case _:
+                self._probes += 1
+                return self._state.other_voters[self._probes % len(self._state.other_voters)]
+
+    def _fetch_again_later(self, role: Unattached | Follower) -> None:
+        """Wait before the next fetch.
+
+        A voter without a leader waits longer: the leader will tell it. An observer waits twice as
+        long each time until it has a leader: those that it asks hold an election meanwhile.
+        """
+        state = self._state
+        backoff_ms = state.settings.controller_quorum_retry_backoff_ms
+        election_timeout_ms = state.settings.controller_quorum_election_timeout_ms
+        if state.is_voter and isinstance(role, Unattached):
+            backoff_ms = election_timeout_ms // 10
+        elif not state.takes_part:
+            longest_ms = max(backoff_ms, election_timeout_ms // 4)
+            backoff_ms = min(backoff_ms << min(self._fruitless_fetches, 16), longest_ms)
+            self._fruitless_fetches += 1
+        role.fetch_after_ms = state.now_ms + backoff_ms
+
+    def handle_request_failed(self, role: Role, request_id: int) -> None:
+        """Fetch again later, if that request was the fetch that is under way."""
+        match role:
+            case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
+                fetch_id == request_id
+            ):
+                role.fetch_id = None
+                self._fetch_again_later(role)
+            case _:
+                pass
+
+    def handle_fetch_response(
+        self, role: Role, event: events.ResponseReceived, response: FetchResponse
+    ) -> None:
+        """Append or truncate; any other response is of an older epoch, or given up."""
+        match role:
+            case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
+                fetch_id == event.request_id
+            ):
+                role.fetch_id = None
+                is_usable = self._use_fetch_response(event, response)
+                self._note_fetched(role, self._state.role, response, is_usable=is_usable)
+            case _:
+                pass
+
+    def _note_fetched(
+        self, before: Unattached | Follower, role: Role, response: FetchResponse, *, is_usable: bool
+    ) -> None:
+        match role:
+            case Follower() if is_usable:
+                role.has_fetched, role.is_leader_gone = True, False
+                self._fruitless_fetches = 0
+                role.notice_deadline_ms = None
+                role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
+                self._state.advance_high_watermark(self._committed_here(response))
+                self._maybe_take_part(response)
+            case _ if role is before:
+                self._fetch_again_later(before)
+            case _:
+                pass
+
+    def _maybe_take_part(self, response: FetchResponse) -> None:
+        """Let a new voter vote once it holds, durably, all that a leader knows to be committed."""
+        has_all = 0 <= response.high_watermark <= self._state.log.flushed_offset
+        if self._state.is_new and has_all and response.diverging_epoch is None:
+            self._state.is_new = False
+            self._state.persist_election()
+
+    def _use_fetch_response(self, event: events.ResponseReceived, response: FetchResponse) -> bool:
+        """Act on a response; False unless it came from the leader and made sense."""
+        state = self._state
+        if response.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH:
+            return False  # it is behind
+        if not state.learn(response.leader_epoch, response.leader_id):
+            return False
+        if response.error_code is not ErrorCode.NONE or event.source != state.leader_id:
+            return False
+        if response.diverging_epoch is not None:
+            return event.records is None and self._maybe_truncate(response.diverging_epoch)
+        return event.records is None or self._maybe_append(event.request_id, event.records)
+
+    def _committed_here(self, response: FetchResponse) -> Offset:
+        """How much of our log is known to be committed.
+
+        Nothing more after a divergence: what is left may diverge, too (KAFKA-14704).
+        """
+        if response.diverging_epoch is not None:
+            return self._state.log.high_watermark
+        return min(self._state.log.end_offset, response.high_watermark)
+
+    # --- the log ---
+
+    def _maybe_append(self, request_id: int, records: events.FetchedRecords) -> bool:
+        if not self._continues_log(records):
+            return False
+        self._state.emit(
+            effects.AppendFetched(
+                request_id=request_id,
+                base_offset=records.base_offset,
+                end_offset=records.end_offset,
+            )
+        )
+        self._state.log.append(records.end_offset, records.epoch_starts)
+        return True
+
+    def _continues_log(self, records: events.FetchedRecords) -> bool:
+        """Whether they start at our end, and their epochs rise to ours at most (KAFKA-18723)."""
+        starts = records.epoch_starts
+        if records.base_offset != self._state.log.end_offset or not starts:
+            return False
+        end = (Epoch(self._state.leader_epoch + 1), records.end_offset)
+        is_rising = all(
+            earlier[0] < later[0] and earlier[1] < later[1]
+            for earlier, later in pairwise([*starts, end])
+        )
+        first_epoch, first_offset = starts[0]
+        return (
+            is_rising
+            and first_offset == records.base_offset
+            and first_epoch >= max(self._state.log.last_epoch, 1)
+        )
+
+    def _maybe_truncate(self, diverging: DivergingEpoch) -> bool:
+        offset = self._truncation_offset(diverging)
+        if not 0 <= offset < self._state.log.end_offset:
+            return False  # it would lead nowhere
+        self._require_uncommitted(offset)
+        self._state.emit(effects.TruncateLog(end_offset=offset))
+        self._state.log.truncate(offset)
+        return True
+
+    def _require_uncommitted(self, offset: Offset) -> None:
+        # Kafka halts here, too (KAFKA-12460): one of the two logs has lost what was committed.
+        is_uncommitted = offset >= self._state.log.high_watermark
+        require(is_uncommitted, "3: what is committed is not truncated")
+
+    def _truncation_offset(self, diverging: DivergingEpoch) -> Offset:
+        """Where our log may still be as the leader's; several rounds may be needed."""
+        epoch, end_offset = self._state.log.epoch_end(diverging.epoch)
+        if epoch == diverging.epoch:
+            return min(end_offset, diverging.end_offset)
+        return end_offset
+
+    def deadlines(self, role: Role) -> Iterator[int]:
+        """When these rules have something to do, in ms."""
+        match role:
+            case Unattached() | Follower():
+                if isinstance(role, Follower) and not self._state.takes_part:
+                    yield role.fetch_deadline_ms
+                if self._may_fetch(role):
+                    yield role.fetch_after_ms
+            case _:
+                pass

@@ -1,0 +1,317 @@
+"""Leadership: the start of an epoch, fetches, the high watermark, and the end.
+
+A leader refuses fetches of another epoch, and counts nothing that is not durable. Sources: KIP-595
+(Fetch, LeaderChange, EndQuorumEpoch), KIP-1166; KAFKA-12619, KAFKA-15489; Raft 5.3, 5.4.2.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from quorumlog.invariants import require
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import (
+    BeginQuorumEpochRequest,
+    DivergingEpoch,
+    EndQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+)
+from quorumlog.metadata_quorum.core.quorum_state import QuorumState
+from quorumlog.metadata_quorum.core.roles import Leader, ParkedFetch, Progress, Resigned, Role
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
+
+# DEVIATION: Kafka remembers any number of them for a time.
+# docs/decisions/0014-every-memory-has-a-limit.md
+OBSERVERS_MAX: Final = 1000  # that a leader remembers
+
+
+class Leadership:
+    """The rules of a leader, and of one that has resigned."""
+
+    def __init__(self, state: QuorumState) -> None:
+        self._state: Final = state
+
+    # --- the start ---
+
+    def begin(self, granting_voters: tuple[BrokerId, ...]) -> None:
+        """Become the leader: append LeaderChange before anything else, and tell the other voters.
+
+        Only a record of this epoch lets the high watermark move (Raft 5.4.2).
+        """
+        state, start = self._state, self._state.log.end_offset
+        role = Leader(
+            epoch_start_offset=start,
+            granting_voters=granting_voters,
+            followers={voter: Progress() for voter in state.other_voters},
+            begin_epoch_deadline_ms=self._new_begin_epoch_deadline_ms(),
+            check_quorum_deadline_ms=self._new_check_quorum_deadline_ms(),
+        )
+        state.become(role, leader_id=state.node_id)
+        epoch = state.leader_epoch
+        change = effects.AppendLeaderChange(
+            leader_epoch=epoch,
+            base_offset=start,
+            leader_id=state.node_id,
+            voters=state.voters,
+            granting_voters=granting_voters,
+        )
+        state.emit(change)
+        state.log.append(Offset(start + 1), ((epoch, start),))
+        state.emit(effects.BecomeLeader(leader_epoch=epoch, epoch_start_offset=start))
+        self._send_begin_quorum_epoch()
+
+    def _send_begin_quorum_epoch(self) -> None:
+        state = self._state
+        for voter in state.other_voters:
+            request = BeginQuorumEpochRequest(
+                leader_id=state.node_id, leader_epoch=state.leader_epoch
+            )
+            state.send(voter, request)
+
+    def _new_begin_epoch_deadline_ms(self) -> int:
+        return self._state.now_ms + self._state.settings.controller_quorum_fetch_timeout_ms // 2
+
+    def _new_check_quorum_deadline_ms(self) -> int:
+        return self._state.now_ms + self._state.settings.controller_quorum_fetch_timeout_ms * 3 // 2
+
+    # --- fetches ---
+
+    def handle_fetch_request(self, request_id: int, request: FetchRequest) -> None:
+        """Answer a fetch, or park it until there is something to answer."""
+        error_code = self._fetch_refusal(request)
+        match self._state.role:
+            case Leader() as role if error_code is ErrorCode.NONE:
+                self._serve_fetch(role, request_id, request)
+            case _:
+                self._state.refuse_fetch(request_id, error_code)
+
+    def _fetch_refusal(self, request: FetchRequest) -> ErrorCode:
+        numbers = request.fetch_offset, request.last_fetched_epoch, request.max_wait_ms
+        if min(*numbers, request.replica_id) < 0 or request.replica_id == self._state.node_id:
+            return ErrorCode.INVALID_REQUEST
+        if request.current_leader_epoch < self._state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if request.current_leader_epoch > self._state.leader_epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if not isinstance(self._state.role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def _serve_fetch(self, role: Leader, request_id: int, request: FetchRequest) -> None:
+        self._answer_those_of(role, request.replica_id)
+        diverging_epoch = self._diverging_epoch(request)
+        if diverging_epoch is not None:  # its offset says nothing of our log: KAFKA-13141
+            nothing = Offset(0)
+            self._answer_fetch(role, request_id, nothing, nothing, diverging_epoch)
+            return
+        self._note_progress(role, request)
+        self._maybe_advance_high_watermark(role)
+        wait_ms = min(
+            request.max_wait_ms, self._state.settings.controller_quorum_request_timeout_ms
+        )
+        # Parked first, answered by `lead` in the same step if there is something to say.
+        role.parked[request_id] = ParkedFetch(
+            replica_id=request.replica_id,
+            fetch_offset=request.fetch_offset,
+            high_watermark=request.high_watermark,
+            deadline_ms=self._state.now_ms + wait_ms,
+        )
+
+    def _diverging_epoch(self, request: FetchRequest) -> DivergingEpoch | None:
+        """Where the logs may have parted; None: all below `fetch_offset` is as in our log."""
+        epoch, end_offset = self._state.log.epoch_end(request.last_fetched_epoch)
+        if epoch == request.last_fetched_epoch and end_offset >= request.fetch_offset:
+            return None
+        return DivergingEpoch(epoch=epoch, end_offset=end_offset)
+
+    def _note_progress(self, role: Leader, request: FetchRequest) -> None:
+        """Remember what it holds. An offset may go back: a disk was lost (KAFKA-12181)."""
+        progress = role.followers.get(request.replica_id)
+        if progress is None:
+            progress = self._observer_progress(role, request.replica_id)
+        else:
+            self._maybe_hold_the_quorum(role, request.replica_id)
+        progress.fetched(self._state.now_ms, request.fetch_offset, self._state.log.end_offset)
+
+    def _observer_progress(self, role: Leader, observer_id: BrokerId) -> Progress:
+        """Find or make it; dict order is that of the last fetch, the oldest first."""
+        session_ms = self._state.settings.controller_quorum_observer_session_ms
+        oldest_ms = self._state.now_ms - session_ms
+        progress = role.observers.pop(observer_id, None) or Progress()
+        role.observers[observer_id] = progress
+        for known_id, known in list(role.observers.items()):
+            is_silent = known.last_fetch_ms is not None and known.last_fetch_ms < oldest_ms
+            if not is_silent and len(role.observers) <= OBSERVERS_MAX:
+                break
+            del role.observers[known_id]
+        return progress
+
+    def _answer_fetch(
+        self,
+        role: Leader,
+        request_id: int,
+        records_from: Offset,
+        records_to: Offset,
+        diverging_epoch: DivergingEpoch | None = None,
+    ) -> None:
+        response = FetchResponse(
+            error_code=ErrorCode.NONE,
+            leader_id=self._state.node_id,
+            leader_epoch=self._state.leader_epoch,
+            high_watermark=role.high_watermark,
+            diverging_epoch=diverging_epoch,
+        )
+        answer = effects.AnswerFetch(
+            request_id=request_id,
+            response=response,
+            records_from=records_from,
+            records_to=records_to,
+        )
+        self._state.emit(answer)
+
+    def _answer_those_of(self, role: Leader, replica_id: BrokerId) -> None:
+        """Answer what this replica asked before: it has given up on it."""
+        for request_id, parked in list(role.parked.items()):
+            if parked.replica_id == replica_id:
+                self._complete(role, request_id)
+
+    def _complete(self, role: Leader, request_id: int) -> None:
+        parked = role.parked.pop(request_id)
+        self._answer_fetch(role, request_id, parked.fetch_offset, self._state.log.end_offset)
+
+    def _can_complete(self, role: Leader, parked: ParkedFetch) -> bool:
+        """Whether there are records, or a newer high watermark: no commit waits (KIP-1166)."""
+        return (
+            self._state.log.end_offset > parked.fetch_offset
+            or role.high_watermark > parked.high_watermark
+            or parked.deadline_ms <= self._state.now_ms
+        )
+
+    # --- the high watermark ---
+
+    def handle_records_appended(self, role: Role, event: events.RecordsAppended) -> None:
+        """Take in that the controller's records are in the log."""
+        is_ours = isinstance(role, Leader) and event.leader_epoch == self._state.leader_epoch
+        require(is_ours, f"only the leader of epoch {event.leader_epoch} appends in it")
+        self._state.log.append(event.log_end_offset)
+
+    def _maybe_advance_high_watermark(self, role: Leader) -> None:
+        """Commit what a majority of the voters holds durably, ourselves included."""
+        followers = (progress.fetch_offset for progress in role.followers.values())
+        ends = sorted([self._own_end_offset(), *followers], reverse=True)
+        committed = self._held_by_majority(ends)
+        if self._is_of_this_epoch(role, committed) and committed > role.high_watermark:
+            role.high_watermark = committed
+            self._state.advance_high_watermark(committed)
+
+    def _own_end_offset(self) -> Offset:
+        # DEVIATION: Kafka's leader counts its own log before it flushes.
+        # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md
+        return self._state.log.flushed_offset  # power loss may take the rest
+
+    def _held_by_majority(self, ends: list[Offset]) -> Offset:
+        return ends[self._state.majority - 1]
+
+    def _is_of_this_epoch(self, role: Leader, committed: Offset) -> bool:
+        """Strictly behind the start: LeaderChange itself is held (KAFKA-12619, Raft 5.4.2)."""
+        return committed > role.epoch_start_offset
+
+    # --- what is due ---
+
+    def lead(self, role: Leader) -> None:
+        """Commit, answer fetches, repeat BeginQuorumEpoch; resign without a majority's fetches."""
+        state = self._state
+        self._maybe_advance_high_watermark(role)
+        for request_id, parked in list(role.parked.items()):
+            if self._can_complete(role, parked):
+                self._complete(role, request_id)
+        if not state.other_voters:
+            return
+        if role.check_quorum_deadline_ms <= state.now_ms:
+            self.resign(role)  # a majority may have another leader by now (KAFKA-15489)
+        elif role.begin_epoch_deadline_ms <= state.now_ms:
+            role.begin_epoch_deadline_ms = self._new_begin_epoch_deadline_ms()
+            self._send_begin_quorum_epoch()
+
+    def _maybe_hold_the_quorum(self, role: Leader, voter: BrokerId) -> None:
+        role.fetched_voters.add(voter)
+        if len(role.fetched_voters) + 1 >= self._state.majority:
+            role.fetched_voters.clear()
+            role.check_quorum_deadline_ms = self._new_check_quorum_deadline_ms()
+
+    # --- the end ---
+
+    def resign(self, role: Role) -> None:
+        """Lead no more in this epoch, and let the follower that holds most stand first."""
+        match role:
+            case Leader(followers=followers):
+                preferred = sorted(followers, key=lambda id_: (-followers[id_].fetch_offset, id_))
+                self._state.become(self.resigned(tuple(preferred)))
+            case _:
+                pass
+
+    def resigned(self, preferred_candidates: tuple[BrokerId, ...] = ()) -> Resigned:
+        """Make the role of a node that has just resigned; the best successor comes first."""
+        state = self._state
+        return Resigned(
+            election_deadline_ms=state.new_election_deadline_ms(),
+            preferred_candidates=preferred_candidates,
+            end_epoch_due_ms=dict.fromkeys(state.other_voters, state.now_ms),
+        )
+
+    def end_epoch(self, role: Resigned) -> None:
+        """Send EndQuorumEpoch where it is due; leave the epoch when the election timeout is over.
+
+        A newer epoch follows: in this one, the node would still be taken for the leader.
+        """
+        state = self._state
+        request = EndQuorumEpochRequest(
+            leader_id=state.node_id,
+            leader_epoch=state.leader_epoch,
+            preferred_candidates=role.preferred_candidates,
+        )
+        due_ms = role.end_epoch_due_ms
+        for voter in [voter for voter, at_ms in due_ms.items() if at_ms <= state.now_ms]:
+            del due_ms[voter]
+            role.end_epoch_sent[state.send(voter, request)] = voter
+        if role.election_deadline_ms <= state.now_ms and state.has_newer_epoch:
+            state.become_unattached(Epoch(state.leader_epoch + 1), deadline_ms=state.now_ms)
+
+    def handle_end_quorum_epoch_outcome(self, request_id: int, *, has_answered: bool) -> None:
+        """Send EndQuorumEpoch again, later, to a voter that did not answer."""
+        match self._state.role:
+            case Resigned() as role if request_id in role.end_epoch_sent:
+                voter = role.end_epoch_sent.pop(request_id)
+                if not has_answered:
+                    role.end_epoch_due_ms[voter] = self._state.retry_ms()
+            case _:
+                pass
+
+    def deadlines(self, role: Role) -> Iterator[int]:
+        """When these rules have something to do, in ms."""
+        match role:
+            case Leader():
+                for parked in role.parked.values():
+                    yield parked.deadline_ms
+                if self._state.other_voters:
+                    yield role.check_quorum_deadline_ms
+                    yield role.begin_epoch_deadline_ms
+            case Resigned():
+                if self._state.has_newer_epoch:
+                    yield role.election_deadline_ms
+                yield from role.end_epoch_due_ms.values()
+            case _:
+                pass
+
+    def check_invariants(self, role: Leader) -> None:
+        """Raise InvariantViolation with the number of the rule (see `Quorum`) that is broken."""
+        state, log = self._state, self._state.log
+        require(state.leader_id == state.node_id, "4: a leader is the leader of its epoch")
+        has_begun = log.end_offset > role.epoch_start_offset
+        require(has_begun and log.last_epoch == state.leader_epoch, "6: it has begun its epoch")
+        is_known = role.high_watermark != UNKNOWN_OFFSET
+        is_own = role.high_watermark > role.epoch_start_offset
+        require(is_own or not is_known, "7: only records of its epoch move the high watermark")
+        ends = [parked.fetch_offset for parked in role.parked.values()]
+        require(max(ends, default=0) <= log.end_offset, "8: a parked fetch is valid")
