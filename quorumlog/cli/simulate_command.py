@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
@@ -25,6 +25,9 @@ _SHOWN_VIOLATIONS: Final = 20
 _SEEDS_PER_JOB_MAX: Final = 8
 _ESTIMATE_AFTER_S: Final = 2.0
 _WORTH_TELLING_S: Final = 20.0
+_WORLD_HELP: Final = "What is simulated: " + "; ".join(
+    f"{kind.name}, {kind.text}" for kind in WORLDS.values()
+)
 
 
 def simulate(
@@ -37,11 +40,7 @@ def simulate(
     ] = "60s",
     world: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help=f"What is simulated: {'; '.join(f'{k.name}, {k.text}' for k in WORLDS.values())}.",
-            autocompletion=lambda: list(WORLDS),
-        ),
+        typer.Option(metavar="NAME", help=_WORLD_HELP, autocompletion=lambda: list(WORLDS)),
     ] = DEFAULT_WORLD,
     nodes: Annotated[int, typer.Option(metavar="N", help="Voters, or brokers.", min=1, max=9)] = 3,
     faults: Annotated[
@@ -86,12 +85,24 @@ def simulate(
         document(summary)
     else:
         _print(summary)
-        if failed:
-            say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
-        if failed and schedule is None:
-            say(f"again: {_command(failed[0], duration, faults)}")
+        _explain(failed, None if schedule is not None else _Flags(duration, faults))
     if failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+class _Flags(NamedTuple):
+    """What the user gave that a schedule does not show."""
+
+    duration: str
+    faults: str | None
+
+
+def _explain(failed: list[SimulationResult], flags: _Flags | None) -> None:
+    """Show how the first seed came to fail, and the command that runs it again."""
+    if failed:
+        say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
+    if failed and flags is not None:
+        say(f"again: {_command(failed[0], flags)}")
 
 
 def _shrink(result: SimulationResult, path: Path) -> None:
@@ -100,12 +111,12 @@ def _shrink(result: SimulationResult, path: Path) -> None:
     say(f"wrote {path}; replay: quorumlog simulate --schedule {path}{mutant}")
 
 
-def _command(result: SimulationResult, duration: str, faults: str | None) -> str:
+def _command(result: SimulationResult, flags: _Flags) -> str:
     """Return the command that runs a seed again, exactly."""
     schedule = result.schedule
     command = f"quorumlog simulate --world {schedule.workload} --seed {result.seed}"
-    command += f" --duration {duration} --nodes {schedule.options['nodes']}"
-    command += "" if faults is None else f" --faults {faults}"
+    command += f" --duration {flags.duration} --nodes {schedule.options['nodes']}"
+    command += "" if flags.faults is None else f" --faults {flags.faults}"
     return command + ("" if result.mutant is None else f" --mutant {result.mutant}")
 
 

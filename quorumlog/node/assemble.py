@@ -25,8 +25,8 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import BACKLOG, Server
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
-from quorumlog.metadata_quorum.io.node import MetadataQuorum
-from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.node import identity
 from quorumlog.node.boot_gate import BootGate
 from quorumlog.node.config import Address, NodeConfig

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from quorumlog.metadata_quorum.driver.committed_image import everything_in
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, ImagePublisher
-from quorumlog.metadata_quorum.io.committed import everything_in
 from quorumlog.wire.codec.identifiers import BrokerId
 
 

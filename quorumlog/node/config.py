@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar, get_type_hints
 
 from quorumlog.broker.controller_requests.lifecycle import LifecycleSettings
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.node.kafka_settings import WITHOUT_EFFECT, asks_for_nothing, is_protection
 from quorumlog.storage.core.settings import LogSettings
 

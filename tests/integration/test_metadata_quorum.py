@@ -20,8 +20,8 @@ from quorumlog.metadata_quorum.controller_client import (
     NewTopic,
 )
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.metadata_quorum.io.node import MetadataQuorum
-from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId

@@ -21,7 +21,7 @@ from quorumlog.metadata_quorum.controller.brokers import (
 )
 from quorumlog.metadata_quorum.controller.config_changes import decide_topic_configs
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
-from quorumlog.metadata_quorum.controller.losses import loss_since, remark_on
+from quorumlog.metadata_quorum.controller.log_loss import loss_since, remark_on
 from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
 from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
 from quorumlog.metadata_quorum.controller.requests import (
@@ -36,7 +36,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     FindTopics,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -51,6 +50,7 @@ from quorumlog.metadata_quorum.image.records import (
     RegisterBroker,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 

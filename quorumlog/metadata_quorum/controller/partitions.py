@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
-from quorumlog.metadata_quorum.controller.losses import Loss
+from quorumlog.metadata_quorum.controller.log_loss import LogLoss
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     Decision,
@@ -51,7 +51,7 @@ class PartitionDecisions:
         self._cluster: Final = cluster
 
     def decide_departure(
-        self, broker_id: BrokerId, loss: Loss = Loss.NOTHING
+        self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING
     ) -> list[PartitionChange]:
         """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
 
@@ -64,7 +64,7 @@ class PartitionDecisions:
             partition = located.partition
             isr = tuple(member for member in partition.isr if member != broker_id)
             is_alone = not {*isr, *partition.elr} - {broker_id}
-            is_barred = loss is Loss.EVERYTHING or (loss is Loss.UNFLUSHED and not is_alone)
+            is_barred = loss is LogLoss.EVERYTHING or (loss is LogLoss.UNFLUSHED and not is_alone)
             if is_barred and broker_id in {*partition.isr, *partition.elr}:
                 changes.append(self._change(located, isr, active, barred=frozenset({broker_id})))
             elif broker_id in partition.isr:

@@ -31,10 +31,10 @@ from quorumlog.metadata_quorum.controller.requests import (
     FindTopics,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import NewTopic, TopicResult
 from quorumlog.metadata_quorum.image.records import MetadataRecord, RemoveTopic, Topic
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 

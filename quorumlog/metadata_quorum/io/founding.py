@@ -8,9 +8,9 @@ import logging
 from dataclasses import replace
 from typing import Final
 
-from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.errors import StorageError
 
 NEW_CLUSTER_FILE: Final = "new-cluster"

@@ -27,7 +27,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import (
     ConfigResult,
     ElectionResult,
@@ -49,6 +48,7 @@ from quorumlog.metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode

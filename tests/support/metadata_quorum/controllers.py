@@ -17,7 +17,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
     TopicResults,
 )
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
@@ -34,6 +33,7 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex
 

@@ -4,10 +4,10 @@ import random
 import pytest
 
 from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds, CreateTopics
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, NewTopic
-from quorumlog.metadata_quorum.io import active_controller
-from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask, NotController
+from quorumlog.metadata_quorum.driver import active_controller
+from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Ask, NotController
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.controllers import Bench, image_of
 

@@ -21,10 +21,10 @@ from quorumlog.metadata_quorum.controller_client import (
     RequestTooLarge,
     TopicConfigChanges,
 )
-from quorumlog.metadata_quorum.io.controller_client import (
+from quorumlog.metadata_quorum.io.leader_client import (
     Askable,
+    LeaderClient,
     LeaderWatch,
-    QuorumControllerClient,
 )
 from quorumlog.metadata_quorum.io.rpc import REQUEST_BYTES_MAX, RpcClient, RpcFailed
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -45,7 +45,7 @@ class Leaders:
         self.watch = LeaderWatch()
         self.watch.set(BrokerId(2))
         self._answer = answer
-        self.client = QuorumControllerClient(
+        self.client = LeaderClient(
             node_id=BrokerId(1),
             leader=self.watch,
             ask_local=self.ask_local,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from quorumlog.metadata_quorum.controller.losses import Loss, loss_since, remark_on
+from quorumlog.metadata_quorum.controller.log_loss import LogLoss, loss_since, remark_on
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image import BrokerImage
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
@@ -34,25 +34,25 @@ AFTER = BrokerRegistration(
 @pytest.mark.parametrize(
     ("before", "after", "loss"),
     [
-        ({}, {}, Loss.NOTHING),  # killed: the system has what the process had written
-        ({}, {"directory_id": "e"}, Loss.EVERYTHING),
-        ({}, {"directory_id": "e", "previous_broker_epoch": 5}, Loss.EVERYTHING),
-        ({"directory_id": None}, {}, Loss.NOTHING),
-        ({}, {"boot_id": "c"}, Loss.UNFLUSHED),
-        ({}, {"boot_id": "c", "previous_broker_epoch": 5}, Loss.NOTHING),
-        ({}, {"boot_id": "c", "previous_broker_epoch": 4}, Loss.UNFLUSHED),
-        ({}, {"boot_id": None}, Loss.NOTHING),
-        ({"boot_id": None}, {}, Loss.NOTHING),
+        ({}, {}, LogLoss.NOTHING),  # killed: the system has what the process had written
+        ({}, {"directory_id": "e"}, LogLoss.EVERYTHING),
+        ({}, {"directory_id": "e", "previous_broker_epoch": 5}, LogLoss.EVERYTHING),
+        ({"directory_id": None}, {}, LogLoss.NOTHING),
+        ({}, {"boot_id": "c"}, LogLoss.UNFLUSHED),
+        ({}, {"boot_id": "c", "previous_broker_epoch": 5}, LogLoss.NOTHING),
+        ({}, {"boot_id": "c", "previous_broker_epoch": 4}, LogLoss.UNFLUSHED),
+        ({}, {"boot_id": None}, LogLoss.NOTHING),
+        ({"boot_id": None}, {}, LogLoss.NOTHING),
     ],
 )
 def test_a_registration_shows_what_may_have_been_lost(
-    before: dict[str, str], after: dict[str, str], loss: Loss
+    before: dict[str, str], after: dict[str, str], loss: LogLoss
 ) -> None:
     assert loss_since(replace(BEFORE, **before), replace(AFTER, **after)) is loss  # type: ignore[arg-type]
 
 
 def test_who_was_never_registered_holds_nothing() -> None:
-    assert loss_since(None, AFTER) is Loss.EVERYTHING
+    assert loss_since(None, AFTER) is LogLoss.EVERYTHING
 
 
 def eligible_2_and_3() -> Bench:
@@ -146,7 +146,7 @@ def test_a_restarted_machine_leads_only_where_nobody_is_known_to_have_more() -> 
 
 
 def test_the_remark_on_very_many_partitions_is_short() -> None:
-    remark = remark_on(BEFORE, Loss.EVERYTHING, [f"t-{index}" for index in range(25)])
+    remark = remark_on(BEFORE, LogLoss.EVERYTHING, [f"t-{index}" for index in range(25)])
     assert "t-8, t-9 and 15 more: THEY" in (remark or "")
 
 

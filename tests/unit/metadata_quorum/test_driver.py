@@ -9,10 +9,10 @@ import pytest
 from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import FetchRequest
-from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.driver.active_controller import NotController
+from quorumlog.metadata_quorum.driver.driver import INBOX_EVENTS_MAX, Driver
+from quorumlog.metadata_quorum.driver.seams import Stopped
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.driver import INBOX_EVENTS_MAX, Driver
-from quorumlog.metadata_quorum.io.parts import Stopped
 from quorumlog.metadata_quorum.log.election_store import Election
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset

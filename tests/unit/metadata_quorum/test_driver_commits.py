@@ -18,15 +18,15 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     NewTopic,
 )
-from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
-from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
-from quorumlog.metadata_quorum.io.remembered import (
+from quorumlog.metadata_quorum.driver.active_controller import NotController
+from quorumlog.metadata_quorum.driver.remembered_answers import (
     ANSWERS_MAX,
     RECORDS_MAX,
     Remembered,
     RememberedAnswers,
 )
+from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
+from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 from tests.support.metadata_quorum.drivers import Network, run, until
@@ -237,7 +237,7 @@ def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
         leader = LeaderWatch()
         leader.set(BrokerId(1))
         for _ in range(2):
-            client = QuorumControllerClient(
+            client = LeaderClient(
                 node_id=BrokerId(1),
                 leader=leader,
                 ask_local=ask_local,

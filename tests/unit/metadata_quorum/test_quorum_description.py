@@ -8,8 +8,8 @@ from quorumlog.metadata_quorum.controller_client import QuorumDescription
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Progress
-from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.description import describe_quorum
+from quorumlog.metadata_quorum.driver.active_controller import NotController
+from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.quorums import started
 from tests.unit.metadata_quorum.test_quorum_leadership import fetched, leader

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
     BeginQuorumEpochRequest,
@@ -23,13 +22,14 @@ from quorumlog.metadata_quorum.core.messages import (
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.driver import Driver
+from quorumlog.metadata_quorum.driver.seams import Parts, Stopped
 from quorumlog.metadata_quorum.image.records import NoOp
-from quorumlog.metadata_quorum.io.committed import CommittedImage
-from quorumlog.metadata_quorum.io.driver import Driver
-from quorumlog.metadata_quorum.io.parts import Parts, Stopped
 from quorumlog.metadata_quorum.io.rpc import RpcFailed
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.drivers import NoThreads
 from tests.support.metadata_quorum.quorums import fetch_response, vote_request, vote_response

@@ -9,10 +9,10 @@ import pytest
 
 from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX
 from quorumlog.metadata_quorum.io.founding import VotersChanged
-from quorumlog.metadata_quorum.io.node import MetadataQuorum
-from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
+from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 

@@ -49,7 +49,7 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicConfigChanges,
     TopicResult,
 )
-from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.driver.active_controller import NotController
 from quorumlog.metadata_quorum.io.rpc import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
@@ -92,7 +92,7 @@ class LeaderWatch:
         return self._changed.wait()
 
 
-class QuorumControllerClient:
+class LeaderClient:
     """Implements ControllerClient and BrokerRegistrar for the node `node_id`."""
 
     def __init__(

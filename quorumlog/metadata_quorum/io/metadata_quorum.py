@@ -19,21 +19,21 @@ from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader
+from quorumlog.metadata_quorum.driver.active_controller import NotController
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.driver import Driver
+from quorumlog.metadata_quorum.driver.seams import BrokerProcessDied, Parts, Stopped
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
-from quorumlog.metadata_quorum.io.active_controller import NotController
-from quorumlog.metadata_quorum.io.committed import CommittedImage
-from quorumlog.metadata_quorum.io.controller_client import LeaderWatch, QuorumControllerClient
-from quorumlog.metadata_quorum.io.description import describe_quorum
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
-from quorumlog.metadata_quorum.io.driver import Driver
 from quorumlog.metadata_quorum.io.founding import check_voters, found
-from quorumlog.metadata_quorum.io.parts import BrokerProcessDied, Parts, Stopped
+from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.metadata_quorum.io.presence import (
     PresenceClient,
     PresenceServer,
     has_died,
     no_process_listens,
 )
+from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.metadata_quorum.io.rpc import (
     QUORUM_RPCS,
     REQUEST_BYTES_MAX,
@@ -41,9 +41,9 @@ from quorumlog.metadata_quorum.io.rpc import (
     RpcClient,
     RpcServer,
 )
-from quorumlog.metadata_quorum.io.settings import MetadataQuorumSettings
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -106,7 +106,7 @@ class MetadataQuorum:
             addresses=settings.voters.__getitem__,
             leader_died=self._leader_died,
         )
-        self.controller: Final = QuorumControllerClient(
+        self.controller: Final = LeaderClient(
             node_id=settings.node_id,
             leader=self._leader,
             ask_local=self._ask_local,

@@ -19,7 +19,7 @@ from quorumlog.metadata_quorum.image.model import BrokerImage
 NAMES_MAX: Final = 10  # of partitions, in one line
 
 
-class Loss(Enum):
+class LogLoss(Enum):
     """What a process may lack of that which its broker held when it last registered."""
 
     NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
@@ -27,23 +27,23 @@ class Loss(Enum):
     EVERYTHING = "its log directory is another one than before"
 
 
-def loss_since(broker: BrokerImage | None, request: BrokerRegistration) -> Loss:
+def loss_since(broker: BrokerImage | None, request: BrokerRegistration) -> LogLoss:
     """Compare a registration with the one that is in force."""
     if broker is None:
-        return Loss.EVERYTHING
+        return LogLoss.EVERYTHING
     if broker.directory_id not in {None, request.directory_id}:
-        return Loss.EVERYTHING
+        return LogLoss.EVERYTHING
     has_rebooted = broker.boot_id != request.boot_id and None not in {
         broker.boot_id,
         request.boot_id,
     }
     was_closed = request.previous_broker_epoch == broker.broker_epoch
-    return Loss.UNFLUSHED if has_rebooted and not was_closed else Loss.NOTHING
+    return LogLoss.UNFLUSHED if has_rebooted and not was_closed else LogLoss.NOTHING
 
 
-def remark_on(broker: BrokerImage, loss: Loss, held_alone: Sequence[str]) -> str | None:
+def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> str | None:
     """Say what an operator must know of a loss; `held_alone`: whom nobody else may lead."""
-    if loss is Loss.NOTHING:
+    if loss is LogLoss.NOTHING:
         return None
     remark = f"broker {broker.broker_id} may lack acknowledged records: {loss.value}. "
     remark += "It is out of every ISR and ELR until it has caught up"
@@ -52,6 +52,6 @@ def remark_on(broker: BrokerImage, loss: Loss, held_alone: Sequence[str]) -> str
     names = ", ".join(held_alone[:NAMES_MAX])
     if len(held_alone) > NAMES_MAX:
         names += f" and {len(held_alone) - NAMES_MAX} more"
-    if loss is Loss.EVERYTHING:
+    if loss is LogLoss.EVERYTHING:
         return f"{remark}. Nobody else held all of {names}: THEY HAVE NO LEADER FROM NOW ON"
     return f"{remark}, but for those that nobody else held all of, and which it may lead: {names}"

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Decision
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
+from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
 from quorumlog.metadata_quorum.image.model import ClusterImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord
-from quorumlog.metadata_quorum.io.remembered import Remembered, RememberedAnswers
+from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000

@@ -17,9 +17,9 @@ from quorumlog.metadata_quorum.controller.requests import ControllerRequest, Dec
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, Request
-from quorumlog.metadata_quorum.io.active_controller import ActiveController, Ask, NotController
-from quorumlog.metadata_quorum.io.disk_work import DiskWork
-from quorumlog.metadata_quorum.io.parts import (
+from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Ask, NotController
+from quorumlog.metadata_quorum.driver.disk_work import DiskWork
+from quorumlog.metadata_quorum.driver.seams import (
     BrokerProcessDied,
     Input,
     Parts,

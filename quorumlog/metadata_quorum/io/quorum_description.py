@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from quorumlog.metadata_quorum.controller_client import QuorumDescription, QuorumReplica
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader, Progress
-from quorumlog.metadata_quorum.io.active_controller import NotController
+from quorumlog.metadata_quorum.driver.active_controller import NotController
 from quorumlog.wire.codec.identifiers import BrokerId
 
 

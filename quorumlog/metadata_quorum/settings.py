@@ -1,11 +1,22 @@
-"""What one node's metadata quorum is told."""
+"""The settings of one node's metadata quorum, and of its controller: Kafka's names and defaults.
+
+Dots in Kafka's names are underscores here. Those of the elections are in `core.settings`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from quorumlog.metadata_quorum.controller.settings import ControllerSettings
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerSettings:
+    """Cluster-wide defaults, and how long a silent broker stays in the cluster."""
+
+    broker_session_timeout_ms: int = 9000
+    num_partitions: int = 1
+    default_replication_factor: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,5 @@
+"""The driver of one node's quorum: it feeds the core and performs its effects; it decides nothing.
+
+It needs a Disk, and what `seams` names: a clock, an executor, a transport. So a simulator can run
+it as a node does.
+"""
