@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.following.io.fetch_answers import Followed, take_answer
+from quorumlog.broker.following.log.fetch_answers import Followed, take_answer
 from quorumlog.broker.partitions.core.data_path import (
     FetchedPartition,
     PartitionFetch,

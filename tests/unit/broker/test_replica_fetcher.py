@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.broker.following.io.fetch_answers import Followed
 from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
+from quorumlog.broker.following.log.fetch_answers import Followed
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (

@@ -13,7 +13,7 @@ from typing import Final
 
 from quorumlog.broker.clocks import monotonic_ms
 from quorumlog.broker.following.core.session_client import SessionClient
-from quorumlog.broker.following.io.fetch_answers import (
+from quorumlog.broker.following.log.fetch_answers import (
     FIRST_BACKOFF_MS,
     Followed,
     Position,

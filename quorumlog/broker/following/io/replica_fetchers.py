@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.following.io.fetch_answers import Followed
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
+from quorumlog.broker.following.log.fetch_answers import Followed
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage
