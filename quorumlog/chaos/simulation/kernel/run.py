@@ -45,11 +45,14 @@ _CALM_FSYNC_US: Final = 500
 class Environment:
     """What surrounds the processes of a world: time, network, machines, trace."""
 
-    def __init__(self, seed: int, node_ids: tuple[int, ...]) -> None:
+    def __init__(
+        self, seed: int, node_ids: tuple[int, ...], *, others_on_network: tuple[int, ...] = ()
+    ) -> None:
+        """`others_on_network`: ids of what has links, but no machine that could fail."""
         self.seed: Final = seed
         self.timeline: Final = Timeline()
         self.trace: Final = Trace()
-        self.network: Final = Network(seed, node_ids)
+        self.network: Final = Network(seed, node_ids + others_on_network)
         self.machines: Final = {
             node_id: Machine(node_id, seed, self.timeline, self.trace) for node_id in node_ids
         }
@@ -68,8 +71,9 @@ class Environment:
 class World(Protocol):
     """The system that a run simulates. Its processes are set on the machines beforehand."""
 
-    elections: int
-    """How many leaders were elected so far."""
+    @property
+    def elections(self) -> int:
+        """Return how many leaders were elected so far."""
 
     @property
     def environment(self) -> Environment:
@@ -84,6 +88,9 @@ class World(Protocol):
 
     def members_of(self, role: str) -> list[int]:
         """Return the nodes that have a role of a schedule just now, perhaps none."""
+
+    def may_lose_power(self, machine: Machine) -> bool:
+        """Tell whether the rules still hold if this machine loses what was not flushed."""
 
     def inflict(self, action: Action, machine: Machine) -> None:
         """Perform a fault that the kernel does not know on a machine that runs."""
@@ -156,7 +163,8 @@ class Run:
             case Kill():
                 machine.stop(action.duration_us, loses_power=False)
             case PowerLoss():
-                machine.stop(action.duration_us, loses_power=True)
+                loses_power = self._world.may_lose_power(machine)
+                machine.stop(action.duration_us, loses_power=loses_power)
             case FsyncError():
                 machine.fail_next_fsync()
             case InterruptedWrite() as fault:

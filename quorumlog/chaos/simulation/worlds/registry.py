@@ -8,6 +8,17 @@ from typing import Final, Protocol
 from quorumlog.chaos.faults.fault import Fault
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.run import World
+from quorumlog.chaos.simulation.worlds.brokers.mutants import (
+    BROKEN_RULES,
+    CONTROLLER_MUTANTS,
+    PARTITION_MUTANTS,
+)
+from quorumlog.chaos.simulation.worlds.brokers.options import (
+    BROKER_FAULTS,
+    draw_composed_schedule,
+    draw_partition_schedule,
+)
+from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.options import (
     QUORUM_FAULTS,
@@ -59,6 +70,10 @@ def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
     return QuorumWorld(schedule, Quorum if mutant is None else MUTANT_CLASSES[mutant])
 
 
+def _build_brokers(schedule: Schedule, mutant: str | None) -> World:
+    return BrokersWorld(schedule, BROKEN_RULES["" if mutant is None else mutant])
+
+
 _KINDS: Final = (
     WorldKind(
         name="quorum",
@@ -68,6 +83,24 @@ _KINDS: Final = (
         mutants=MUTANTS,
         draw=draw_schedule,
         build=_build_quorum,
+    ),
+    WorldKind(
+        name="partition",
+        text="one replicated partition, its ISR and an idempotent producer",
+        nodes=(1, 9),
+        faults=BROKER_FAULTS,
+        mutants=PARTITION_MUTANTS,
+        draw=draw_partition_schedule,
+        build=_build_brokers,
+    ),
+    WorldKind(
+        name="composed",
+        text="the controller with brokers and partitions that need two replicas (KIP-966)",
+        nodes=(1, 9),
+        faults=BROKER_FAULTS,
+        mutants=CONTROLLER_MUTANTS,
+        draw=draw_composed_schedule,
+        build=_build_brokers,
     ),
 )
 

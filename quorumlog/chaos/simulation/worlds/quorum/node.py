@@ -11,8 +11,9 @@ from typing import Final
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.entries import CONTROL, Entry, entries_of
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Caller, Messenger
-from quorumlog.chaos.simulation.worlds.quorum.oracle import Entry, Oracle
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.rendering import render_step
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -22,27 +23,11 @@ from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from quorumlog.wire.codec.records import decode_batch, iterate_headers
 
 LOG_DIR: Final = ""
-LEADER_CHANGE: Final = b"LeaderChange"
 RESPONSES_MAX: Final = 16
 CHECKPOINT_US: Final = 1_000_000
 ALL_BYTES: Final = 1 << 30
-
-
-def entries_of(records: bytes) -> list[Entry]:
-    """Return the records of whole batches, in outline."""
-    entries: list[Entry] = []
-    for position, header in iterate_headers(records):
-        if header.is_control:
-            entries.append(Entry(header.leader_epoch, LEADER_CHANGE, 0))
-            continue
-        entries += [
-            Entry(header.leader_epoch, record.value or b"", index)
-            for index, record in enumerate(decode_batch(records, position))
-        ]
-    return entries
 
 
 class QuorumNode:
@@ -261,7 +246,7 @@ class QuorumNode:
                 self.log.truncate_to(end_offset)
                 self._oracle.truncated(self.node_id, end_offset)
             case effects.AppendLeaderChange(leader_epoch=epoch):
-                self._oracle.appended(self.node_id, [Entry(epoch, LEADER_CHANGE, 0)])
+                self._oracle.appended(self.node_id, [Entry(epoch, CONTROL, 0)])
                 self.log.append_leader_change(effect)
             case effects.PersistElection():
                 raise AssertionError("_perform does it")

@@ -4,17 +4,10 @@ Sources: Raft figure 3 (election safety, log matching, leader completeness, stat
 KAFKA-10527, KAFKA-12460, KAFKA-12619.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from quorumlog.chaos.simulation.kernel.rules import check
-
-
-class Entry(NamedTuple):
-    """One record, in outline. `content` is its value, which no other record has."""
-
-    epoch: int
-    content: bytes
-    position: int  # in its batch
+from quorumlog.chaos.simulation.worlds.entries import Entry
 
 
 class Oracle:

@@ -95,6 +95,11 @@ class QuorumWorld:
         newest = max(leaders, key=lambda node: node.quorum.leader_epoch, default=None)
         return [] if newest is None else [newest.node_id]
 
+    def may_lose_power(self, machine: Machine) -> bool:
+        """Allow it always: a quorum commits only what is flushed."""
+        del machine
+        return True
+
     def inflict(self, action: Action, machine: Machine) -> None:
         """Let a leader resign, or a node believe that its leader died."""
         node = self.nodes[machine.node_id]

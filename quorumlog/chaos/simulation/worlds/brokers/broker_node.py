@@ -1,0 +1,562 @@
+"""One broker process: the real replicas and logs on a simulated machine and network.
+
+It does what tasks and sockets do in a real broker: registers, sends heartbeats, follows metadata,
+fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the cores decide.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from quorumlog.broker.following.log.fetch_answers import Followed, Position, take_answer
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.data_path import (
+    ACKS_ALL,
+    ProduceDone,
+    ProduceResult,
+    ReadEnd,
+)
+from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, PendingProduce
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
+    CONTROLLER_ID,
+    ControllerNode,
+)
+from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
+from quorumlog.chaos.simulation.worlds.entries import entries_of
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterPartitions,
+    ControllerRequest,
+    IsrResults,
+)
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    IsrProposal,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import (
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    TopicPartition,
+)
+from quorumlog.wire.codec.messages.fetch import EpochEndOffset, PartitionData
+from quorumlog.wire.codec.records import iterate_headers
+
+LOG_DIR: Final = "/logs"
+HEARTBEAT_US: Final = 300_000
+REGISTER_AGAIN_US: Final = 400_000
+FETCH_TIMEOUT_US: Final = 800_000
+FETCH_PAUSE_US: Final = 40_000  # after an answer without records
+PROPOSAL_TIMEOUT_US: Final = 600_000
+TICK_US: Final = 100_000
+CHECKPOINT_US: Final = 700_000
+FLUSH_US: Final = 500_000
+PRODUCE_TIMEOUT_MS: Final = 2_000
+ALL_BYTES: Final = 1 << 30
+SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200, replica_fetch_backoff_ms=200)
+
+
+@dataclass(slots=True)
+class _Following:
+    """A partition that is fetched. `request_id`: of the newest request."""
+
+    followed: Followed
+    leader_id: BrokerId
+    request_id: int = 0
+
+
+class _Asked(NamedTuple):
+    """A fetch of a follower. `incarnation` and `broker_epoch` are those of its process."""
+
+    follower: "BrokerNode"
+    incarnation: int
+    broker_epoch: int
+    at: TopicPartition
+    request_id: int
+    position: Position
+
+    def __str__(self) -> str:
+        return f"{self.follower.node_id} asks for {self.at}: {self.position}"
+
+
+class BrokerNode:
+    """A Process and an Outbox. All that arrives goes through `take`, which a pause holds up."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        environment: Environment,
+        controller: ControllerNode,
+        oracle: ReplicationOracle,
+        peers: Mapping[int, "BrokerNode"],
+        partition_class: type[Partition],
+        segment_bytes: int,
+        fetch_bytes_max: int,
+    ) -> None:
+        self.machine: Final = machine
+        self.node_id: Final = BrokerId(machine.node_id)
+        self.replicas: ReplicaSet
+        self.broker_epoch = -1
+        self._environment: Final = environment
+        self._controller: Final = controller
+        self._oracle: Final = oracle
+        self._peers: Final = peers
+        self._partition_class: Final = partition_class
+        self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
+        self._fetch_bytes_max: Final = fetch_bytes_max
+        self._logs: LogDirectory
+        self._replay: ClusterReplay
+        self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
+        self._following: Final[dict[TopicPartition, _Following]] = {}
+        self._proposals: Final[dict[TopicPartition, effects.ProposeIsr]] = {}
+        self._ends: Final[dict[TopicPartition, int]] = {}  # of the logs, as the oracle knows them
+        self._requests = 0
+        self._reboots = 0
+        self._is_published = False  # the image that shows our registration
+        self._failure: BaseException | None = None
+
+    # --- a life of the process ---
+
+    def boot(self) -> None:
+        """Start from what is on the disk. Raises StorageError."""
+        self.broker_epoch, self._is_published, self._failure = -1, False, None
+        for volatile in (self._inbox, self._following, self._proposals, self._ends):
+            volatile.clear()
+        self._logs = LogDirectory(self.machine.disk, LOG_DIR, self._log_settings)
+        self._logs.start()
+        self._replay = ClusterReplay(ClusterImage())
+        self.replicas = ReplicaSet(
+            self.node_id,
+            SETTINGS,
+            self._logs,
+            partition_class=self._partition_class,
+            failed=self._note_failure,
+        )
+        self._register()
+        self._every(TICK_US, self._tick)
+        self._every(HEARTBEAT_US, self._send_heartbeat)
+        self._every(CHECKPOINT_US, self._checkpoint)
+        self._every(FLUSH_US, self._flush)
+
+    def stopped(self, *, loses_power: bool) -> None:
+        """Note what is lost."""
+        self._reboots += loses_power
+        self._oracle.stopped(self.node_id, loses_power=loses_power)
+
+    def resumed(self) -> None:
+        """Take what has waited."""
+        while self._inbox and self.machine.is_up and not self.machine.is_paused:
+            action, arguments = self._inbox.popleft()
+            self._step(action, arguments)
+
+    def take(self, action: Callable[..., None], *arguments: object) -> None:
+        """Do what a message or a timer asks: now, or after the pause."""
+        if not self.machine.is_up:
+            return
+        if self.machine.is_paused or self._inbox:
+            self._inbox.append((action, arguments))
+        else:
+            self._step(action, arguments)
+
+    def _step(self, action: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        try:
+            action(*arguments)
+        except StorageError as error:
+            self._failure = error
+        finally:
+            self._trace(action.__name__, arguments)
+        if self._failure is not None:
+            self.machine.fail()
+            return
+        for at, driver in self.replicas.drivers.items():
+            self._observe(at, driver)
+
+    def _every(self, period_us: int, action: Callable[[], None]) -> None:
+        def again() -> None:
+            self.take(action)
+            self.machine.later(period_us, again)
+
+        self.machine.later(period_us, again)
+
+    def _note_failure(self, error: BaseException) -> None:
+        self._failure = error
+
+    def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
+        """Show the oracle what has changed in a log and its high watermark."""
+        end = driver.log.log_end_offset
+        known = self._ends.get(at)
+        if known is None:
+            self._ends[at] = end
+            self._oracle.recovered(self.node_id, at, entries_of(self._read(driver, 0)))
+        elif end > known:
+            self._ends[at] = end
+            self._oracle.appended(self.node_id, at, entries_of(self._read(driver, known)))
+        partition = driver.partition
+        self._oracle.showed(self.node_id, at, partition.high_watermark, leads=partition.is_leader)
+
+    def _read(self, driver: PartitionDriver, start: int) -> bytes:
+        log, chunks, offset = driver.log, [], Offset(start)
+        while offset < log.log_end_offset:
+            found = log.read(offset, max_bytes=ALL_BYTES, end_offset=log.log_end_offset)
+            chunks.append(bytes(found.records))
+            offset = found.next_offset
+        return b"".join(chunks)
+
+    def _trace(self, name: str, arguments: tuple[object, ...]) -> None:
+        states = tuple(
+            (
+                str(at),
+                type(driver.partition.role).__name__,
+                driver.partition.leader_epoch,
+                driver.log.log_end_offset,
+                driver.partition.high_watermark,
+            )
+            for at, driver in self.replicas.drivers.items()
+        )
+        outline = f"{name} {states}".encode()
+        now_us = self.machine.timeline.now_us
+        self.machine.trace.stepped(
+            now_us, self.node_id, outline, _render, name.strip("_"), arguments, states
+        )
+
+    # --- requests to the controller ---
+
+    def _ask(self, request: ControllerRequest, answered: Callable[[Any], None]) -> None:
+        """Send a request; it, or its answer, may be lost, late or doubled."""
+        network, push = self._environment.network, self._environment.timeline.push
+        incarnation = self.machine.incarnation
+
+        def arrive() -> None:
+            response = self._controller.ask(request)
+            end = len(self._controller.history.records)
+            for after_us in network.arrivals_us(CONTROLLER_ID, self.node_id):
+                push(after_us, come_back, response, end)
+
+        def come_back(response: object, end: int) -> None:
+            if self.machine.is_up and self.machine.incarnation == incarnation:
+                self.take(answered, response)
+                self.take(self.learn, end)
+
+        for after_us in network.arrivals_us(self.node_id, CONTROLLER_ID):
+            push(after_us, arrive)
+
+    def _register(self) -> None:
+        request = BrokerRegistration(
+            broker_id=self.node_id,
+            incarnation_id=str(self.machine.incarnation),
+            host="localhost",
+            port=9092,
+            control_address=f"localhost:{19000 + self.node_id}",
+            directory_id=f"directory {self.node_id}",
+            boot_id=f"boot {self._reboots}",
+        )
+        self._ask(request, self._registered)
+        self.machine.later(REGISTER_AGAIN_US, self.take, self._register_again)
+
+    def _register_again(self) -> None:
+        if self.broker_epoch < 0:
+            self._register()
+
+    def _registered(self, reply: RegistrationReply) -> None:
+        if reply.error_code is ErrorCode.NONE and reply.broker_epoch > self.broker_epoch:
+            self.broker_epoch = reply.broker_epoch
+            self._publish()
+
+    def _send_heartbeat(self) -> None:
+        if self.broker_epoch < 0:
+            return
+        request = BrokerHeartbeat(
+            broker_id=self.node_id,
+            broker_epoch=self.broker_epoch,
+            metadata_offset=self._replay.end_offset - 1,
+            want_fence=not self._is_published,
+        )
+        self._ask(request, self._heartbeat_answered)
+
+    def _heartbeat_answered(self, reply: HeartbeatReply) -> None:
+        if reply.error_code is not ErrorCode.NONE and self.broker_epoch >= 0:
+            self.broker_epoch = -1
+            self._register()
+
+    # --- metadata ---
+
+    def learn(self, end: int) -> None:
+        """Replay the metadata log up to an offset (exclusive)."""
+        records = self._controller.history.records
+        for offset in range(self._replay.end_offset, end):
+            self._replay.apply(Offset(offset), records[offset])
+        self._publish()
+
+    def _publish(self) -> None:
+        """Act on the newest image, but on none before our registration (decision 2)."""
+        broker = self._replay.brokers.get(self.node_id)
+        if not self._is_published and (
+            broker is None or self.broker_epoch < 0 or broker.broker_epoch != self.broker_epoch
+        ):
+            return
+        self._is_published = True
+        delta, image = self._replay.publish(
+            end_offset=self._replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(0)
+        )
+        self.replicas.publish(self.machine.now_ms(), delta, image, self)
+        while self.replicas.is_opening:
+            self.replicas.open_some(self.machine.now_ms(), self)
+
+    # --- time ---
+
+    def _tick(self) -> None:
+        now_ms = self.machine.now_ms()
+        for driver in self.replicas.drivers.values():
+            driver.note_tick(now_ms)
+        for wait in self.replicas.deadlines.expire(now_ms):
+            wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
+
+    def _checkpoint(self) -> None:
+        drivers = self.replicas.drivers
+        self._logs.checkpoint({at: one.partition.high_watermark for at, one in drivers.items()})
+        self._logs.checkpoint_recovery_points({at: one.log for at, one in drivers.items()})
+
+    def _flush(self) -> None:
+        """Write back one log, as the system does now and then."""
+        drivers = self.replicas.drivers
+        if drivers:
+            turn = self.machine.timeline.now_us // FLUSH_US % len(drivers)
+            [*drivers.values()][turn].log.flush()
+
+    # --- an Outbox ---
+
+    def appended(self, driver: PartitionDriver) -> None:
+        """Do nothing: followers ask again soon."""
+
+    def truncated(self, driver: PartitionDriver) -> None:
+        """Correct the checkpoints; tell the oracle."""
+        at, end = driver.topic_partition, driver.log.log_end_offset
+        self._logs.note_truncated(at, driver.log)
+        self._ends[at] = end
+        self._oracle.truncated(self.node_id, at, end)
+
+    def committed(self, driver: PartitionDriver) -> None:
+        """Do nothing: nobody consumes."""
+
+    def log_start_rose(self, driver: PartitionDriver) -> None:
+        """Do nothing: no log is deleted from its start."""
+
+    def start_fetching(
+        self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch
+    ) -> None:
+        """Fetch from this leader."""
+        following = _Following(Followed(driver, leader_epoch), leader_id)
+        self._following[driver.topic_partition] = following
+        self._fetch(driver.topic_partition, following, 0)
+
+    def stop_fetching(self, driver: PartitionDriver) -> None:
+        """Fetch no more."""
+        self._following.pop(driver.topic_partition, None)
+
+    def propose_isr(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
+        """Ask the controller, in place of what was proposed before."""
+        self._proposals[driver.topic_partition] = proposal
+        request = AlterPartitions(
+            broker_id=self.node_id,
+            broker_epoch=self.broker_epoch,
+            proposals=(
+                IsrProposal(
+                    topic_id=driver.topic_id,
+                    partition=PartitionIndex(driver.topic_partition.partition),
+                    leader_epoch=proposal.leader_epoch,
+                    partition_epoch=proposal.partition_epoch,
+                    new_isr=tuple(
+                        (member, self.broker_epoch if member == self.node_id else epoch)
+                        for member, epoch in proposal.new_isr
+                    ),
+                ),
+            ),
+        )
+
+        def isr_answered(results: IsrResults | None) -> None:
+            self._isr_answered(driver, proposal, results)
+
+        self._ask(request, isr_answered)
+        self.machine.later(PROPOSAL_TIMEOUT_US, self.take, isr_answered, None)
+
+    def _isr_answered(
+        self, driver: PartitionDriver, proposal: effects.ProposeIsr, results: IsrResults | None
+    ) -> None:
+        at = driver.topic_partition
+        if self._proposals.get(at) is not proposal or self.replicas.drivers.get(at) is not driver:
+            return
+        del self._proposals[at]
+        answer = events.IsrAnswered(
+            asked_epoch=proposal.partition_epoch, error_code=ErrorCode.REQUEST_TIMED_OUT
+        )
+        if results is not None and results.error_code is ErrorCode.NONE:
+            [result] = results.results
+            answer = events.IsrAnswered(
+                asked_epoch=proposal.partition_epoch,
+                error_code=result.error_code,
+                leader_epoch=result.leader_epoch,
+                partition_epoch=result.partition_epoch,
+                isr=result.isr,
+            )
+        driver.feed(self.machine.now_ms(), answer)
+
+    def became_leader(self, driver: PartitionDriver, leader_epoch: Epoch) -> None:
+        """Do nothing: there is no coordinator."""
+
+    def resigned(self, driver: PartitionDriver, leader_epoch: Epoch) -> None:
+        """Do nothing: there is no coordinator."""
+
+    # --- fetching ---
+
+    def _fetch(self, at: TopicPartition, following: _Following, request_id: int) -> None:
+        """Ask the leader, unless a newer request is under way."""
+        if self._following.get(at) is not following or following.request_id != request_id:
+            return
+        self._requests += 1
+        following.request_id = self._requests
+        again = (self.take, self._fetch, at, following, self._requests)
+        if self.broker_epoch < 0 or following.followed.not_before_ms > self.machine.now_ms():
+            self.machine.later(FETCH_PAUSE_US, *again)
+            return
+        leader = self._peers[following.leader_id]
+        asked = _Asked(
+            self,
+            self.machine.incarnation,
+            self.broker_epoch,
+            at,
+            self._requests,
+            following.followed.position(),
+        )
+        for after_us in self._environment.network.arrivals_us(self.node_id, leader.node_id):
+            self._environment.timeline.push(after_us, leader.take, leader.answer_fetch, asked)
+        self.machine.later(FETCH_TIMEOUT_US, *again)
+
+    def answer_fetch(self, asked: "_Asked") -> None:
+        """Answer a follower: with records, or why not."""
+        answer, follower = self._answer(asked), asked.follower
+        for after_us in self._environment.network.arrivals_us(self.node_id, follower.node_id):
+            self._environment.timeline.push(after_us, follower.fetch_answered, asked, answer)
+
+    def _answer(self, asked: "_Asked") -> PartitionData:
+        driver, position = self.replicas.drivers.get(asked.at), asked.position
+        if driver is None:
+            return PartitionData(error_code=self.replicas.error_for_missing(asked.at))
+        fetched = events.FollowerFetched(
+            broker_id=asked.follower.node_id,
+            broker_epoch=asked.broker_epoch,
+            leader_epoch=position.leader_epoch,
+            fetch_offset=position.fetch_offset,
+            last_fetched_epoch=position.last_fetched_epoch,
+            log_start_offset=position.log_start_offset,
+        )
+        verdict = driver.judge_follower_fetch(self.machine.now_ms(), fetched)
+        answer = PartitionData(
+            error_code=verdict.error_code,
+            high_watermark=driver.partition.high_watermark,
+            log_start_offset=driver.partition.log_start_offset,
+        )
+        if verdict.diverging is not None:
+            epoch, end_offset = verdict.diverging
+            answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        elif verdict.error_code is ErrorCode.NONE:
+            read = driver.read(
+                position.fetch_offset,
+                max_bytes=self._fetch_bytes_max,
+                end=ReadEnd.LOG_END,
+                at_least_one=True,
+            )
+            answer.records = b"".join(read.chunks)
+        return answer
+
+    def fetch_answered(self, asked: "_Asked", answer: PartitionData) -> None:
+        """Take in an answer, also a late one, if it is for this process."""
+        if self.machine.incarnation == asked.incarnation:
+            self.take(self._take_answer, asked, answer)
+
+    def _take_answer(self, asked: "_Asked", answer: PartitionData) -> None:
+        at, request_id = asked.at, asked.request_id
+        following = self._following.get(at)
+        if following is None or following.followed.leader_epoch != asked.position.leader_epoch:
+            return  # it is followed in a newer epoch by now
+        take_answer(
+            following.followed,
+            asked.position,
+            answer,
+            now_ms=self.machine.now_ms(),
+            wall_ms=self.machine.now_ms,
+            backoff_max_ms=SETTINGS.replica_fetch_backoff_ms,
+        )
+        following = self._following.get(at)
+        if following is not None and following.request_id == request_id:
+            pause_us = 1_000 if answer.records else FETCH_PAUSE_US
+            self.machine.later(pause_us, self.take, self._fetch, at, following, request_id)
+
+    # --- producing ---
+
+    def produce(self, at: TopicPartition, batch: bytes, done: ProduceDone) -> None:
+        """Append one batch with acks=all; `done` is told now, or when the outcome is known."""
+        driver = self.replicas.drivers.get(at)
+        if driver is None:
+            done(ProduceResult(self.replicas.error_for_missing(at)))
+            return
+        refusal = driver.partition.append_refusal(ACKS_ALL)
+        if refusal is not ErrorCode.NONE:
+            done(ProduceResult(refusal))
+            return
+        [(_, header)] = iterate_headers(batch)
+        now_ms = self.machine.now_ms()
+        stored = None
+        if header.producer_id >= 0:
+            error_code, stored = driver.producers.check(header)
+            if error_code is not ErrorCode.NONE:
+                done(ProduceResult(error_code))
+                return
+        if stored is None:
+            info = driver.append_as_leader(batch, header, now_ms=now_ms, wall_ms=now_ms)
+            base_offset, end_offset = info.first_offset, Offset(info.last_offset + 1)
+        else:
+            base_offset, end_offset = Offset(stored.base_offset), Offset(stored.last_offset + 1)
+        result = ProduceResult(ErrorCode.NONE, base_offset)
+        if driver.partition.high_watermark >= end_offset:
+            outcome = driver.partition.commit_outcome()
+            done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
+        else:
+            deadline_ms = now_ms + PRODUCE_TIMEOUT_MS
+            driver.waiting.add(PendingProduce(deadline_ms, end_offset, result, done))
+
+
+def _render(
+    name: str,
+    arguments: tuple[object, ...],
+    states: tuple[tuple[str, str, int, int, int], ...],
+) -> str:
+    shown = " ".join(_shown(one) for one in arguments)
+    logs = "; ".join(
+        f"{at} {role} epoch={epoch} end={end} committed={committed}"
+        for at, role, epoch, end, committed in states
+    )
+    return f"{name} {shown} => {logs}"
+
+
+def _shown(argument: object) -> str:
+    if isinstance(argument, BrokerNode):
+        return f"from {argument.node_id}"
+    if isinstance(argument, bytes):
+        return f"{len(argument)} bytes"
+    return "" if callable(argument) else str(argument)[:200]
