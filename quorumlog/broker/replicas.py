@@ -30,7 +30,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
     ReadEnd,
 )
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
@@ -70,8 +70,8 @@ def _random_session_id() -> int:
 class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
-    Made inside a running event loop. `partition_class` is for those who want to see a broken rule
-    be found: a test's subclass of Partition.
+    Made inside a running event loop. A mutant node passes `partition_rules` of its own, one of
+    them broken.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Replicas:
         log_directory: str,
         controller: ControllerClient,
         wall_ms: Callable[[], int] = wall_clock_ms,
-        partition_class: type[Partition] = Partition,
+        partition_rules: PartitionRules = KAFKA_RULES,
     ) -> None:
         self.broker_id: Final = broker_id
         self.settings: Final = settings
@@ -97,7 +97,7 @@ class Replicas:
         self._has_more: Final = asyncio.Event()  # logs to open, directories to remove
         self._logs: Final = LogDirectory(disk, log_directory, log_settings)
         self._replicas: Final = ReplicaSet(
-            broker_id, settings, self._logs, partition_class=partition_class, failed=self._fail
+            broker_id, settings, self._logs, rules=partition_rules, failed=self._fail
         )
         self._drivers: Final = self._replicas.drivers
         self._appends: Final = Appends(self._replicas, wall_ms=wall_ms, log_failed=self._fail)

@@ -20,7 +20,7 @@ from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import BACKLOG, Server
@@ -45,7 +45,7 @@ CONTROLLED_SHUTDOWN_MS: Final = 2_000
 class NodeParts:
     """What a node is made of, and finds on its machine; a test of the tests replaces one."""
 
-    partition: type[Partition] = Partition
+    partition_rules: PartitionRules = KAFKA_RULES
     boot_id_file: Path = BOOT_ID_FILE
 
 
@@ -141,7 +141,7 @@ class BrokerParts:
             disk=disk,
             log_directory=str(config.log_dir),
             controller=quorum.controller,
-            partition_class=parts.partition,
+            partition_rules=parts.partition_rules,
         )
         self.groups: Final = GroupService(
             replicas=self.replicas,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
+from dataclasses import astuple
 from itertools import product
 from typing import get_args
 
@@ -13,8 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.events import Event
-from quorumlog.broker.partitions.core.isr import Progress
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
+from quorumlog.broker.partitions.core.isr import FollowerProgress
+from quorumlog.broker.partitions.core.isr_rules import IsrRules
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
+from quorumlog.broker.partitions.core.partition_invariants import PartitionInvariants
+from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Role, Unassigned
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -25,14 +31,14 @@ from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Controller, Replic
 class OneReplica(RuleBasedStateMachine):
     """Broker 1's replica. Requests to the controller may be delayed, repeated or lost."""
 
-    partition_class = Partition
+    partition_rules = KAFKA_RULES
 
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 0
         self.controller = Controller(image(1, 0, 0, (1, 2)))
         self.controller.commit()
-        self.replica = Replica(BROKERS[0], self.partition_class)
+        self.replica = Replica(BROKERS[0], self.partition_rules)
         self.asked: list[effects.ProposeIsr] = []
         self.publish()
 
@@ -51,7 +57,7 @@ class OneReplica(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def append(self, count: int) -> None:
-        if self.replica.partition.is_leader:
+        if self.replica.partition.state.is_leader:
             self.replica.append(self.now_ms, [0] * count)
 
     @rule(count=st.integers(1, 3))
@@ -72,20 +78,23 @@ class OneReplica(RuleBasedStateMachine):
             events.FollowerFetched(
                 broker_id=replica,
                 broker_epoch=process,
-                leader_epoch=Epoch(partition.leader_epoch + newer),
-                fetch_offset=Offset(partition.log_end_offset - lag),
+                leader_epoch=Epoch(partition.state.leader_epoch + newer),
+                fetch_offset=Offset(partition.state.log_end_offset - lag),
             )
         )
 
     @rule(count=st.integers(0, 3), behind=st.integers(0, 3))
     def the_leader_answers(self, count: int, behind: int) -> None:
         partition, log = self.replica.partition, self.replica.log
-        if isinstance(partition.role, Follower) and partition.role.leader_id != NO_LEADER:
-            log.append([(partition.leader_epoch, 0)] * count)
+        if (
+            isinstance(partition.state.role, Follower)
+            and partition.state.role.leader_id != NO_LEADER
+        ):
+            log.append([(partition.state.leader_epoch, 0)] * count)
             end = len(log.records)
             self.step(
                 events.LeaderAnswered(
-                    leader_epoch=partition.leader_epoch,
+                    leader_epoch=partition.state.leader_epoch,
                     log_end_offset=Offset(end),
                     high_watermark=Offset(end + 1 - behind),
                     log_start_offset=Offset(0),
@@ -97,8 +106,8 @@ class OneReplica(RuleBasedStateMachine):
         partition = self.replica.partition
         self.step(
             events.LeaderDiverged(
-                leader_epoch=partition.leader_epoch,
-                fetch_offset=partition.log_end_offset,
+                leader_epoch=partition.state.leader_epoch,
+                fetch_offset=partition.state.log_end_offset,
                 last_fetched_epoch=self.replica.log.latest_epoch,
                 epoch=Epoch(max(0, self.replica.log.latest_epoch - older)),
                 end_offset=Offset(end),
@@ -148,59 +157,65 @@ class OneReplica(RuleBasedStateMachine):
         self.step(events.PartitionPublished(image=published.image, brokers=published.brokers))
 
 
-class CommitsAtItsOwnLogEnd(Partition):
-    def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+class CommitsAtItsOwnLogEnd(HighWatermarkRule):
+    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         return ()
 
 
-class CountsOnlyTheGrantedIsr(Partition):
-    def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+class CountsOnlyTheGrantedIsr(HighWatermarkRule):
+    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         return [progress for who, progress in role.followers.items() if who in role.isr]
 
 
-class LetsLaggardsJoin(Partition):
-    def _may_join(self, role: Leader, replica: BrokerId) -> bool:
+class LetsLaggardsJoin(IsrRules):
+    def may_join(self, role: Leader, replica: BrokerId) -> bool:
         return True
 
 
-class CommitsBelowMinIsr(Partition):
-    def _handle(self, now_ms: int, event: Event) -> Sequence[Effect]:
-        asked, self.min_insync_replicas = self.min_insync_replicas, 1
-        ordered = super()._handle(now_ms, event)
-        self.min_insync_replicas = max(asked, self.min_insync_replicas)
+class CommitsBelowMinIsr(HighWatermarkRule):
+    def maybe_advance(self, role: Leader, now_ms: int) -> Sequence[Effect]:
+        asked, self._state.min_insync_replicas = self._state.min_insync_replicas, 1
+        ordered = super().maybe_advance(role, now_ms)
+        self._state.min_insync_replicas = asked
         return ordered
 
 
-class ShrinksBeforeItIsGranted(Partition):
-    def _propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[Effect]:
-        ordered = super()._propose(role, new_isr)
+class ShrinksBeforeItIsGranted(IsrRules):
+    def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[Effect]:
+        ordered = super().propose(role, new_isr)
         role.maximal_isr = new_isr
         return ordered
 
 
-class TakesOldImages(Partition):
-    def _handle_published(self, now_ms: int, event: events.PartitionPublished) -> Sequence[Effect]:
-        self.leader_epoch = self.partition_epoch = Epoch(-1)
-        return super()._handle_published(now_ms, event)
+class TakesOldImages(RoleChanges):
+    def published(self, now_ms: int, event: events.PartitionPublished) -> Sequence[Effect]:
+        self._state.leader_epoch = self._state.partition_epoch = Epoch(-1)
+        return super().published(now_ms, event)
 
 
-class CommitsWhatItLacks(Partition):
-    def _handle_leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
-        self.log_end_offset = event.log_end_offset
-        self.high_watermark = max(self.high_watermark, event.high_watermark)
+class CommitsWhatItLacks(Followership):
+    def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
+        state = self._state
+        state.log_end_offset = event.log_end_offset
+        state.high_watermark = max(state.high_watermark, event.high_watermark)
         return ()
 
 
 MUTANTS = {
-    CommitsAtItsOwnLogEnd: "4: ",
-    CountsOnlyTheGrantedIsr: "4: ",
-    LetsLaggardsJoin: "5: ",
-    CommitsBelowMinIsr: "6: ",
-    ShrinksBeforeItIsGranted: "3: ",
-    TakesOldImages: "1: ",
-    CommitsWhatItLacks: "2: ",
+    PartitionRules(high_watermark=CommitsAtItsOwnLogEnd): "4: ",
+    PartitionRules(high_watermark=CountsOnlyTheGrantedIsr): "4: ",
+    PartitionRules(isr=LetsLaggardsJoin): "5: ",
+    PartitionRules(high_watermark=CommitsBelowMinIsr): "6: ",
+    PartitionRules(isr=ShrinksBeforeItIsGranted): "3: ",
+    PartitionRules(role_changes=TakesOldImages): "1: ",
+    PartitionRules(followership=CommitsWhatItLacks): "2: ",
 }
 EXAMPLES = settings(max_examples=200, stateful_step_count=40, deadline=None, derandomize=True)
+
+
+def _broken_rule(rules: PartitionRules) -> str:
+    (broken,) = {*astuple(rules)} - {*astuple(KAFKA_RULES)}
+    return str(broken.__name__)
 
 
 UNTIL_FOUND = settings(
@@ -212,9 +227,9 @@ def test_the_invariants_hold_under_any_schedule() -> None:
     run_state_machine_as_test(OneReplica, settings=EXAMPLES)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_mutant_is_found(mutant: type[Partition]) -> None:
-    machine = type("Mutated", (OneReplica,), {"partition_class": mutant})
+@pytest.mark.parametrize("mutant", MUTANTS, ids=_broken_rule)
+def test_a_mutant_is_found(mutant: PartitionRules) -> None:
+    machine = type("Mutated", (OneReplica,), {"partition_rules": mutant})
     with pytest.raises(InvariantViolation, match=MUTANTS[mutant]):
         run_state_machine_as_test(machine, settings=UNTIL_FOUND)
 
@@ -230,11 +245,11 @@ LEGAL = {(a, b) for a in ROLES for b in ROLES} - {(Unassigned, Unassigned)}
 @pytest.mark.parametrize(("source", "target"), list(product(get_args(Role), repeat=2)))
 def test_every_pair_of_roles(source: type[Role], target: type[Role]) -> None:
     partition = Replica(BROKERS[0]).partition
-    partition.role = ROLES[source]
+    partition.state.role = ROLES[source]
     is_legal = (source, target) in LEGAL  # written a second time here, on purpose
     with nullcontext() if is_legal else pytest.raises(InvariantViolation, match="legal change"):
-        partition._become(ROLES[target])
-    assert partition.role is ROLES[target if is_legal else source]
+        partition.state.become(ROLES[target])
+    assert partition.state.role is ROLES[target if is_legal else source]
 
 
 def test_the_direct_method_does_what_the_event_does() -> None:
@@ -244,4 +259,5 @@ def test_the_direct_method_does_what_the_event_does() -> None:
         replica.step(0, published)
     appended = one.partition.appended(1, Offset(3))
     assert appended == other.partition.step(1, events.RecordsAppended(log_end_offset=Offset(3)))
-    assert one.partition._marks() == other.partition._marks()
+    states = one.partition.state, other.partition.state
+    assert PartitionInvariants(states[0]).marks() == PartitionInvariants(states[1]).marks()

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import pytest
 
 from quorumlog.broker.partitions.core import effects, events
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import (
     BATCHES_KEPT,
     ProducerStates,
@@ -72,11 +72,11 @@ class Cluster:
     def __init__(
         self,
         seed: int,
-        partition_class: type[Partition] = Partition,
+        rules: PartitionRules = KAFKA_RULES,
         producers_class: type[ProducerStates] = ProducerStates,
     ) -> None:
         self.random = Random(seed)
-        self.partition_class, self.producers_class = partition_class, producers_class
+        self.rules, self.producers_class = rules, producers_class
         self.now_ms = self.values = 0
         self.controller = Controller(image(1, 0, 0, BROKERS))
         self.controller.commit()
@@ -101,9 +101,7 @@ class Cluster:
         log_start: int = 0,
     ) -> Replica:
         producers = self.producers_class()
-        return Replica(
-            who, self.partition_class, log, high_watermark, producers, log_start=log_start
-        )
+        return Replica(who, self.rules, log, high_watermark, producers, log_start=log_start)
 
     # --- What may happen ---
 
@@ -127,7 +125,7 @@ class Cluster:
     def produce(self) -> None:
         for who in BROKERS:
             replica = self.replicas[who]
-            refused = replica.partition.append_refusal(-1) is not ErrorCode.NONE
+            refused = replica.partition.serving.append_refusal(-1) is not ErrorCode.NONE
             if who not in self.down and not refused and self.random.random() < 0.8:
                 self.values += 1
                 replica.append(self.now_ms, [self.values])
@@ -140,9 +138,9 @@ class Cluster:
         """
         who = self.some()
         partition = self.replicas[who].partition
-        if who in self.down or partition.append_refusal(-1) is not ErrorCode.NONE:
+        if who in self.down or partition.serving.append_refusal(-1) is not ErrorCode.NONE:
             return
-        at = who, self.process[who], partition.leader_epoch
+        at = who, self.process[who], partition.state.leader_epoch
         is_elsewhere = bool(self.sent) and self.sent[-1][:3] != at
         if is_elsewhere or self.random.random() < 0.2:
             self.sequence = self.acknowledged
@@ -152,26 +150,27 @@ class Cluster:
             if required_offset is not None:
                 self.sent.append(Sent(*at, self.sequence, required_offset))
                 self.sequence += 1
-            elif partition.leader_epoch == self.controller.image.leader_epoch:
+            elif partition.state.leader_epoch == self.controller.image.leader_epoch:
                 raise Loss(f"leader {who} takes {self.sequence} for out of order")
 
     def acknowledge(self) -> None:
         for sent in self.sent:
             partition = self.replicas[sent.who].partition
-            leads_on = partition.is_leader and partition.leader_epoch == sent.leader_epoch
+            state = partition.state
+            leads_on = state.is_leader and state.leader_epoch == sent.leader_epoch
             is_alive = sent.who not in self.down and self.process[sent.who] == sent.process
-            if is_alive and leads_on and partition.high_watermark >= sent.required_offset:
+            if is_alive and leads_on and state.high_watermark >= sent.required_offset:
                 self.acknowledged = max(self.acknowledged, sent.sequence + 1)
 
     def delete_records(self) -> None:
         who = self.some()
         partition = self.replicas[who].partition
         wanted = self.random.choice((-1, self.random.randint(0, len(self.committed) + 1)))
-        error_code, required = partition.judge_deletion(wanted, ErrorCode.NONE)
+        error_code, required = partition.serving.judge_deletion(wanted, ErrorCode.NONE)
         if who in self.down or error_code is not ErrorCode.NONE:
             return
         self.step(who, events.LogStartRose(log_start_offset=required))
-        at = who, self.process[who], partition.leader_epoch
+        at = who, self.process[who], partition.state.leader_epoch
         self.deleting.append(Deleting(*at, required))
 
     def keep_log_starts(self) -> None:
@@ -182,11 +181,12 @@ class Cluster:
     def answer_deletions(self) -> None:
         for one in self.deleting:
             partition = self.replicas[one.who].partition
-            leads_on = partition.is_leader and partition.leader_epoch == one.leader_epoch
+            state = partition.state
+            leads_on = state.is_leader and state.leader_epoch == one.leader_epoch
             is_alive = one.who not in self.down and self.process[one.who] == one.process
-            if is_alive and leads_on and partition.low_watermark() >= one.required:
+            if is_alive and leads_on and partition.serving.low_watermark() >= one.required:
                 for who in BROKERS:
-                    if who == one.who or not partition.brokers[who].fenced:
+                    if who == one.who or not partition.state.brokers[who].fenced:
                         self.deleted[who] = max(self.deleted[who], one.required)
 
     def send_fetch(self) -> None:
@@ -264,8 +264,8 @@ class Cluster:
         log = self.replicas[who].log
         if self.random.random() < 0.5 and who not in self.controller.image.isr:
             log.truncate_to(self.random.randint(0, len(log.records)))  # power was lost
-        high_watermark = self.random.randint(0, self.replicas[who].partition.high_watermark)
-        log_start = self.replicas[who].partition.kept_log_start_offset
+        high_watermark = self.random.randint(0, self.replicas[who].partition.state.high_watermark)
+        log_start = self.replicas[who].partition.state.kept_log_start_offset
         if len(log.records) < log_start:
             log.start_over_at(log_start)
         self.replicas[who] = self.replica(who, log, high_watermark, log_start)
@@ -285,18 +285,18 @@ class Cluster:
 
     def check(self, who: BrokerId) -> None:
         replica = self.replicas[who]
-        records, high_watermark = replica.log.records, replica.partition.high_watermark
-        held, start = records[:high_watermark], replica.partition.log_start_offset
+        records, high_watermark = replica.log.records, replica.partition.state.high_watermark
+        held, start = records[:high_watermark], replica.partition.state.log_start_offset
         common = min(len(held), len(self.committed))
         if held[start:common] != self.committed[start:common]:
             raise Loss(f"broker {who} shows {held[:common]}, not {self.committed[:common]}")
         if start < self.deleted[who]:
             raise Loss(f"broker {who} starts at {start}, and {self.deleted[who]} was the start")
-        if not replica.partition.is_leader:
+        if not replica.partition.state.is_leader:
             if high_watermark > len(self.committed):
                 raise Loss(f"follower {who} shows what no leader has committed")
             return
-        is_current = replica.partition.leader_epoch == self.controller.image.leader_epoch
+        is_current = replica.partition.state.leader_epoch == self.controller.image.leader_epoch
         if is_current and records[start : len(self.committed)] != self.committed[start:]:
             raise Loss(f"leader {who} lacks {self.committed[len(records) :]}")
         if len(held) > len(self.committed):
@@ -370,8 +370,8 @@ def test_nothing_committed_is_lost_and_the_replicas_converge(first: int) -> None
         cluster.heal()
         leader = cluster.controller.image.leader_id
         for replica in cluster.replicas.values():  # a leader's start may be a follower's past
-            start = replica.partition.log_start_offset
+            start = replica.partition.state.log_start_offset
             assert replica.log.records[start:] == cluster.committed[start:], seed
-        starts = [replica.partition.log_start_offset for replica in cluster.replicas.values()]
-        assert cluster.replicas[leader].partition.low_watermark() == min(starts), seed
+        starts = [replica.partition.state.log_start_offset for replica in cluster.replicas.values()]
+        assert cluster.replicas[leader].partition.serving.low_watermark() == min(starts), seed
         assert {*cluster.controller.image.isr} == {*BROKERS}, seed

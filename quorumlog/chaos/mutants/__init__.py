@@ -1,6 +1,6 @@
 """Nodes with one broken rule each: a lab that finds nothing wrong with them proves nothing.
 
-Each is a module that runs as a node's program. It replaces one method of one part of the node.
+Each is a module that runs as a node's program. It replaces rules of the node by broken ones.
 """
 
 from collections.abc import Mapping

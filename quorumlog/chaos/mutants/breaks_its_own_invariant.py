@@ -3,20 +3,23 @@
 import sys
 from collections.abc import Iterable
 
-from quorumlog.broker.partitions.core.isr import Progress
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
+from quorumlog.broker.partitions.core.isr import FollowerProgress
+from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
 
 
-class Mutant(Partition):
-    """A partition whose leader counts no follower, and checks its own invariants."""
+class CountsNoFollower(HighWatermarkRule):
+    """Commits whatever the leader alone holds."""
 
-    def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
+        """Count no follower."""
         del role, now_ms
         return []
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], NodeParts(partition=Mutant)))
+    rules = PartitionRules(high_watermark=CountsNoFollower)
+    sys.exit(main(sys.argv[1:], NodeParts(partition_rules=rules)))

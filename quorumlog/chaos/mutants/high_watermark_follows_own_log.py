@@ -6,25 +6,32 @@
 import sys
 from collections.abc import Iterable
 
-from quorumlog.broker.partitions.core.isr import Progress
-from quorumlog.broker.partitions.core.partition import Partition
-from quorumlog.broker.partitions.core.partition_state import Marks
+from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
+from quorumlog.broker.partitions.core.isr import FollowerProgress
+from quorumlog.broker.partitions.core.partition import PartitionRules
+from quorumlog.broker.partitions.core.partition_invariants import Marks, PartitionInvariants
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.node.assemble import NodeParts
 from quorumlog.node.main import main
 
 
-class Mutant(Partition):
-    """A partition whose leader counts no follower."""
+class CountsNoFollower(HighWatermarkRule):
+    """Commits whatever the leader alone holds."""
 
-    def _replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[Progress]:
+    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
+        """Count no follower."""
         del role, now_ms
         return []
 
-    def check_invariants(self, before: Marks, *, truncates: bool = False) -> None:
-        """Check nothing: else the node would end, and here the history has to tell."""
+
+class Unchecked(PartitionInvariants):
+    """Checks nothing: the node would end otherwise, and here the history has to tell."""
+
+    def check(self, before: Marks, *, truncates: bool = False) -> None:
+        """Check nothing."""
         del before, truncates
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], NodeParts(partition=Mutant)))
+    rules = PartitionRules(high_watermark=CountsNoFollower, invariants=Unchecked)
+    sys.exit(main(sys.argv[1:], NodeParts(partition_rules=rules)))

@@ -64,7 +64,7 @@ class Script:
     def receive(self, now_ms: int, count: int, epoch: int, high_watermark: int) -> list[Effect]:
         self.replica.log.append([(epoch, 0)] * count)
         answered = events.LeaderAnswered(
-            leader_epoch=self.replica.partition.leader_epoch,
+            leader_epoch=self.replica.partition.state.leader_epoch,
             log_end_offset=Offset(len(self.replica.log.records)),
             high_watermark=Offset(high_watermark),
             log_start_offset=Offset(0),
@@ -73,9 +73,10 @@ class Script:
 
     def state(self) -> str:
         partition = self.replica.partition
-        role = partition.role
-        shown = f"= {type(role).__name__} leader_epoch={partition.leader_epoch}"
-        shown += f" high_watermark={partition.high_watermark} end={partition.log_end_offset}"
+        role = partition.state.role
+        state = partition.state
+        shown = f"= {type(role).__name__} leader_epoch={state.leader_epoch}"
+        shown += f" high_watermark={state.high_watermark} end={state.log_end_offset}"
         if isinstance(role, Leader):
             shown += f" isr={members(role.isr)}"
             if role.maximal_isr != role.isr:

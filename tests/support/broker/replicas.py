@@ -6,7 +6,7 @@ from typing import NamedTuple
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
 from quorumlog.broker.partitions.core.events import Event
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.storage.core.leader_epochs import LeaderEpochs
@@ -108,7 +108,7 @@ class Replica:
     def __init__(
         self,
         broker_id: BrokerId,
-        partition_class: type[Partition] = Partition,
+        rules: PartitionRules = KAFKA_RULES,
         log: MemoryLog | None = None,
         high_watermark: int = 0,
         producers: ProducerStates | None = None,
@@ -120,13 +120,14 @@ class Replica:
         self.producers.rebuild(sequenced_in(self.log.records, 0))
         self.fetching: effects.StartFetching | None = None
         self.proposals: list[effects.ProposeIsr] = []
-        self.partition = partition_class(
+        self.partition = Partition(
             broker_id,
             self.log,
             replica_lag_time_max_ms=LAG_TIME_MS,
             log_start_offset=Offset(log_start),
             log_end_offset=Offset(len(self.log.records)),
             high_watermark=Offset(high_watermark),
+            rules=rules,
         )
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
@@ -157,7 +158,7 @@ class Replica:
         return done
 
     def append(self, now_ms: int, values: list[int]) -> list[Effect]:
-        self.log.append([(self.partition.leader_epoch, value) for value in values])
+        self.log.append([(self.partition.state.leader_epoch, value) for value in values])
         return self.step(
             now_ms, events.RecordsAppended(log_end_offset=Offset(len(self.log.records)))
         )
@@ -176,17 +177,17 @@ class Replica:
 
     def fetch_request(self, broker_epoch: int) -> events.FollowerFetched:
         return events.FollowerFetched(
-            broker_id=self.partition.broker_id,
+            broker_id=self.partition.state.broker_id,
             broker_epoch=broker_epoch,
-            leader_epoch=self.partition.leader_epoch,
-            fetch_offset=self.partition.log_end_offset,
+            leader_epoch=self.partition.state.leader_epoch,
+            fetch_offset=self.partition.state.log_end_offset,
             last_fetched_epoch=self.log.latest_epoch,
-            log_start_offset=self.partition.kept_log_start_offset,
+            log_start_offset=self.partition.state.kept_log_start_offset,
         )
 
     def keep_log_start(self, now_ms: int) -> None:
         """What the checkpoint does: the start will not fall below it at a restart."""
-        start = self.partition.log_start_offset
+        start = self.partition.state.log_start_offset
         self.step(now_ms, events.LogStartKept(log_start_offset=start))
         self.log.epochs = self.log.epochs.truncated_from_start(start)
 
@@ -199,8 +200,8 @@ class Replica:
             request=request,
             answer=answer,
             records=self.log.records[offset : offset + count] if is_served else [],
-            high_watermark=self.partition.high_watermark,
-            log_start_offset=self.partition.log_start_offset,
+            high_watermark=self.partition.state.high_watermark,
+            log_start_offset=self.partition.state.log_start_offset,
         )
 
     def take(self, now_ms: int, reply: "FetchReply") -> list[Effect]:

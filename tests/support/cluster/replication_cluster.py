@@ -111,7 +111,7 @@ class Node:
     def offsets(self) -> tuple[int, int]:
         partition = self.replicas.partition(AT)
         assert partition is not None
-        return partition.high_watermark, partition.log_end_offset
+        return partition.state.high_watermark, partition.state.log_end_offset
 
 
 class Cluster:

@@ -55,7 +55,7 @@ def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -
         )
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         append(replicas)  # offset 1 in epoch 2, which continues what was in memory
-        assert driver.partition.high_watermark == 0
+        assert driver.partition.state.high_watermark == 0
         fetched = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=2, max_wait_ms=0))
         assert isinstance(fetched, list)
         records = b"".join(fetched[0].records)

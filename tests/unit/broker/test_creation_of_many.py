@@ -62,7 +62,7 @@ def test_many_logs_are_created_and_found_again_a_few_at_a_time(tmp_path: Path) -
         publish_many(replicas)
         assert largest_step(await until_open(replicas)) <= OPENED_AT_ONCE
         drivers = [replicas.driver(at) for at in MANY]
-        assert all(driver is not None and driver.partition.is_leader for driver in drivers)
+        assert all(driver is not None and driver.partition.state.is_leader for driver in drivers)
         assert directories(tmp_path) == sorted(map(str, MANY))
 
     run(tmp_path, story)  # creates them
@@ -121,7 +121,7 @@ def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
         publish_many(replicas, leader_id=2)
         await until_open(replicas)
         drivers = [replicas.driver(at) for at in MANY]
-        assert not any(driver is None or driver.partition.is_leader for driver in drivers)
+        assert not any(driver is None or driver.partition.state.is_leader for driver in drivers)
 
     run(tmp_path, story)
 

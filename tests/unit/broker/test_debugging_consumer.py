@@ -36,7 +36,7 @@ def test_it_is_not_counted_as_a_follower(tmp_path: Path) -> None:
         replicas.fetch(fetch_of(1, replica_id=DEBUG_REPLICA, max_wait_ms=0))
         partition = replicas.partition(AT)
         assert partition is not None
-        assert partition.high_watermark == 0
+        assert partition.state.high_watermark == 0
 
     run(tmp_path, story, isr=(1, 2))
 

@@ -33,7 +33,7 @@ def fetch(replica: Replica, who: BrokerId, log_start: int) -> None:
         broker_id=who,
         broker_epoch=0,
         leader_epoch=Epoch(4),
-        fetch_offset=replica.partition.log_end_offset,
+        fetch_offset=replica.partition.state.log_end_offset,
         log_start_offset=Offset(log_start),
     )
     replica.step(0, fetched)
@@ -54,14 +54,14 @@ def rise(replica: Replica, offset: int) -> None:
     ],
 )
 def test_what_is_committed_may_be_deleted(offset: int, expected: tuple[ErrorCode, int]) -> None:
-    assert leader().partition.judge_deletion(offset, ErrorCode.NONE) == expected
+    assert leader().partition.serving.judge_deletion(offset, ErrorCode.NONE) == expected
 
 
 def test_only_a_leader_deletes_and_only_if_the_policy_lets_it() -> None:
     follower = Replica(TWO)
-    not_leader = follower.partition.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
+    not_leader = follower.partition.serving.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
     assert not_leader == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
-    refused = leader().partition.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
+    refused = leader().partition.serving.judge_deletion(0, ErrorCode.POLICY_VIOLATION)
     assert refused == (ErrorCode.POLICY_VIOLATION, -1)
 
 
@@ -80,20 +80,20 @@ def test_a_topic_that_is_only_compacted_keeps_the_newest_of_each_key(
 def test_the_low_watermark_is_the_least_start_of_the_live_replicas() -> None:
     replica = leader()
     partition = replica.partition
-    assert partition.low_watermark() == -1  # the followers have said nothing yet
+    assert partition.serving.low_watermark() == -1  # the followers have said nothing yet
     fetch(replica, TWO, 0)
     fetch(replica, THREE, 0)
     rise(replica, 3)
     fetch(replica, TWO, 3)
     fetch(replica, THREE, 3)
-    assert partition.low_watermark() == 0  # a restart would bring our own start back
+    assert partition.serving.low_watermark() == 0  # a restart would bring our own start back
     replica.keep_log_start(0)
-    assert partition.low_watermark() == 3
+    assert partition.serving.low_watermark() == 3
     fetch(replica, THREE, 2)
-    assert partition.low_watermark() == 2
+    assert partition.serving.low_watermark() == 2
     fenced = {**ALL_ALIVE, THREE: replace(ALL_ALIVE[THREE], fenced=True)}
     replica.step(0, events.BrokersPublished(brokers=fenced))
-    assert partition.low_watermark() == 3
+    assert partition.serving.low_watermark() == 3
 
 
 def test_a_new_leader_epoch_asks_the_followers_again() -> None:
@@ -102,26 +102,26 @@ def test_a_new_leader_epoch_asks_the_followers_again() -> None:
     fetch(replica, THREE, 0)
     newer = events.PartitionPublished(image=image(1, 5, 10, (1,)), brokers=ALL_ALIVE)
     replica.step(0, newer)
-    assert replica.partition.low_watermark() == -1
+    assert replica.partition.serving.low_watermark() == -1
 
 
 def test_a_start_that_was_cut_away_is_not_kept() -> None:
     replica = Replica(TWO)
     replica.log.append([(3, 0)] * 5)
     partition = replica.partition
-    partition.log_end_offset = partition.high_watermark = Offset(5)
+    partition.state.log_end_offset = partition.state.high_watermark = Offset(5)
     replica.step(0, events.LogStartRose(log_start_offset=Offset(5)))
     replica.step(0, events.LogTruncated(log_end_offset=Offset(4)))
-    assert (partition.log_start_offset, partition.high_watermark) == (4, 4)
+    assert (partition.state.log_start_offset, partition.state.high_watermark) == (4, 4)
     replica.step(0, events.LogStartKept(log_start_offset=Offset(5)))
-    assert partition.kept_log_start_offset == 4
+    assert partition.state.kept_log_start_offset == 4
     replica.step(0, events.LogStartedOver(offset=Offset(2)))
-    assert (partition.log_start_offset, partition.kept_log_start_offset) == (2, 2)
+    assert (partition.state.log_start_offset, partition.state.kept_log_start_offset) == (2, 2)
 
 
 def test_a_kept_start_beyond_the_start_breaks_an_invariant() -> None:
     replica = leader()
-    replica.partition.kept_log_start_offset = Offset(1)
+    replica.partition.state.kept_log_start_offset = Offset(1)
     with pytest.raises(InvariantViolation, match="2: kept log start"):
         replica.step(0, events.Ticked())
 

@@ -34,7 +34,7 @@ def delete(
 def start_of(replicas: Replicas) -> int:
     partition = replicas.partition(AT)
     assert partition is not None
-    return partition.log_start_offset
+    return partition.state.log_start_offset
 
 
 def segments(directory: Path) -> list[str]:
@@ -50,7 +50,7 @@ def hear(replicas: Replicas, log_start: int, fetch_offset: int) -> None:
         events.FollowerFetched(
             broker_id=BROKERS[1],
             broker_epoch=0,
-            leader_epoch=driver.partition.leader_epoch,
+            leader_epoch=driver.partition.state.leader_epoch,
             fetch_offset=Offset(fetch_offset),
             log_start_offset=Offset(log_start),
         ),
@@ -142,9 +142,9 @@ def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
             now_ms=0,
             wall_ms=0,
         )
-        assert driver.partition.log_start_offset == 1
+        assert driver.partition.state.log_start_offset == 1
         async with asyncio.timeout(5):
-            while driver.partition.kept_log_start_offset < 1:
+            while driver.partition.state.kept_log_start_offset < 1:
                 await asyncio.sleep(0)
         assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 1\n"
         out_of_range = events.FetchOutOfRange(
@@ -205,7 +205,7 @@ def test_a_follower_fetches_at_once_when_its_start_is_kept(
         driver.advance_log_start(0, Offset(1))
         async with asyncio.timeout(5):
             await has_fetched.wait()
-        assert driver.partition.kept_log_start_offset == 1
+        assert driver.partition.state.kept_log_start_offset == 1
 
     run(tmp_path, story, isr=(1, 2))
 

@@ -7,7 +7,12 @@ import pytest
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
-from quorumlog.broker.partitions.core.isr import Progress, Verdict, is_eligible, verdict_on
+from quorumlog.broker.partitions.core.isr import (
+    FollowerProgress,
+    ProposalOutcome,
+    is_eligible,
+    outcome_of,
+)
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -43,8 +48,8 @@ def proposed(effects_done: Sequence[Effect]) -> list[effects.ProposeIsr]:
 
 
 def role_of(replica: Replica) -> Leader:
-    assert isinstance(replica.partition.role, Leader)
-    return replica.partition.role
+    assert isinstance(replica.partition.state.role, Leader)
+    return replica.partition.state.role
 
 
 def answer(replica: Replica, error_code: ErrorCode, **values: object) -> list[Effect]:
@@ -61,9 +66,9 @@ def test_one_that_has_caught_up_counts_before_it_is_asked_for() -> None:
     answer(replica, ErrorCode.INELIGIBLE_REPLICA)
     assert role_of(replica).maximal_isr == {ONE}
     replica.append(20, [0])
-    assert replica.partition.high_watermark == 1
+    assert replica.partition.state.high_watermark == 1
     replica.step(20 + LAG_TIME_MS, events.Ticked())
-    assert replica.partition.high_watermark == 2  # it fell silent
+    assert replica.partition.state.high_watermark == 2  # it fell silent
 
 
 @pytest.mark.parametrize("is_fenced", [True, False])
@@ -75,35 +80,35 @@ def test_one_that_may_not_join_holds_up_nobody(is_fenced: bool) -> None:
     fetch(replica, 10, TWO, 1)
     answer(replica, ErrorCode.INELIGIBLE_REPLICA)
     replica.append(20, [0])
-    assert replica.partition.high_watermark == 1
+    assert replica.partition.state.high_watermark == 1
     replica.step(21, events.BrokersPublished(brokers=dead))
-    assert replica.partition.high_watermark == 2
+    assert replica.partition.state.high_watermark == 2
 
 
 def test_one_that_has_never_fetched_holds_up_nobody() -> None:
     replica = leader((1, 2))
     replica.step(0, published(image(1, 4, 10, (1,))))  # it left before it ever fetched
     replica.append(0, [0])
-    assert replica.partition.high_watermark == 1
+    assert replica.partition.state.high_watermark == 1
 
 
 def test_a_produce_is_refused_by_the_isr_that_is_granted_and_ends_by_the_maximal_one() -> None:
     replica = leader((1,), min_isr=2)
     partition = replica.partition
-    assert partition.append_refusal(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert partition.append_refusal(1) is ErrorCode.NONE
-    assert partition.commit_outcome() is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert partition.serving.append_refusal(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert partition.serving.append_refusal(1) is ErrorCode.NONE
+    assert partition.serving.commit_outcome() is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     fetch(replica, 0, TWO, 0)
     assert role_of(replica).maximal_isr == {ONE, TWO}
-    assert partition.append_refusal(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
-    assert partition.commit_outcome() is ErrorCode.NONE
+    assert partition.serving.append_refusal(-1) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert partition.serving.commit_outcome() is ErrorCode.NONE
 
 
 def test_min_insync_replicas_is_no_more_than_there_are_replicas() -> None:
     replica = Replica(ONE)
     replica.step(0, published(image(1, 4, 9, (1,), replicas=(1,)), 3))
     replica.append(0, [0])
-    assert replica.partition.high_watermark == 1
+    assert replica.partition.state.high_watermark == 1
 
 
 def test_a_replica_that_is_not_assigned_is_told_that_we_know_less() -> None:
@@ -115,7 +120,7 @@ def test_a_fetch_out_of_range_counts_for_nothing() -> None:
     replica = leader((1, 2))
     replica.append(0, [0])
     assert fetch(replica, 0, TWO, 7).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert replica.partition.high_watermark == 0
+    assert replica.partition.state.high_watermark == 0
 
 
 def test_one_proposal_at_a_time() -> None:
@@ -163,16 +168,18 @@ def test_what_an_answer_of_the_controller_means() -> None:
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     for error_code in ErrorCode:
-        expected = Verdict.ASK_AGAIN
+        expected = ProposalOutcome.ASK_AGAIN
         if error_code is ErrorCode.NONE:
-            expected = Verdict.COMMITTED
+            expected = ProposalOutcome.COMMITTED
         elif error_code in refused | awaits:
-            expected = Verdict.REFUSED if error_code in refused else Verdict.AWAIT_METADATA
-        assert verdict_on(error_code) is expected, error_code
+            expected = (
+                ProposalOutcome.REFUSED if error_code in refused else ProposalOutcome.AWAIT_METADATA
+            )
+        assert outcome_of(error_code) is expected, error_code
 
 
 def test_one_that_lags_by_a_fetch_has_caught_up_with_what_there_was_then() -> None:
-    progress = Progress()
+    progress = FollowerProgress()
     progress.fetched(100, Offset(5), 0, Offset(10))
     assert not progress.is_caught_up(100, Offset(10), 50)
     progress.fetched(200, Offset(10), 0, Offset(15))  # all that there was at 100
@@ -203,7 +210,7 @@ def test_one_from_before_this_epochs_start_does_not_join() -> None:
     """It may lack what an earlier leader had committed (KAFKA-7128)."""
     replica = Replica(ONE)
     replica.log.append([(3, 0)] * 5)
-    replica.partition.log_end_offset = Offset(5)
+    replica.partition.state.log_end_offset = Offset(5)
     replica.step(0, published(image(1, 4, 9, (1, 3))))
     fetch(replica, 0, TWO, 4)
     assert replica.proposals == []
@@ -214,8 +221,10 @@ def test_one_from_before_this_epochs_start_does_not_join() -> None:
 def follower(log_end: int, log_start: int = 0) -> Replica:
     replica = Replica(ONE)
     replica.log.append([(3, 0)] * log_end)
-    replica.partition.log_end_offset = Offset(log_end)
-    replica.partition.log_start_offset = replica.partition.high_watermark = Offset(log_start)
+    replica.partition.state.log_end_offset = Offset(log_end)
+    replica.partition.state.log_start_offset = replica.partition.state.high_watermark = Offset(
+        log_start
+    )
     replica.step(0, published(image(2, 4, 9, (1, 2))))
     return replica
 
@@ -265,7 +274,7 @@ def test_a_follower_lets_go_of_what_its_leader_has_dropped_but_nothing_uncommitt
     assert answered(3, 4)[-1] == effects.AdvanceLogStart(offset=Offset(3))
     replica.step(0, events.LogStartRose(log_start_offset=Offset(3)))
     assert answered(1, 3) == []
-    assert replica.partition.high_watermark == 3
+    assert replica.partition.state.high_watermark == 3
 
 
 @pytest.mark.parametrize(("checkpoint", "expected"), [(9, 5), (4, 4), (1, 2)])
@@ -279,7 +288,7 @@ def test_a_checkpoint_says_no_more_than_the_log_holds(checkpoint: int, expected:
         log_end_offset=Offset(5),
         high_watermark=Offset(checkpoint),
     )
-    assert partition.high_watermark == expected
+    assert partition.state.high_watermark == expected
 
 
 def test_a_new_leader_gives_its_isr_one_lag_time_and_asks_once() -> None:
@@ -298,9 +307,9 @@ def test_a_refusal_commits_what_the_others_hold() -> None:
     replica.append(0, [0])
     dead = {**ALL_ALIVE, TWO: broker(TWO, fenced=True)}
     replica.step(0, events.BrokersPublished(brokers=dead))
-    assert replica.partition.high_watermark == 0  # it may have been granted before it died
+    assert replica.partition.state.high_watermark == 0  # it may have been granted before it died
     answer(replica, ErrorCode.INELIGIBLE_REPLICA)
-    assert replica.partition.high_watermark == 1
+    assert replica.partition.state.high_watermark == 1
 
 
 def test_a_member_that_has_not_fetched_from_this_leader_is_asked_for_as_registered() -> None:
@@ -340,7 +349,7 @@ def test_a_late_answer_that_the_offset_is_out_of_range_changes_nothing() -> None
 
 def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end() -> None:
     replica = follower(5, log_start=3)
-    replica.partition.high_watermark = Offset(5)
+    replica.partition.state.high_watermark = Offset(5)
     diverged = events.LeaderDiverged(
         leader_epoch=Epoch(4),
         fetch_offset=Offset(5),
@@ -349,15 +358,18 @@ def test_a_follower_cuts_nothing_below_its_start_and_shows_nothing_above_its_end
         end_offset=Offset(1),
     )
     assert replica.step(0, diverged)[0] == effects.TruncateTo(offset=Offset(3))
-    assert (replica.partition.high_watermark, replica.partition.log_end_offset) == (3, 3)
+    assert (replica.partition.state.high_watermark, replica.partition.state.log_end_offset) == (
+        3,
+        3,
+    )
 
 
 def test_a_smaller_min_insync_replicas_commits_at_once() -> None:
     replica = leader((1,), min_isr=2)
     replica.append(0, [0])
-    assert replica.partition.high_watermark == 0
+    assert replica.partition.state.high_watermark == 0
     replica.step(0, published(image(1, 4, 9, (1,)), 1))  # only the topic's configs changed
-    assert replica.partition.high_watermark == 1
+    assert replica.partition.state.high_watermark == 1
 
 
 def test_followers_keep_what_is_known_of_them_until_the_leader_epoch_rises() -> None:

@@ -146,9 +146,9 @@ def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(tmp_pat
         assert take(from_leader(7)).backoff_ms > 0  # does not continue the log
         partition = replicas.partition(AT)
         assert partition is not None
-        assert (partition.high_watermark, partition.log_end_offset) == (1, 1)
+        assert (partition.state.high_watermark, partition.state.log_end_offset) == (1, 1)
         assert take(from_leader(1)).backoff_ms == 0
-        assert (partition.high_watermark, partition.log_end_offset) == (2, 2)
+        assert (partition.state.high_watermark, partition.state.log_end_offset) == (2, 2)
 
     run(tmp_path, story, isr=(1, 2), disk=disk)
 

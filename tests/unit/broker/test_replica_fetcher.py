@@ -1,3 +1,5 @@
+"""How a broker asks its leaders for records: order, epochs, back-off and sessions."""
+
 import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,7 +29,8 @@ class FakeDriver:
     def __init__(self, index: int) -> None:
         self.topic_partition, self.topic_id = TopicPartition("t", index), TOPIC_ID
         self.partition = SimpleNamespace(
-            log_end_offset=0, kept_log_start_offset=0, accepts_answer=lambda *asked: False
+            state=SimpleNamespace(log_end_offset=0, kept_log_start_offset=0),
+            accepts_answer=lambda *asked: False,
         )
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 
@@ -98,7 +101,7 @@ class ParkingLeader:
 def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
     """Without the two epochs a leader could tell neither a deposed one nor a parted log."""
     driver = FakeDriver(3)
-    driver.partition.log_end_offset, driver.partition.kept_log_start_offset = 70, 20
+    driver.partition.state = SimpleNamespace(log_end_offset=70, kept_log_start_offset=20)
     driver.log.epochs.latest_epoch = 4
 
     async def story() -> None:

@@ -55,7 +55,7 @@ def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Pat
         )
         assert (driver.log.log_start_offset, len(driver.producers)) == (9, 0)
         take(from_leader(9))
-        assert driver.partition.log_end_offset == 10
+        assert driver.partition.state.log_end_offset == 10
 
     run(tmp_path, story, isr=(1, 2))
 
@@ -69,6 +69,6 @@ def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Path) -> 
         take(from_leader(0) + newer)
         partition = replicas.partition(AT)
         assert partition is not None
-        assert partition.log_end_offset == 1  # KAFKA-18723
+        assert partition.state.log_end_offset == 1  # KAFKA-18723
 
     run(tmp_path, story, isr=(1, 2))

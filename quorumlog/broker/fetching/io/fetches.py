@@ -148,7 +148,7 @@ class Fetches:
     def _judge_read(
         self, spec: FetchSpec, driver: PartitionDriver, partition: PartitionFetch
     ) -> AnswerFetch:
-        return driver.partition.judge_read(
+        return driver.partition.serving.judge_read(
             partition.leader_epoch,
             partition.fetch_offset,
             partition.last_fetched_epoch,
@@ -239,12 +239,12 @@ class Fetches:
         partition = driver.partition
         return FetchedPartition(
             so_far.error_code,
-            partition.high_watermark,
-            partition.log_start_offset,
+            partition.state.high_watermark,
+            partition.state.log_start_offset,
             so_far.chunks,
             so_far.diverging,
-            partition.leader_id,
-            partition.leader_epoch,
+            partition.state.leader_id,
+            partition.state.leader_epoch,
         )
 
     # --- Parked fetches ---

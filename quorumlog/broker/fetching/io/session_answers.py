@@ -53,7 +53,7 @@ def drop_settled(spec: FetchSpec, progress: list[Progress], drivers: Drivers) ->
         partition, driver = spec.session.partition_of(fetch), drivers.get(fetch.topic_partition)
         if partition is not None and driver is not None:
             core = driver.partition
-            is_told = partition.was_told(core.high_watermark, core.log_start_offset)
+            is_told = partition.was_told(core.state.high_watermark, core.state.log_start_offset)
             if is_told and _has_read_all(spec, fetch, so_far, drivers):
                 spec.session.settle(partition, is_settled=True)
     spec.partitions[:] = [fetch for fetch, _ in kept]

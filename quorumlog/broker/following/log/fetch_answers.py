@@ -41,9 +41,9 @@ class Followed:
         driver = self.driver
         return Position(
             self.leader_epoch,
-            driver.partition.log_end_offset,
+            driver.partition.state.log_end_offset,
             driver.log.epochs.latest_epoch,
-            driver.partition.kept_log_start_offset,
+            driver.partition.state.kept_log_start_offset,
         )
 
     def back_off(self, now_ms: int, backoff_max_ms: int) -> None:
@@ -85,7 +85,7 @@ def take_answer(
                 log_start_offset=Offset(answer.log_start_offset),
             ),
         )
-        if driver.partition.log_end_offset != fetch_offset:
+        if driver.partition.state.log_end_offset != fetch_offset:
             return
     if followed.backoff_ms == 0:  # said once, not at each try
         _logger.info(

@@ -128,19 +128,17 @@ class Ticked:
     """Time went by; `now_ms` says how far."""
 
 
-Event = (
-    PartitionPublished
-    | BrokersPublished
-    | ReplicaRemoved
+# What these mean depends on the role.
+RoleEvent = (
+    BrokersPublished
     | RecordsAppended
-    | LogStartRose
-    | LogStartKept
     | FollowerFetched
     | LeaderAnswered
     | LeaderDiverged
     | FetchOutOfRange
-    | LogTruncated
-    | LogStartedOver
     | IsrAnswered
     | Ticked
 )
+# The driver has done this to the log.
+LogEvent = LogStartRose | LogStartKept | LogTruncated | LogStartedOver
+Event = PartitionPublished | ReplicaRemoved | LogEvent | RoleEvent

@@ -15,7 +15,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Of
 
 
 @dataclass(slots=True)
-class Progress:
+class FollowerProgress:
     """What a leader knows of one follower, in this leader epoch."""
 
     log_end_offset: Offset = UNKNOWN_OFFSET  # until it fetches
@@ -56,7 +56,7 @@ class PendingIsr:
     awaits_metadata: bool = False  # refused by one who knows of a newer state: do not ask again
 
 
-class Verdict(Enum):
+class ProposalOutcome(Enum):
     """What an answer to AlterPartition means for the proposal."""
 
     COMMITTED = "the controller granted it"
@@ -78,13 +78,17 @@ _AWAIT_METADATA: Final = frozenset(
 )
 
 
-def verdict_on(error_code: ErrorCode) -> Verdict:
+def outcome_of(error_code: ErrorCode) -> ProposalOutcome:
     """Read the controller's answer; whatever is not listed leaves the outcome open."""
     if error_code is ErrorCode.NONE:
-        return Verdict.COMMITTED
+        return ProposalOutcome.COMMITTED
     if error_code in _REFUSED:
-        return Verdict.REFUSED
-    return Verdict.AWAIT_METADATA if error_code in _AWAIT_METADATA else Verdict.ASK_AGAIN
+        return ProposalOutcome.REFUSED
+    return (
+        ProposalOutcome.AWAIT_METADATA
+        if error_code in _AWAIT_METADATA
+        else ProposalOutcome.ASK_AGAIN
+    )
 
 
 def is_eligible(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from quorumlog.broker.partitions.core.isr import PendingIsr, Progress
+from quorumlog.broker.partitions.core.isr import FollowerProgress, PendingIsr
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
@@ -31,7 +31,7 @@ class Leader:
     epoch_start: Offset
     isr: frozenset[BrokerId]
     maximal_isr: frozenset[BrokerId]
-    followers: dict[BrokerId, Progress]
+    followers: dict[BrokerId, FollowerProgress]
     pending: PendingIsr | None = None
 
 

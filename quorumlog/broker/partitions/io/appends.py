@@ -55,7 +55,7 @@ class Appends:
         if driver is None:
             done(ProduceResult(self._replicas.error_for_missing(topic_partition)))
             return
-        refusal = driver.partition.append_refusal(acks)
+        refusal = driver.partition.serving.append_refusal(acks)
         if refusal is not ErrorCode.NONE:
             done(ProduceResult(refusal))
             return
@@ -73,11 +73,12 @@ class Appends:
             done(appended)
             return
         base_offset, next_offset = appended
-        result = ProduceResult(ErrorCode.NONE, base_offset, -1, driver.partition.log_start_offset)
+        state = driver.partition.state
+        result = ProduceResult(ErrorCode.NONE, base_offset, -1, state.log_start_offset)
         if acks != ACKS_ALL:
             done(result)
-        elif driver.partition.high_watermark >= next_offset:
-            outcome = driver.partition.commit_outcome()
+        elif state.high_watermark >= next_offset:
+            outcome = driver.partition.serving.commit_outcome()
             done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
         else:
             deadline_ms = monotonic_ms() + max(timeout_ms, 0)
@@ -117,7 +118,7 @@ class Appends:
 def _refused(admission: Admission, driver: PartitionDriver) -> ProduceResult:
     return ProduceResult(
         admission.error_code,
-        log_start_offset=driver.partition.log_start_offset,
+        log_start_offset=driver.partition.state.log_start_offset,
         error_message=admission.reason,
         record_errors=admission.record_errors,
     )

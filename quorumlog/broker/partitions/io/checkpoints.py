@@ -39,7 +39,7 @@ class Checkpoints:
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
         """Return the high watermark of every replica here."""
-        return {at: driver.partition.high_watermark for at, driver in self._drivers.items()}
+        return {at: driver.partition.state.high_watermark for at, driver in self._drivers.items()}
 
     async def _flush_full_segments(self) -> None:
         """Bound what a recovery must read, without an fsync per append."""

@@ -65,7 +65,7 @@ class Descriptions:
     def _offset_lag(self, at: TopicPartition) -> int:
         """Return what the log lacks of what is committed: it holds all of it here."""
         partition = self._replicas.drivers[at].partition
-        return max(partition.high_watermark - partition.log_end_offset, 0)
+        return max(partition.state.high_watermark - partition.state.log_end_offset, 0)
 
     async def producers(self, at: TopicPartition) -> tuple[ErrorCode, list[ActiveProducer]]:
         """Return the producers that a replica knows, whether it leads or follows."""

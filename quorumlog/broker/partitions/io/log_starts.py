@@ -60,7 +60,7 @@ class LogStarts:
         for driver in moved:
             if self._is_here(driver):
                 driver.note_log_start_kept(monotonic_ms(), starts[driver.topic_partition])
-        if not all(driver.partition.is_leader for driver in moved):
+        if not all(driver.partition.state.is_leader for driver in moved):
             self._fetch_now()
 
     async def _remove_dead_segments(self, driver: PartitionDriver) -> None:

@@ -38,7 +38,7 @@ class RecordDeletions:
             done(DeletionResult(self._replicas.error_for_missing(at)))
             return
         topic = self._replicas.image.topics.get(at.topic)
-        error_code, required = driver.partition.judge_deletion(
+        error_code, required = driver.partition.serving.judge_deletion(
             offset, policy_refusal({} if topic is None else topic.configs)
         )
         if error_code is not ErrorCode.NONE:
@@ -50,7 +50,7 @@ class RecordDeletions:
         except StorageError:
             done(DeletionResult(ErrorCode.KAFKA_STORAGE_ERROR))
             return
-        low_watermark = driver.partition.low_watermark()
+        low_watermark = driver.partition.serving.low_watermark()
         if low_watermark >= required:
             done(DeletionResult(ErrorCode.NONE, low_watermark))
         elif timeout_ms <= 0 or len(self._deadlines) >= WAITING_MAX:
@@ -70,7 +70,7 @@ class RecordDeletions:
         driver = self._replicas.drivers.get(at)
         if driver is None:
             return
-        error_code, _ = driver.partition.judge_deletion(offset, ErrorCode.NONE)
+        error_code, _ = driver.partition.serving.judge_deletion(offset, ErrorCode.NONE)
         if error_code is not ErrorCode.NONE:
             return
         with suppress(StorageError):  # the log is of no more use: the next tick ends the node

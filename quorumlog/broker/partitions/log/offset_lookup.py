@@ -28,20 +28,20 @@ def look_up_offset(
 ) -> OffsetAnswer:
     """Find the offset for a timestamp, or one of the special offsets above."""
     partition = driver.partition
-    refusal = partition.epoch_refusal(leader_epoch, leader_only=replica_id != DEBUG_REPLICA)
+    refusal = partition.serving.epoch_refusal(leader_epoch, leader_only=replica_id != DEBUG_REPLICA)
     if refusal is not ErrorCode.NONE:
         return OffsetAnswer(refusal)
     is_consumer = replica_id not in {DEBUG_REPLICA, *partition_followers(partition)}
-    end = partition.high_watermark if is_consumer else partition.log_end_offset
+    end = partition.state.high_watermark if is_consumer else partition.state.log_end_offset
     if timestamp_ms in {EARLIEST, EARLIEST_LOCAL}:
-        start = partition.log_start_offset
+        start = partition.state.log_start_offset
         return OffsetAnswer(ErrorCode.NONE, start, -1, driver.log.epochs.epoch_at(start))
     if timestamp_ms == LATEST_TIERED:
         return OffsetAnswer(ErrorCode.NONE)  # nothing is tiered
     if is_consumer and _is_behind_its_epoch(partition):
         return OffsetAnswer(ErrorCode.OFFSET_NOT_AVAILABLE)
     if timestamp_ms == LATEST:
-        return OffsetAnswer(ErrorCode.NONE, end, -1, partition.leader_epoch)
+        return OffsetAnswer(ErrorCode.NONE, end, -1, partition.state.leader_epoch)
     return _by_time(driver, timestamp_ms, end)
 
 
@@ -65,21 +65,23 @@ def _by_time(driver: PartitionDriver, timestamp_ms: int, end: Offset) -> OffsetA
 
 def partition_followers(partition: Partition) -> tuple[BrokerId, ...]:
     """Return the followers of a leader."""
-    return tuple(partition.role.followers) if isinstance(partition.role, Leader) else ()
+    role = partition.state.role
+    return tuple(role.followers) if isinstance(role, Leader) else ()
 
 
 def _is_behind_its_epoch(partition: Partition) -> bool:
     """Whether a new leader does not know yet how far its predecessor had committed (KIP-207)."""
-    role = partition.role
-    return isinstance(role, Leader) and partition.high_watermark < role.epoch_start
+    state = partition.state
+    role = state.role
+    return isinstance(role, Leader) and state.high_watermark < role.epoch_start
 
 
 def look_up_epoch_end(
     driver: PartitionDriver, epoch: Epoch, current_leader_epoch: Epoch
 ) -> tuple[ErrorCode, Epoch, Offset]:
     """Find the largest epoch not above `epoch`, and where it ends (exclusive)."""
-    refusal = driver.partition.epoch_refusal(current_leader_epoch)
+    refusal = driver.partition.serving.epoch_refusal(current_leader_epoch)
     if refusal is not ErrorCode.NONE:
         return refusal, NO_EPOCH, UNKNOWN_OFFSET
-    found = driver.log.epochs.end_offset_for(epoch, driver.partition.log_end_offset)
+    found = driver.log.epochs.end_offset_for(epoch, driver.partition.state.log_end_offset)
     return ErrorCode.NONE, found.epoch, found.end_offset

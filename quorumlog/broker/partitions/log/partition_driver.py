@@ -136,10 +136,10 @@ class PartitionDriver:
         Raises StorageError, RecordsTooLarge: nothing changed.
         """
         info = self.log.append_as_leader(
-            records, leader_epoch=self.partition.leader_epoch, wall_ms=wall_ms
+            records, leader_epoch=self.partition.state.leader_epoch, wall_ms=wall_ms
         )
         self.producers.record(header, info.first_offset, wall_ms)
-        if self.partition.has_followers:
+        if self.partition.state.has_followers:
             self._note_recent(records, info)
         self._outbox.appended(self)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(info.last_offset + 1)))
@@ -147,9 +147,9 @@ class PartitionDriver:
 
     def _note_recent(self, records: Buffer, info: AppendInfo) -> None:
         stamped = bytearray(records)
-        epoch = self.partition.leader_epoch
+        epoch = self.partition.state.leader_epoch
         restamp(stamped, 0, base_offset=info.first_offset, leader_epoch=epoch)
-        self._tail.forget_below(self.partition.high_watermark)
+        self._tail.forget_below(self.partition.state.high_watermark)
         self._tail.append(info.first_offset, info.last_offset + 1, stamped)
 
     def append_as_follower(
@@ -193,13 +193,13 @@ class PartitionDriver:
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
-        partition = self.partition
-        return partition.log_end_offset if end is ReadEnd.LOG_END else partition.high_watermark
+        state = self.partition.state
+        return state.log_end_offset if end is ReadEnd.LOG_END else state.high_watermark
 
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock."""
-        if self.partition.is_leader:
-            self._tail.forget_below(self.partition.high_watermark)
+        if self.partition.state.is_leader:
+            self._tail.forget_below(self.partition.state.high_watermark)
             self.feed(now_ms, events.Ticked())
 
     def advance_log_start(self, now_ms: int, offset: Offset) -> None:
@@ -212,7 +212,7 @@ class PartitionDriver:
     def note_log_start_kept(self, now_ms: int, offset: Offset) -> None:
         """Take note that the log's start will outlive the process."""
         self.feed(now_ms, events.LogStartKept(log_start_offset=offset))
-        self.log.epochs.truncate_from_start(self.partition.kept_log_start_offset)
+        self.log.epochs.truncate_from_start(self.partition.state.kept_log_start_offset)
 
     def rebuild_producers(self) -> None:
         """Learn the producers anew from the log; the last batch of one may be below its start."""
@@ -269,14 +269,14 @@ class PartitionDriver:
             deletion.done(DeletionResult(error_code))
 
     def _complete_deletions(self) -> None:
-        low_watermark = self.partition.low_watermark()
+        low_watermark = self.partition.serving.low_watermark()
         for deletion in self.deletions.complete(low_watermark):
             deletion.done(DeletionResult(ErrorCode.NONE, low_watermark))
 
     def _complete_below(self, high_watermark: Offset) -> None:
         completed = self.waiting.complete_below(high_watermark)
         if completed:
-            error_code = self.partition.commit_outcome()
+            error_code = self.partition.serving.commit_outcome()
             for wait in completed:
                 is_fine = error_code is ErrorCode.NONE
                 wait.done(wait.result if is_fine else ProduceResult(error_code))

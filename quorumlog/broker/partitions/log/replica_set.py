@@ -13,7 +13,7 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.events import Event
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
@@ -42,7 +42,7 @@ class ReplicaSet:
         settings: BrokerSettings,
         logs: LogDirectory,
         *,
-        partition_class: type[Partition],
+        rules: PartitionRules,
         failed: Callable[[BaseException], None],
     ) -> None:
         self.image = ClusterImage()
@@ -52,7 +52,7 @@ class ReplicaSet:
         self._broker_id: Final = broker_id
         self._settings: Final = settings
         self._logs: Final = logs
-        self._partition_class: Final = partition_class
+        self._rules: Final = rules
         self._failed: Final = failed
         self._unusable: Final[set[TopicPartition]] = set()  # their logs could not be opened
         self._unopened: Final[dict[TopicPartition, TopicId]] = {}  # a queue, for `open_some`
@@ -179,13 +179,14 @@ class ReplicaSet:
     ) -> PartitionDriver | None:
         try:
             log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
-            partition = self._partition_class(
+            partition = Partition(
                 self._broker_id,
                 log.epochs,
                 replica_lag_time_max_ms=self._settings.replica_lag_time_max_ms,
                 log_start_offset=log.log_start_offset,
                 log_end_offset=log.log_end_offset,
                 high_watermark=high_watermark,
+                rules=self._rules,
             )
             driver = PartitionDriver(
                 at,

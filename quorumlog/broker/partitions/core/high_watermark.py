@@ -1,0 +1,59 @@
+"""Which records are committed: the rule that moves a leader's high watermark."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from quorumlog.broker.partitions.core import effects
+from quorumlog.broker.partitions.core.effects import Effect
+from quorumlog.broker.partitions.core.isr import FollowerProgress, is_eligible
+from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
+from quorumlog.broker.partitions.core.roles import Leader
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class HighWatermarkRule:
+    """A record is committed when every replica that counts holds it.
+
+    Sources: KIP-497 (maximal ISR), KIP-966 (strict min ISR), KAFKA-13091.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state: Final = state
+
+    def maybe_advance(self, role: Leader, now_ms: int) -> Sequence[Effect]:
+        """Advance the high watermark to what every replica that counts holds."""
+        state = self._state
+        if len(role.isr) < state.min_insync_replicas:
+            return NO_EFFECTS  # strict min ISR (KIP-966)
+        committed = state.log_end_offset
+        for progress in self.replicas_that_count(role, now_ms):
+            if progress.log_end_offset < committed:  # noqa: PLR1730 -- `min` costs a call each
+                committed = progress.log_end_offset
+        if committed <= state.high_watermark:
+            return NO_EFFECTS
+        state.high_watermark = committed
+        return [effects.CompleteBelow(high_watermark=committed)]
+
+    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
+        """Return the followers without which nothing is committed.
+
+        The maximal ISR: the controller may have granted any of it before we hear so (KIP-497). And
+        every replica that has caught up and is about to join: it would never reach a moving high
+        watermark otherwise.
+        """
+        maximal_isr = role.maximal_isr
+        return [
+            progress
+            for replica, progress in role.followers.items()
+            if replica in maximal_isr or self._is_about_to_join(replica, progress, now_ms)
+        ]
+
+    def _is_about_to_join(self, replica: BrokerId, progress: FollowerProgress, now_ms: int) -> bool:
+        state = self._state
+        return (
+            progress.log_end_offset >= 0
+            and progress.is_caught_up(now_ms, state.log_end_offset, state.replica_lag_time_max_ms)
+            and is_eligible(state.brokers, replica, progress.broker_epoch)
+        )

@@ -1,0 +1,103 @@
+"""What holds for a replica after every step, checked in production: a violation ends the node."""
+
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core.partition_state import PartitionState
+from quorumlog.broker.partitions.core.roles import Leader
+from quorumlog.invariants import require
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+_NOBODY: Final[frozenset[BrokerId]] = frozenset()
+
+
+class Marks(NamedTuple):
+    """What the invariants compare before and after a step."""
+
+    leader_epoch: Epoch
+    partition_epoch: Epoch
+    log_end_offset: Offset
+    high_watermark: Offset
+    maximal_isr: frozenset[BrokerId]
+
+
+class PartitionInvariants:
+    """Checked after every step, before the caller performs any effect.
+
+    1. Epochs never decrease. Offsets decrease only by a truncation, never on a leader.
+    2. kept_log_start_offset <= log_start_offset <= high_watermark <= log_end_offset.
+    3. A leader is in its isr; isr <= maximal_isr <= replicas.
+    4. When a leader raises high_watermark, all of maximal_isr holds what is below it.
+    5. A replica that joins maximal_isr holds all below high_watermark and below the epoch's start.
+    6. high_watermark does not rise on a leader whose isr is below min.insync.replicas.
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state: Final = state
+
+    def marks(self) -> Marks:
+        """Return what `check` compares: take it before the step."""
+        state = self._state
+        role = state.role
+        return Marks(
+            state.leader_epoch,
+            state.partition_epoch,
+            state.log_end_offset,
+            state.high_watermark,
+            role.maximal_isr if isinstance(role, Leader) else _NOBODY,
+        )
+
+    def check(self, before: Marks, *, truncates: bool = False) -> None:
+        """Raise InvariantViolation with the number of the rule that does not hold."""
+        state = self._state
+        role = state.role
+        leads = isinstance(role, Leader)
+        if not (
+            before.leader_epoch <= state.leader_epoch
+            and before.partition_epoch <= state.partition_epoch
+            and (
+                (truncates and not leads)
+                or (
+                    before.log_end_offset <= state.log_end_offset
+                    and before.high_watermark <= state.high_watermark
+                )
+            )
+        ):
+            require(False, f"1: epochs and offsets never decrease ({before} {self.marks()})")
+        if not (
+            state.kept_log_start_offset
+            <= state.log_start_offset
+            <= state.high_watermark
+            <= state.log_end_offset
+        ):
+            require(False, "2: kept log start <= log start <= high watermark <= log end")
+        if isinstance(role, Leader):
+            self._check_leader(role, before)
+
+    def _check_leader(self, role: Leader, before: Marks) -> None:
+        state = self._state
+        isr, maximal_isr, followers = role.isr, role.maximal_isr, role.followers
+        if not (state.broker_id in isr and isr <= maximal_isr):
+            require(False, "3: leader in isr <= maximal_isr")
+        high_watermark = state.high_watermark
+        rose = high_watermark > before.high_watermark
+        joined = state.leader_epoch == before.leader_epoch and maximal_isr != before.maximal_isr
+        floor = max(high_watermark, role.epoch_start)
+        for member in maximal_isr:
+            if member == state.broker_id:
+                continue
+            progress = followers.get(member)
+            if progress is None:
+                require(False, "3: maximal_isr <= replicas")
+            elif rose and progress.log_end_offset < high_watermark:
+                require(False, "4: the maximal ISR holds what is committed")
+            elif (
+                joined
+                and member not in before.maximal_isr
+                and state.partition_epoch == before.partition_epoch
+                and progress.log_end_offset < floor
+            ):
+                require(False, "5: a replica that joins the ISR holds what is committed")
+        if rose and len(isr) < state.min_insync_replicas:
+            require(False, "6: nothing is committed below min.insync.replicas")

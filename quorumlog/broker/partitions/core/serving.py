@@ -1,0 +1,112 @@
+"""What a replica may serve to a client or to a follower: questions that change nothing."""
+
+from typing import Final
+
+from quorumlog.broker.partitions.core.deletions import TO_HIGH_WATERMARK
+from quorumlog.broker.partitions.core.divergence import judge_fetch
+from quorumlog.broker.partitions.core.effects import AnswerFetch
+from quorumlog.broker.partitions.core.events import FollowerFetched
+from quorumlog.broker.partitions.core.partition_state import PartitionState
+from quorumlog.broker.partitions.core.roles import Leader
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset
+
+_RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # one for all: most fetches get it
+
+
+class Serving:
+    """Sources: KIP-107 (deletions), KIP-320 (epochs of clients), KIP-966 (min.insync.replicas)."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: PartitionState) -> None:
+        self._state: Final = state
+
+    def append_refusal(self, acks: int) -> ErrorCode:
+        """Say why we may not append for a producer that asks for `acks`, or NONE."""
+        role = self._state.role
+        if not isinstance(role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if acks == -1 and len(role.isr) < self._state.min_insync_replicas:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE
+
+    def commit_outcome(self) -> ErrorCode:
+        """Say how an acks=all produce ends once the high watermark has passed its records."""
+        role = self._state.role
+        if not isinstance(role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if len(role.maximal_isr) < self._state.min_insync_replicas:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    def epoch_refusal(self, leader_epoch: Epoch, *, leader_only: bool = True) -> ErrorCode:
+        """Say why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320).
+
+        Without `leader_only` a follower in that epoch serves as well.
+        """
+        state = self._state
+        if leader_epoch > state.leader_epoch:
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        if NO_EPOCH < leader_epoch < state.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if leader_only and not isinstance(state.role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NONE
+
+    def judge_read(
+        self,
+        leader_epoch: Epoch,
+        fetch_offset: Offset,
+        last_fetched_epoch: Epoch,
+        *,
+        leader_only: bool = True,
+    ) -> AnswerFetch:
+        """Judge a fetch of a consumer or of a follower."""
+        refusal = self.epoch_refusal(leader_epoch, leader_only=leader_only)
+        if refusal is not ErrorCode.NONE:
+            return AnswerFetch(error_code=refusal)
+        state = self._state
+        error_code, diverging = judge_fetch(
+            state.epochs,
+            fetch_offset=fetch_offset,
+            last_fetched_epoch=last_fetched_epoch,
+            log_start_offset=state.log_start_offset,
+            log_end_offset=state.log_end_offset,
+        )
+        if error_code is ErrorCode.NONE and diverging is None:
+            return _RECORDS
+        return AnswerFetch(error_code=error_code, diverging=diverging)
+
+    def judge_follower(self, event: FollowerFetched) -> AnswerFetch:
+        """Judge a follower's fetch by its epochs and its offset, whatever our role."""
+        return self.judge_read(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
+
+    def judge_deletion(self, offset: int, policy: ErrorCode) -> tuple[ErrorCode, Offset]:
+        """Say whether the records below `offset` may be deleted, and below which in fact (KIP-107).
+
+        -1 is the high watermark; `policy` is what the topic's settings say.
+        """
+        high_watermark = self._state.high_watermark
+        if not isinstance(self._state.role, Leader):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER, UNKNOWN_OFFSET
+        if policy is not ErrorCode.NONE:
+            return policy, UNKNOWN_OFFSET
+        required = high_watermark if offset == TO_HIGH_WATERMARK else Offset(offset)
+        if not 0 <= required <= high_watermark:
+            return ErrorCode.OFFSET_OUT_OF_RANGE, UNKNOWN_OFFSET
+        return ErrorCode.NONE, required
+
+    def low_watermark(self) -> Offset:
+        """Return below which offset no live replica will ever show a record; -1 if not known.
+
+        A fenced broker does not count: it follows our log start when it returns.
+        """
+        state = self._state
+        low_watermark = state.kept_log_start_offset
+        if isinstance(state.role, Leader):
+            for replica, progress in state.role.followers.items():
+                broker = state.brokers.get(replica)
+                if broker is not None and not broker.fenced:
+                    low_watermark = min(low_watermark, progress.log_start_offset)
+        return low_watermark
