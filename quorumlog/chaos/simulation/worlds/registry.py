@@ -71,7 +71,7 @@ def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
 
 
 def _build_brokers(schedule: Schedule, mutant: str | None) -> World:
-    return BrokersWorld(schedule, BROKEN_RULES["" if mutant is None else mutant])
+    return BrokersWorld(schedule, None if mutant is None else BROKEN_RULES[mutant])
 
 
 _KINDS: Final = (

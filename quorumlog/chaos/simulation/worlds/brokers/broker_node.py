@@ -17,7 +17,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
     ReadEnd,
 )
-from quorumlog.broker.partitions.core.partition import Partition
+from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, PendingProduce
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
@@ -105,7 +105,7 @@ class BrokerNode:
         controller: ControllerNode,
         oracle: ReplicationOracle,
         peers: Mapping[int, "BrokerNode"],
-        partition_class: type[Partition],
+        rules: PartitionRules,
         segment_bytes: int,
         fetch_bytes_max: int,
     ) -> None:
@@ -117,7 +117,7 @@ class BrokerNode:
         self._controller: Final = controller
         self._oracle: Final = oracle
         self._peers: Final = peers
-        self._partition_class: Final = partition_class
+        self._rules: Final = rules
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
         self._fetch_bytes_max: Final = fetch_bytes_max
         self._logs: LogDirectory
@@ -145,7 +145,7 @@ class BrokerNode:
             self.node_id,
             SETTINGS,
             self._logs,
-            partition_class=self._partition_class,
+            rules=self._rules,
             failed=self._note_failure,
         )
         self._register()
@@ -207,8 +207,8 @@ class BrokerNode:
         elif end > known:
             self._ends[at] = end
             self._oracle.appended(self.node_id, at, entries_of(self._read(driver, known)))
-        partition = driver.partition
-        self._oracle.showed(self.node_id, at, partition.high_watermark, leads=partition.is_leader)
+        state = driver.partition.state
+        self._oracle.showed(self.node_id, at, state.high_watermark, leads=state.is_leader)
 
     def _read(self, driver: PartitionDriver, start: int) -> bytes:
         log, chunks, offset = driver.log, [], Offset(start)
@@ -222,10 +222,10 @@ class BrokerNode:
         states = tuple(
             (
                 str(at),
-                type(driver.partition.role).__name__,
-                driver.partition.leader_epoch,
+                type(driver.partition.state.role).__name__,
+                driver.partition.state.leader_epoch,
                 driver.log.log_end_offset,
-                driver.partition.high_watermark,
+                driver.partition.state.high_watermark,
             )
             for at, driver in self.replicas.drivers.items()
         )
@@ -329,7 +329,9 @@ class BrokerNode:
 
     def _checkpoint(self) -> None:
         drivers = self.replicas.drivers
-        self._logs.checkpoint({at: one.partition.high_watermark for at, one in drivers.items()})
+        self._logs.checkpoint(
+            {at: one.partition.state.high_watermark for at, one in drivers.items()}
+        )
         self._logs.checkpoint_recovery_points({at: one.log for at, one in drivers.items()})
 
     def _flush(self) -> None:
@@ -468,8 +470,8 @@ class BrokerNode:
         verdict = driver.judge_follower_fetch(self.machine.now_ms(), fetched)
         answer = PartitionData(
             error_code=verdict.error_code,
-            high_watermark=driver.partition.high_watermark,
-            log_start_offset=driver.partition.log_start_offset,
+            high_watermark=driver.partition.state.high_watermark,
+            log_start_offset=driver.partition.state.log_start_offset,
         )
         if verdict.diverging is not None:
             epoch, end_offset = verdict.diverging
@@ -515,7 +517,7 @@ class BrokerNode:
         if driver is None:
             done(ProduceResult(self.replicas.error_for_missing(at)))
             return
-        refusal = driver.partition.append_refusal(ACKS_ALL)
+        refusal = driver.partition.serving.append_refusal(ACKS_ALL)
         if refusal is not ErrorCode.NONE:
             done(ProduceResult(refusal))
             return
@@ -533,8 +535,8 @@ class BrokerNode:
         else:
             base_offset, end_offset = Offset(stored.base_offset), Offset(stored.last_offset + 1)
         result = ProduceResult(ErrorCode.NONE, base_offset)
-        if driver.partition.high_watermark >= end_offset:
-            outcome = driver.partition.commit_outcome()
+        if driver.partition.state.high_watermark >= end_offset:
+            outcome = driver.partition.serving.commit_outcome()
             done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
         else:
             deadline_ms = now_ms + PRODUCE_TIMEOUT_MS

@@ -43,6 +43,7 @@ class ReplicationOracle:
         self.logs: Final[dict[Place, list[Entry]]] = defaultdict(list)
         self.members: Final[dict[TopicPartition, Members]] = {}
         self.lossy: Final[set[int]] = set()
+        self._shortened: Final[set[Place]] = set()  # logs that a power loss may have cut
         self._agreed: Final[dict[Place, int]] = defaultdict(int)
         self._high_watermarks: Final[dict[Place, int]] = defaultdict(int)
 
@@ -63,6 +64,7 @@ class ReplicationOracle:
         """Note the end of a process; with the power it loses what was not flushed."""
         if loses_power:
             self.lossy.add(broker_id)
+            self._shortened.update(place for place in self.logs if place[0] == broker_id)
         for place in self._high_watermarks:
             if place[0] == broker_id:
                 self._high_watermarks[place] = 0
@@ -74,7 +76,8 @@ class ReplicationOracle:
         check(
             entries == before[: len(entries)], f"recovery: {broker_id} finds in {at} what was not"
         )
-        is_whole = len(entries) == len(before) or broker_id in self.lossy
+        is_whole = len(entries) == len(before) or place in self._shortened
+        self._shortened.discard(place)
         check(is_whole, f"durability: {broker_id} lost records of {at}, but not its power")
         self.logs[place] = entries
         self._agreed[place] = min(self._agreed[place], len(entries))

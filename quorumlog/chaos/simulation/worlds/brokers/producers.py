@@ -64,7 +64,9 @@ class Producer:
         now_us = self._environment.timeline.now_us
         if now_us - self._progress_us > SEND_AGAIN_US:
             self._next, self._progress_us = self.acknowledged, now_us
-        if self._next - self.acknowledged < BATCHES_KEPT:
+        # The first goes alone: a leader that knows nothing of a producer takes any number.
+        under_way_max = BATCHES_KEPT if self.acknowledged else 1
+        if self._next - self.acknowledged < under_way_max:
             self._send(SEQUENCED + b"%d" % self._next, self._next)
             self._next += 1
 

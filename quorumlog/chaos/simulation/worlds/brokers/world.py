@@ -6,7 +6,6 @@ have equal logs on all replicas.
 
 from typing import Final
 
-from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
@@ -18,9 +17,9 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     CONTROLLER_ID,
     ControllerNode,
 )
+from quorumlog.chaos.simulation.worlds.brokers.mutants import BrokenRules
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
 from quorumlog.chaos.simulation.worlds.brokers.producers import Producer
-from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import CreateTopics
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
@@ -35,11 +34,9 @@ class BrokersWorld:
     def __init__(
         self,
         schedule: Schedule,
-        *,
-        controller_class: type[Controller] = Controller,
-        partition_class: type[Partition] = Partition,
+        rules: BrokenRules | None = None,
     ) -> None:
-        options = Options(schedule)
+        options, rules = Options(schedule), rules or BrokenRules()
         node_ids = tuple(range(1, options.number("nodes") + 1))
         self.left_down_max: Final = 0
         self.environment: Final = Environment(
@@ -50,7 +47,7 @@ class BrokersWorld:
         self.controller: Final = ControllerNode(
             self.environment,
             self.oracle,
-            controller_class=controller_class,
+            controller_class=rules.controller,
             committed=self._tell_brokers,
         )
         self._min_insync_replicas: Final = options.number("min_insync_replicas")
@@ -64,7 +61,7 @@ class BrokersWorld:
                 controller=self.controller,
                 oracle=self.oracle,
                 peers=self.nodes,
-                partition_class=partition_class,
+                rules=rules.partition,
                 segment_bytes=options.number("segment_bytes"),
                 fetch_bytes_max=options.number("fetch_bytes_max"),
             )
@@ -172,7 +169,7 @@ class BrokersWorld:
             for node in self.nodes.values():
                 driver = node.replicas.drivers[at]
                 end = len(self.oracle.committed[at])
-                if not driver.partition.high_watermark == end == driver.log.log_end_offset:
+                if not driver.partition.state.high_watermark == end == driver.log.log_end_offset:
                     return False
         self.oracle.finish()
         return True
