@@ -40,12 +40,14 @@ def draw_actions(
     duration_us: int,
     hunted_role: str,
     files: Sequence[str] = ("",),
+    every_ms: tuple[int, int] = (800, 10_000),
 ) -> tuple[Action, ...]:
     """Return the faults of a seed, in order of time.
 
     chosen: the names of the kinds that are on; None: a random choice.
     hunted_role: what half of the seeds aim at, most of the time.
     files: parts of the names of files whose writes are interrupted; "" is any file.
+    every_ms: the mean time between two faults of a kind, drawn from [first, last).
     """
     coins = seeded("swarm", seed)
     drawn = [coins.random() < 0.5 for _ in kinds]
@@ -63,7 +65,7 @@ def draw_actions(
             for fault, target in conditions
         ]
         if not conditions:
-            draws = _Draws(child, kind, node_ids, files)
+            draws = _Draws(child, kind, node_ids, files, every_ms)
             actions += draws.repeated(duration_us, hunted_role)
     return tuple(sorted(actions, key=lambda action: (action.t_us, action.fault.name)))
 
@@ -98,11 +100,12 @@ class _Draws:
     kind: type[Fault]
     node_ids: Sequence[int]
     files: Sequence[str]
+    every_ms: tuple[int, int]
 
     def repeated(self, duration_us: int, hunted_role: str) -> Iterator[Action]:
         """Yield one after the other until the time is over."""
         rng = self.rng
-        every_ms = rng.randrange(800, 10_000)
+        every_ms = rng.randrange(*self.every_ms)
         hunts = rng.random() < 0.5
         at_ms = rng.randrange(every_ms)
         while at_ms * 1000 < duration_us:

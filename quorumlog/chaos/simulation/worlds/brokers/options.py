@@ -67,6 +67,7 @@ def _draw(
         node_ids=range(1, nodes + 1),
         duration_us=duration_us,
         hunted_role="partition-leader",
+        every_ms=(200, 4_000),
     )
     return Schedule(
         seed=seed, duration_us=duration_us, actions=actions, workload=world, options=options

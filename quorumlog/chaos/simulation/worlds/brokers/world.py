@@ -130,12 +130,17 @@ class BrokersWorld:
         return []
 
     def may_lose_power(self, machine: Machine) -> bool:
-        """Whether others hold what is committed: else the records would be gone by right."""
+        """Tell whether others hold what is committed: else it would be gone by right.
+
+        Where one replica may commit, the others may leave the ISR before this one is known to
+        have lost something. There only a broker outside ISR and ELR loses its power.
+        """
         node_id, lossy = machine.node_id, self.oracle.lossy
-        if node_id in lossy:
+        concerned = [one.holders for one in self.oracle.members.values() if node_id in one.holders]
+        if node_id in lossy or not concerned:
             return True
-        holders = (members.holders for members in self.oracle.members.values())
-        return all({*one} - lossy - {node_id} for one in holders if node_id in one)
+        is_shared = all({*holders} - lossy - {node_id} for holders in concerned)
+        return self._min_insync_replicas > 1 and is_shared
 
     def inflict(self, action: Action, machine: Machine) -> None:
         """Fence a broker that lives, or let another controller take over and move leaders."""
