@@ -17,6 +17,11 @@ PLANTS: list[tuple[str, dict[str, str]]] = [
     ("4. The broker", {"broker/server/__init__.py": "import quorumlog.metadata_quorum.core"}),
     ("5. Pure", {"broker/groups/core/__init__.py": "import asyncio"}),
     ("5. Pure", {"broker/groups/core/__init__.py": "import quorumlog.storage.clock", **CLOCK}),
+    ("8. The simulator", {"chaos/simulation/kernel/__init__.py": "import asyncio"}),
+    ("8. The simulator", {"chaos/simulation/worlds/__init__.py": "import quorumlog.wire.io"}),
+    ("8. The simulator", {"chaos/simulation/running.py": "import quorumlog.broker.fetching.io"}),
+    ("9. Chance", {"chaos/simulation/worlds/quorum/world.py": "import random"}),
+    ("9. Chance", {"chaos/simulation/running.py": "import time"}),
 ]
 
 

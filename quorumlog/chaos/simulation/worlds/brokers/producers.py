@@ -1,10 +1,10 @@
 """Producers with acks=all. They learn where the leader is from any broker, perhaps an old one."""
 
-from random import Random
 from typing import Final
 
 from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import BATCHES_KEPT
+from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
@@ -31,7 +31,7 @@ class Producer:
         *,
         environment: Environment,
         oracle: ReplicationOracle,
-        rng: Random,
+        rng: Rng,
         every_us: int,
     ) -> None:
         self.acknowledged = 0  # sequences below are
