@@ -1,13 +1,14 @@
 """Every replica on this broker: follows the image, appends, fetches. The rules are in `core`.
 
-Synchronous on the event loop's thread but for `start` and `stop`, so it needs no locks. A broken
-disk or invariant ends in `failure`: who runs the node awaits it.
+Synchronous on the event loop's thread but for `start` and `stop`, so it needs no locks; what waits
+for the disk is done by a disk queue. A broken invariant ends in `failure`, which the node awaits. A
+log that fails takes its partition offline, and the broker out of leadership (`may_lead`).
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
@@ -17,9 +18,7 @@ from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.fetches import Fetches
-from quorumlog.broker.fetching.io.parked_fetch import News
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
-from quorumlog.broker.partition_outbox import PartitionOutbox
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
     FetchedPartition,
@@ -30,15 +29,18 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
     ReadEnd,
 )
+from quorumlog.broker.partitions.core.news import News
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
+from quorumlog.broker.partitions.io.disk_threads import DiskThreads, performed
 from quorumlog.broker.partitions.io.log_starts import LogStarts
 from quorumlog.broker.partitions.io.record_deletions import RecordDeletions
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, Surroundings
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.controller_client import ControllerClient
@@ -46,6 +48,7 @@ from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError
 from quorumlog.storage.io.disk import Disk
+from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     NO_EPOCH,
@@ -58,7 +61,9 @@ from quorumlog.wire.codec.identifiers import (
 
 Buffer = bytes | bytearray | memoryview
 AnswerT = TypeVar("AnswerT")
+STRAYS: Final = "strays"  # the lane in the disk queue of what concerns the whole directory
 TICK_MS_MAX: Final = 500
+FOLLOW_UP_S: Final = 0.02  # while many logs are opened: what the first of them need waits so long
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -71,7 +76,7 @@ class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
     Made inside a running event loop. A mutant node passes `partition_rules` of its own, one of
-    them broken.
+    them broken. Tests pass a `disk_queue` (None: threads), to say when work on the disk is done.
     """
 
     def __init__(
@@ -85,22 +90,33 @@ class Replicas:
         controller: ControllerClient,
         wall_ms: Callable[[], int] = wall_clock_ms,
         partition_rules: PartitionRules = KAFKA_RULES,
+        disk_queue: DiskQueue | None = None,
     ) -> None:
         self.broker_id: Final = broker_id
         self.settings: Final = settings
         self.broker_epoch = -1
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.logs_open: Final = asyncio.Event()  # those that our registration's image gives us
+        # Set once the logs are open that our registration's image gives us, until one fails.
+        self.may_lead: Final = asyncio.Event()
         self._wall_ms: Final = wall_ms
         self._listeners: Final[list[LeadershipListener]] = []
-        self._strays_are_gone = self._is_stopping = False
-        self._has_more: Final = asyncio.Event()  # logs to open, directories to remove
+        self._strays_are_gone = self._is_stopping = self._has_failed_log = False
+        self._changed: list[TopicPartition] = []  # since the last follow-up
+        self._follow_up_due: asyncio.TimerHandle | None = None
+        self._threads: Final = DiskThreads(self._fail)
+        self._disk: Final[DiskQueue] = disk_queue or self._threads
         self._logs: Final = LogDirectory(disk, log_directory, log_settings)
         self._replicas: Final = ReplicaSet(
-            broker_id, settings, self._logs, rules=partition_rules, failed=self._fail
+            broker_id,
+            settings,
+            self._logs,
+            rules=partition_rules,
+            now_ms=monotonic_ms,
+            opened=self._log_opened,
+            failed=self._log_failed,
         )
         self._drivers: Final = self._replicas.drivers
-        self._appends: Final = Appends(self._replicas, wall_ms=wall_ms, log_failed=self._fail)
+        self._appends: Final = Appends(self._replicas, wall_ms=wall_ms)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
         self.fetch_sessions: Final = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, new_id=_random_session_id
@@ -120,55 +136,59 @@ class Replicas:
             failed=self._fail,
         )
         self._checkpoints: Final = Checkpoints(
-            self._logs, self._drivers, settings.replica_high_watermark_checkpoint_interval_ms
+            self._disk,
+            self._logs.checkpoints,
+            self._drivers,
+            settings.replica_high_watermark_checkpoint_interval_ms,
         )
-        self._log_starts: Final = LogStarts(self._logs, self._drivers, self._fetchers.wake)
+        self._log_starts: Final = LogStarts(
+            self._disk, self._logs.checkpoints, self._drivers, self._fetchers.wake
+        )
         self.deletions: Final = RecordDeletions(self._replicas)
         self.descriptions: Final = Descriptions(self._replicas, self._logs)
-        self._outbox: Final = PartitionOutbox(
-            logs=self._logs,
-            fetches=self._fetches,
-            fetchers=self._fetchers,
-            proposals=self._proposals,
-            log_starts=self._log_starts,
-            listeners=self._listeners,
+        self._replicas.connect(
+            Surroundings(
+                disk=self._disk,
+                checkpoints=self._logs.checkpoints,
+                readers=self._fetches,
+                fetchers=self._fetchers,
+                proposals=self._proposals,
+                log_starts=self._log_starts,
+                listeners=self._listeners,
+                failed=self._replicas.fail,
+            )
         )
-        self._tasks: Final[list[asyncio.Task[None]]] = []
+        self._tasks: Final = Tasks(self._fail)
 
     # --- Life ---
 
     async def start(self) -> None:
         """Read the log directory's checkpoints and run until `stop`. Raises StorageError."""
         self._logs.start()
-        self._note_more()
-        for work in (
-            self._proposals.run(),
-            self._log_starts.run(),
-            self._tick(),
-            self._checkpoints.run(),
-            self._go_on(),
-        ):
-            task = asyncio.create_task(work)
-            task.add_done_callback(self._task_ended)
-            self._tasks.append(task)
+        self._replicas.remove_files()
+        self._tasks.start(self._proposals.run())
+        self._tasks.start(self._log_starts.run())
+        self._tasks.start(self._tick())
+        self._tasks.start(self._checkpoints.run())
 
     async def stop(self) -> None:
         """Answer all who wait, close every log, mark a clean shutdown. Raises StorageError.
 
-        The last images of a cluster that is shut down come meanwhile: nobody acts on them, lest a
-        log be opened or appended to which the marker then calls clean.
+        Ignores images from here on: a log opened now would be marked clean although it is not.
         """
         self._is_stopping = True
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
         await self._fetchers.stop()
+        if self._follow_up_due is not None:
+            self._follow_up_due.cancel()
         self._appends.stop()
         self.deletions.stop()
         for driver in self._drivers.values():
             driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._fetches.stop()
-        await asyncio.to_thread(self._close_logs)
+        await self._threads.drain()
+        await self._close_logs()
+        self._threads.close()
         if not self.failure.done():
             self.failure.cancel()
 
@@ -201,43 +221,53 @@ class Replicas:
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Take over new metadata: lead, follow, create and delete replicas.
 
-        What is much work for the disk goes on when this returns: see `ReplicaSet`.
+        What is work for the disk goes on when this returns: see `ReplicaSet`.
         """
         if not self._is_stopping:
-            self._follow_up(self._replicas.publish(monotonic_ms(), delta, image, self._outbox))
+            self._changed += self._replicas.publish(delta, image)
+            self._follow_up()
 
-    def _follow_up(self, changed: Iterable[TopicPartition]) -> None:
-        """Tell who waits for these, and do some of the work for the disk that is left."""
+    def _log_opened(self, topic_partition: TopicPartition) -> None:
+        """Note that a partition's log is open, or will not be; many share one follow-up."""
+        if self._is_stopping:
+            return
+        self._changed.append(topic_partition)
+        if not self._replicas.is_opening:
+            self._follow_up()
+        elif self._follow_up_due is None:
+            loop = asyncio.get_running_loop()
+            self._follow_up_due = loop.call_later(FOLLOW_UP_S, self._follow_up)
+
+    def _follow_up(self) -> None:
+        """Tell the fetchers and the fetches that wait what has changed."""
+        if self._follow_up_due is not None:
+            self._follow_up_due.cancel()
+            self._follow_up_due = None
+        changed, self._changed = self._changed, []
         self._fetchers.publish(self.image)
         for topic_partition in changed:
             self._fetches.tell(topic_partition, News.CHANGED)
-        try:
-            self._maybe_set_aside_strays()
-            self._logs.remove_some()
-        except StorageError as error:
-            self._fail(error)
-        self._note_more()
+        self._maybe_set_aside_strays()
         broker = self.image.brokers.get(self.broker_id)
         is_ours = broker is not None and broker.broker_epoch == self.broker_epoch
-        if is_ours and not self._replicas.is_opening:
-            self.logs_open.set()
+        if is_ours and not self._replicas.is_opening and not self._has_failed_log:
+            self.may_lead.set()
 
-    def _note_more(self) -> None:
-        if self._replicas.is_opening or self._logs.is_removing:
-            self._has_more.set()
+    def _log_failed(self, error: StorageError) -> None:
+        """Give up leadership for as long as this process lives: the directory cannot be trusted.
 
-    async def _go_on(self) -> None:
-        """Open and remove what `publish` left, a few at a time."""
-        while True:
-            await self._has_more.wait()
-            self._has_more.clear()
-            await asyncio.sleep(0)  # whatever else is due comes first
-            wanted = self._logs.without_directory(self._replicas.next_few())
-            # At the same time: the file system makes them durable together.
-            await asyncio.gather(
-                *(asyncio.to_thread(self._logs.make_directory, *one) for one in wanted)
+        # DEVIATION: Kafka ends the process when its only log directory fails.
+        # docs/decisions/0049-a-log-that-fails-fences-its-broker.md
+        """
+        if not self._has_failed_log:
+            self._has_failed_log = True
+            self.may_lead.clear()
+            _logger.error(
+                "the log directory %s has failed: this broker leads no partition until it is"
+                " started again: %s",
+                self._logs.path,
+                error,
             )
-            self._follow_up(self._replicas.open_some(monotonic_ms(), self._outbox))
 
     def _maybe_set_aside_strays(self) -> None:
         """Once the image shows this very process at work, it has all that concerns us."""
@@ -246,7 +276,13 @@ class Replicas:
             return
         if broker.broker_epoch == self.broker_epoch:
             self._strays_are_gone = True
-            self._logs.set_aside_strays(self._replicas.assigned())
+            assigned = self._replicas.assigned()
+
+            def done(outcome: StorageError | None) -> None:
+                if outcome is not None:
+                    self._log_failed(outcome)
+
+            self._disk.submit(STRAYS, partial(self._logs.set_aside_strays, assigned), done)
 
     # --- The data path ---
 
@@ -304,7 +340,7 @@ class Replicas:
     ) -> LocalRead:
         """Read whole batches from our replica, whatever its role; at least one if there is any."""
         driver = self._drivers.get(topic_partition)
-        if driver is None:
+        if driver is None or driver.is_cutting:
             return LocalRead(self._replicas.error_for_missing(topic_partition))
         try:
             read = driver.read(Offset(offset), max_bytes=max_bytes, end=end, at_least_one=True)
@@ -327,7 +363,7 @@ class Replicas:
     ) -> OffsetAnswer:
         """ListOffsets: -1 latest, -2 earliest, -3 of the largest timestamp, else by time."""
         driver = self._drivers.get(topic_partition)
-        if driver is None:
+        if driver is None or driver.is_cutting:
             return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
         return look_up_offset(driver, timestamp_ms, leader_epoch, replica_id)
 
@@ -355,9 +391,8 @@ class Replicas:
             await asyncio.sleep(interval_ms / 1000)
             now_ms = monotonic_ms()
             for driver in list(self._drivers.values()):
-                if driver.log.failure is not None:
-                    raise driver.log.failure  # nobody may append: the tick is who notices
                 driver.note_tick(now_ms)
+            self._replicas.retry()
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + expire_ms
                 for driver in self._drivers.values():
@@ -365,18 +400,26 @@ class Replicas:
                         self._wall_ms(), self.settings.producer_id_expiration_ms
                     )
 
-    def _close_logs(self) -> None:
+    async def _close_logs(self) -> None:
         logs = {at: driver.log for at, driver in self._drivers.items()}
         epoch = self.broker_epoch
         if epoch == -1 and self.clean_shutdown_epoch is not None:
             epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
-        self._logs.close(logs, self._checkpoints.high_watermarks(), epoch)
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            error = task.exception()
-            if error is not None:
-                self._fail(error)
+        closing = (performed(self._disk, at, log.close) for at, log in logs.items())
+        outcomes = await asyncio.gather(*closing, return_exceptions=True)
+        is_clean = not self._has_failed_log
+        for at, outcome in zip(logs, outcomes, strict=True):
+            if outcome is not None:
+                _logger.error("%s is not closed cleanly: %s", at, outcome)
+                is_clean = False
+        finish = partial(
+            self._logs.finish,
+            logs,
+            self._checkpoints.high_watermarks(),
+            epoch,
+            is_clean=is_clean,
+        )
+        await performed(self._disk, STRAYS, finish)
 
     def _fail(self, error: BaseException) -> None:
         _logger.error("the broker cannot go on: %s", error)

@@ -181,7 +181,7 @@ class BrokerParts:
             registrar=quorum.controller,
             settings=config.lifecycle,
             registered=self._registered,
-            may_lead=self.replicas.logs_open,
+            may_lead=self.replicas.may_lead,
         )
         quorum.add_publisher(self.gate)
         quorum.add_publisher(self.lifecycle)

@@ -1,8 +1,18 @@
 """What storage refuses, and what its callers answer with."""
 
+from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
+from typing import Final
+
+NO_ROOM: Final = frozenset({ENOSPC, EDQUOT})
+NO_HANDLES: Final = frozenset({EMFILE, ENFILE})
+
 
 class StorageError(Exception):
     """The disk refused, or holds what cannot be. Callers answer KAFKA_STORAGE_ERROR."""
+
+
+class DiskExhausted(StorageError):
+    """There is no room, or no file handle, for now. It says nothing of the files: try again."""
 
 
 class CorruptCheckpoint(StorageError):
@@ -23,3 +33,9 @@ class UnexpectedOffset(Exception):
 
 class RecordsTooLarge(Exception):
     """One append that no segment can hold. Callers answer RECORD_LIST_TOO_LARGE."""
+
+
+def storage_error(message: str, error: OSError) -> StorageError:
+    """Return the StorageError for what the system said; raise it `from error`."""
+    is_passing = error.errno in NO_ROOM | NO_HANDLES
+    return DiskExhausted(message) if is_passing else StorageError(message)

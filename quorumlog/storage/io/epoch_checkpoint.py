@@ -1,7 +1,11 @@
 """The file `leader-epoch-checkpoint`: the leader epochs of one log, kept across restarts.
 
-Every change is durable before it is believed (KAFKA-16541: a torn file after power loss), but for
-the first epoch of an empty log: without a record it says nothing that must outlive the process.
+The file is written before the log's recovery point passes the first record of an epoch, not when
+the epoch begins: recovery learns the epochs above that point from the batches. So neither a record
+nor a leader waits for this file. It is replaced whole (KAFKA-16541: a torn file after power loss).
+
+# DEVIATION: Kafka writes the file whenever an epoch begins.
+# docs/decisions/0048-the-epoch-file-is-written-with-a-flush.md
 """
 
 from collections.abc import Iterable
@@ -9,7 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from quorumlog.storage.core.leader_epochs import EpochEnd, EpochEntry, LeaderEpochs
-from quorumlog.storage.errors import CorruptCheckpoint, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, storage_error
 from quorumlog.storage.io.disk import Disk, read_file, write_file_durably
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
@@ -40,17 +44,16 @@ def decode_epochs(content: bytes) -> LeaderEpochs:
 class LeaderEpochCache:
     """The epochs of one log, in memory and on disk.
 
-    Invariant: what is in memory is durable, once the log has a record; the file may also know of
-    epochs below the log start. A failed write raises StorageError and changes nothing in memory;
-    what it left on disk is replaced before the next change, and before the next append, which
-    calls `extend`.
+    Invariant: `write` has made durable every epoch that starts below the log's flushed offset; the
+    file may also know of epochs below the log start. One thread changes the epochs; `write` may
+    run in another, one at a time. A failed write raises StorageError: the next one tries again.
     """
 
     def __init__(self, disk: Disk, directory: str, epochs: LeaderEpochs) -> None:
         self._disk = disk
         self._path = f"{directory}/{FILE_NAME}"
         self._epochs = epochs
-        self._is_written = True
+        self._written: LeaderEpochs | None = epochs  # None: the file holds something else
 
     @classmethod
     def open(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
@@ -68,8 +71,10 @@ class LeaderEpochCache:
 
     @classmethod
     def empty(cls, disk: Disk, directory: str) -> "LeaderEpochCache":
-        """Knowing nothing, whatever the file holds; the next change replaces it."""
-        return cls(disk, directory, LeaderEpochs())
+        """Know nothing, whatever the file holds; the next `write` replaces it."""
+        cache = cls(disk, directory, LeaderEpochs())
+        cache._written = None
+        return cache
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
@@ -90,50 +95,44 @@ class LeaderEpochCache:
         return self._epochs.end_offset_for(epoch, log_end_offset)
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that `epoch` starts at `start_offset`, the log's end; drop what contradicts it.
-
-        Durable, but where nothing was known: then the first append, which calls `extend`, sees to
-        it. So a leader of many new partitions need not write a file for each.
-        """
-        epochs = self._epochs.assigned(epoch, start_offset)
-        if self._epochs.entries:
-            self._replace(epochs)
-        else:
-            # DEVIATION: Kafka writes the file here.
-            # docs/decisions/0017-many-logs-are-opened-a-few-at-a-time.md
-            self._epochs, self._is_written = epochs, False
+        """Note that `epoch` starts at `start_offset`, the log's end; drop what contradicts it."""
+        self._epochs = self._epochs.assigned(epoch, start_offset)
 
     def extend(self, starts: Iterable[tuple[int, int]]) -> None:
-        """Assign every (epoch, start_offset) of an epoch newer than all we know, in one write."""
-        epochs = self._epochs
+        """Assign every (epoch, start_offset) of an epoch newer than all we know."""
         for epoch, start_offset in starts:
-            if epoch > epochs.latest_epoch:
-                epochs = epochs.assigned(epoch, start_offset)
-        self._replace(epochs)
+            if epoch > self._epochs.latest_epoch:
+                self._epochs = self._epochs.assigned(epoch, start_offset)
+
+    def relearn(self, from_offset: int, starts: Iterable[tuple[int, int]]) -> None:
+        """Replace what is said of `from_offset` and above by what its batches say."""
+        self._epochs = self._epochs.truncated_from_end(from_offset)
+        self.extend(starts)
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Drop the epochs that start at or after `end_offset`. Durable."""
-        self._replace(self._epochs.truncated_from_end(end_offset))
+        """Drop the epochs that start at or after `end_offset`."""
+        self._epochs = self._epochs.truncated_from_end(end_offset)
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drop what lies below a log start that will last: it is in the caller's checkpoint.
 
         Not before: a log that starts at an older offset again must know what was written there,
-        or it could not see that another log diverges. The file drops it with its next change, so
-        that nothing waits for the disk; opening the log drops it again.
+        or it could not see that another log diverges. Opening the log drops it again.
         """
         self._epochs = self._epochs.truncated_from_start(start_offset)
 
     def clear(self) -> None:
-        """Forget all. Durable."""
-        self._replace(LeaderEpochs())
+        """Forget all."""
+        self._epochs = LeaderEpochs()
 
-    def _replace(self, epochs: LeaderEpochs) -> None:
-        if epochs.entries == self._epochs.entries and self._is_written:
+    def write(self) -> None:
+        """Make durable what is known now, unless the file holds it. Raises StorageError."""
+        epochs = self._epochs
+        if self._written is not None and epochs.entries == self._written.entries:
             return
-        self._is_written = False
+        self._written = None
         try:
             write_file_durably(self._disk, self._path, encode_epochs(epochs))
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error}") from error
-        self._epochs, self._is_written = epochs, True
+            raise storage_error(f"cannot write {self._path}: {error}", error) from error
+        self._written = epochs

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, Segment
@@ -28,6 +28,16 @@ class LoadedLog(NamedTuple):
     epochs: LeaderEpochCache
 
 
+class Scanned(NamedTuple):
+    """What recovery has read: the batches from `from_offset` on, and where their epochs start."""
+
+    from_offset: int
+    epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset)
+
+
+NOT_SCANNED: Final = Scanned(2**63 - 1, [])
+
+
 class KnownOfLog(NamedTuple):
     """What the caller knows of a log before it is opened. Offsets; `end` is exclusive.
 
@@ -44,7 +54,7 @@ def load_log(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLo
     try:
         return _load(disk, directory, settings, known)
     except OSError as error:
-        raise StorageError(f"cannot open the log in {directory}: {error}") from error
+        raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
 
 
 def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:
@@ -60,16 +70,14 @@ def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) 
             known = known._replace(is_clean=False, recovery_point=checked)
     if not segments:
         _require_reached(0, known, f"{directory} has no segment")
-    epoch_starts: list[tuple[int, int]] = []
+    scanned = NOT_SCANNED
     if not known.is_clean:
-        epoch_starts = _recover(disk, directory, segments, settings, known)
+        scanned = _recover(disk, directory, segments, settings, known)
     if segments:
         disk.fsync_dir(directory)
-    else:  # its name is durable with the first append, which writes the epoch beside it before
+    else:  # its name is durable with the first flush, which writes the epochs beside it
         segments.append(Segment.create(disk, directory, 0, settings))
-    epochs = _open_epochs(disk, directory, segments)
-    epochs.extend(epoch_starts)
-    return LoadedLog(segments, epochs)
+    return LoadedLog(segments, _open_epochs(disk, directory, segments, scanned))
 
 
 def _sweep(disk: Disk, directory: str) -> list[int]:
@@ -98,13 +106,12 @@ def _recover(
     segments: list[Segment],
     settings: LogSettings,
     known: KnownOfLog,
-) -> list[tuple[int, int]]:
+) -> Scanned:
     """Check what reaches beyond the recovery point; drop from `segments` what follows a fault.
 
-    Returns (leader epoch, first offset) of the epochs seen. Raises DamagedLog, before it changes
-    anything, if the log would then end before `known.end`.
+    Raises DamagedLog, before it changes anything, if the log would then end before `known.end`.
     """
-    epoch_starts: list[tuple[int, int]] = []
+    scanned = NOT_SCANNED
     epoch: int = NO_EPOCH
     expected: int | None = None
     for slot, segment in enumerate(segments):
@@ -123,7 +130,10 @@ def _recover(
                 _logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
         scan = segment.check(epoch)
         epoch, expected = scan.last_epoch, scan.index.next_offset
-        epoch_starts += scan.epoch_starts
+        scanned = Scanned(
+            min(scanned.from_offset, segment.base_offset),
+            scanned.epoch_starts + scan.epoch_starts,
+        )
         if scan.fault is not None or is_last:
             where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
             _require_reached(expected, known, where)
@@ -137,7 +147,7 @@ def _recover(
             _seal(segment)
     if segments and not segments[-1].is_loaded:
         segments[-1].load()
-    return epoch_starts
+    return scanned
 
 
 def _seal(segment: Segment) -> None:
@@ -165,26 +175,27 @@ def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> Non
         disk.fsync_dir(directory)
 
 
-def _open_epochs(disk: Disk, directory: str, segments: Sequence[Segment]) -> LeaderEpochCache:
-    """Read the checkpoint; rebuild it from the batches if it is torn, or gone.
+def _open_epochs(
+    disk: Disk, directory: str, segments: Sequence[Segment], scanned: Scanned
+) -> LeaderEpochCache:
+    """Read the checkpoint; what recovery has read counts more. Rebuild it if it is torn, or gone.
 
     Without it the end of every epoch would be wrong, and a fetch would claim no epoch at all: then
     nobody could see that this log diverges.
     """
+    unscanned = [segment for segment in segments if segment.base_offset < scanned.from_offset]
     try:
         epochs = LeaderEpochCache.open(disk, directory)
-        if epochs.entries or not any(segment.size for segment in segments):
+        if epochs.entries or not any(segment.size for segment in unscanned):
+            epochs.relearn(scanned.from_offset, scanned.epoch_starts)
             return epochs
         _logger.warning("%s: the leader epochs are lost, and rebuilt from the log", directory)
     except CorruptCheckpoint as error:
         _logger.warning("%s; this is done now", error)
     epochs = LeaderEpochCache.empty(disk, directory)
-    starts: list[tuple[int, int]] = []
-    latest: int = NO_EPOCH
     for segment in segments:
-        for _, header in segment.headers(segment.base_offset):
-            if header.leader_epoch > latest:
-                latest = header.leader_epoch
-                starts.append((latest, header.base_offset))
-    epochs.extend(starts)
+        epochs.extend(
+            (header.leader_epoch, header.base_offset)
+            for _, header in segment.headers(segment.base_offset)
+        )
     return epochs

@@ -7,7 +7,6 @@ for one lookup by timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-78
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 from typing import Final
 
 from quorumlog.storage.core.appending import (
@@ -18,7 +17,7 @@ from quorumlog.storage.core.appending import (
 )
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError, storage_error
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.loading import KnownOfLog, load_log
@@ -29,8 +28,6 @@ from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
-OUT_OF_HANDLES: Final = frozenset({EMFILE, ENFILE})  # it passes, and says nothing of the file
-
 
 class Log:
     """The records [log_start_offset, log_end_offset) of one partition.
@@ -40,7 +37,8 @@ class Log:
       2. Segments are consecutive; only the last one is appended to.
       3. No batch is returned by a read before it is entire in the file, none after truncation.
       4. After a failed fsync, or an append that could not be undone, every call raises
-         StorageError: the file may no longer be what the system says it is.
+         StorageError: the file may no longer be what the system says it is. A read that fails,
+         and an append for which there is no room, fail alone.
 
     Threads: one thread calls everything, but for `flush` and `remove_dead_segments`, which others
     may call at the same time, while appends and reads go on. What removes files or closes them
@@ -93,7 +91,8 @@ class Log:
         try:
             loaded = load_log(disk, directory, settings, known)
         except OSError as error:
-            raise StorageError(f"cannot open the log in {directory}: {error}") from error
+            message = f"cannot open the log in {directory}: {error}"
+            raise storage_error(message, error) from error
         segments = SegmentList(disk, directory, loaded.segments)
         log = cls(disk, directory, settings, segments=segments, epochs=loaded.epochs)
         if log_start_offset is not None and log_start_offset > log.log_end_offset:
@@ -102,6 +101,7 @@ class Log:
             log.advance_log_start_offset(log_start_offset)
         log.epochs.truncate_from_start(log.log_start_offset)  # the file may know of older ones
         log.epochs.truncate_from_end(log.log_end_offset)
+        log.epochs.write()  # all records count as flushed
         return log
 
     @property
@@ -185,7 +185,7 @@ class Log:
             self._segments.active.append(append.chunks, append.spans)
         except OSError as error:
             self._undo_append(error)
-            raise StorageError(f"cannot append in {self.directory}: {error}") from error
+            raise storage_error(f"cannot append in {self.directory}: {error}", error) from error
         self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
         return AppendInfo(
             Offset(append.base_offset), Offset(last_offset), max_timestamp, append.size
@@ -197,7 +197,8 @@ class Log:
         except OSError as error:
             if self._segments.has_file(base_offset):  # it would end the log at the next start
                 raise self._fail("start a segment", error) from error
-            raise StorageError(f"cannot start a segment in {self.directory}: {error}") from error
+            message = f"cannot start a segment in {self.directory}: {error}"
+            raise storage_error(message, error) from error
 
     def _undo_append(self, error: OSError) -> None:
         """Make the file what it was, or fail the log (KAFKA-7866)."""
@@ -205,7 +206,7 @@ class Log:
             self._segments.active.undo_append()
         except OSError as undo_error:
             raise self._fail("undo an append", undo_error) from error
-        if error.errno not in {ENOSPC, EDQUOT}:
+        if error.errno not in NO_ROOM:
             raise self._fail("append", error) from error
 
     # --- reads ---
@@ -279,6 +280,7 @@ class Log:
         with self._flush_lock:
             self._require_usable()
             end_offset = self._log_end_offset  # first: what comes later may be missed, not claimed
+            self.epochs.write()
             with self._fatal("flush"):
                 self._segments.sync(flushed_offset=self._flushed_offset, end_offset=end_offset)
             self._flushed_offset = end_offset
@@ -307,22 +309,21 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Cut every batch that holds `offset` or more, durably; the epochs with them.
 
-        The epochs are cut even if the log already ends there (KAFKA-10706). A caller that keeps a
-        recovery-point checkpoint writes flushed_offset there before the next append: what is
-        below the recovery point is not checked after a crash. Raises StorageError.
+        The epochs are cut even if the log already ends there (KAFKA-10706); their file follows
+        with the next flush. A caller that keeps a recovery-point checkpoint writes flushed_offset
+        there before the next append: what is below the recovery point is not checked after a
+        crash. Raises StorageError.
         """
         with self._flush_lock:
             self._require_usable()
             if offset < self._segments.first_base_offset:
                 self._restart_at(offset)
                 return
-            if offset >= self._log_end_offset:
-                self.epochs.truncate_from_end(offset)
-                return
-            with self._fatal("truncate"):
-                end_offset = self._segments.cut(offset)
-                self._set_end(end_offset)
-                self.epochs.truncate_from_end(end_offset)
+            if offset < self._log_end_offset:
+                with self._fatal("truncate"):
+                    offset = self._segments.cut(offset)
+                    self._set_end(offset)
+            self.epochs.truncate_from_end(offset)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop all, durably; the next record gets `offset`. Raises StorageError."""
@@ -367,7 +368,7 @@ class Log:
             self._segments.restart_at(offset, self.settings)
             self._set_end(offset)
             self._log_start_offset = self._flushed_offset = offset
-            self.epochs.clear()
+        self.epochs.clear()
 
     def _set_end(self, end_offset: int) -> None:
         self._log_end_offset = end_offset
@@ -390,8 +391,8 @@ class Log:
         try:
             yield
         except OSError as error:
-            if action == "read" and error.errno in OUT_OF_HANDLES:
-                raise StorageError(f"{self.directory}: cannot read now: {error}") from error
+            if action == "read":  # it says nothing of what is durable, nor of other records
+                raise storage_error(f"{self.directory}: cannot read: {error}", error) from error
             raise self._fail(action, error) from error
         except StorageError as error:
             if action == "truncate":  # it is done by halves

@@ -13,6 +13,7 @@ from quorumlog.broker.partitions.core.data_path import (
     PartitionFetch,
     ProduceResult,
 )
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue, InlineQueue
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
@@ -29,24 +30,48 @@ BATCH = encode_batch([Record(0, 1, None, b"value")])
 Story = Callable[[Replicas], Awaitable[None]]
 
 
+async def start(
+    directory: Path,
+    isr: tuple[int, ...] = (1,),
+    *,
+    disk: Disk | None = None,
+    log_settings: LogSettings | None = None,
+    disk_queue: DiskQueue | None = None,
+) -> Replicas:
+    """Start a broker that leads one partition. Without a queue, threads work on its disk."""
+    replicas = Replicas(
+        broker_id=BROKERS[0],
+        settings=BrokerSettings(),
+        log_settings=log_settings or LogSettings(),
+        disk=disk or RealDisk(),
+        log_directory=str(directory),
+        controller=cast(Any, None),
+        disk_queue=disk_queue,
+    )
+    await replicas.start()
+    publish(replicas, image(1, 0, 0, isr, replicas=isr))
+    return replicas
+
+
 def run(
     directory: Path,
     story: Story,
     isr: tuple[int, ...] = (1,),
     disk: Disk | None = None,
     log_settings: LogSettings | None = None,
+    *,
+    disk_queue: DiskQueue | None = None,
 ) -> None:
+    """Tell `story` to a broker that leads one partition. Without a queue, it waits for its disk."""
+
     async def whole() -> None:
-        replicas = Replicas(
-            broker_id=BROKERS[0],
-            settings=BrokerSettings(),
-            log_settings=log_settings or LogSettings(),
-            disk=disk or RealDisk(),
-            log_directory=str(directory),
-            controller=cast(Any, None),
+        replicas = await start(
+            directory,
+            isr,
+            disk=disk,
+            log_settings=log_settings,
+            disk_queue=disk_queue or InlineQueue(),
         )
-        await replicas.start()
-        publish(replicas, image(1, 0, 0, isr, replicas=isr))
         try:
             await story(replicas)
         finally:

@@ -11,6 +11,7 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.handlers import fetch, list_offsets, offset_for_leader_epoch, produce
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.data_path import ProduceResult, ReadEnd
+from quorumlog.broker.partitions.log.disk_queue import InlineQueue
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -71,6 +72,7 @@ class Node:
             log_settings=LogSettings(),
             disk=RealDisk(),
             log_directory=str(self.directory),
+            disk_queue=InlineQueue(),
             controller=cast(ControllerClient, self.cluster),
         )
         await self.replicas.start()

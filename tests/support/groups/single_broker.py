@@ -12,6 +12,7 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.partitions.log.disk_queue import InlineQueue
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -243,6 +244,7 @@ class SingleBroker:
             log_settings=LogSettings(),
             disk=RealDisk(),
             log_directory=str(directory),
+            disk_queue=InlineQueue(),
             controller=self.controller,
         )
         self.groups = GroupService(

@@ -79,8 +79,7 @@ def test_deleting_many_costs_one_fsync_for_a_few_of_them() -> None:
     operations.clear()
     for at, log in opened.items():
         logs.delete(at, log)
-    logs.remove_some()
-    assert not logs.is_removing
+    logs.remove_doomed()
     assert operations.count("fsync_dir") == 1
     assert operations.index("fsync_dir") < operations.index("unlink")
     assert disk.listdir(DIRECTORY) == []
@@ -100,33 +99,32 @@ def test_the_first_flush_makes_the_name_and_the_epoch_of_a_new_log_durable() -> 
         assert log.epochs.entries == ((4, 0),)
 
 
-def test_an_epoch_without_a_record_is_written_with_the_first_one() -> None:
+def test_an_epoch_is_written_with_the_first_flush_not_with_its_first_record() -> None:
     path = f"{DIRECTORY}/many-0/leader-epoch-checkpoint"
     disk = SimDisk()
     log, _ = started(disk).open(MANY[0], TOPIC_ID, {})
     log.epochs.assign(4, 0)
     assert disk.durable_bytes(path) is None
     log.append_as_leader(BATCH, leader_epoch=4, wall_ms=0)
+    assert disk.durable_bytes(path) is None
+    log.flush()
     assert disk.durable_bytes(path) == b"0\n1\n4 0\n"
 
 
 def live(disk: SimDisk) -> None:
-    """Create many, some of them ahead of their opening; delete one, and create it again."""
+    """Create many; delete one, and create it again."""
     logs = started(disk)
-    for at, topic_id in logs.without_directory([(at, TOPIC_ID) for at in MANY[:2]]):
-        logs.make_directory(at, topic_id)
     opened = open_all(logs)
     for log in opened.values():
         log.epochs.assign(0, 0)
         log.append_as_leader(BATCH, leader_epoch=0, wall_ms=0)
         log.flush()
-    logs.checkpoint(dict.fromkeys(opened, Offset(1)))
-    logs.checkpoint_recovery_points(opened)
+    logs.checkpoints.note_high_watermarks(dict.fromkeys(opened, Offset(1)))
+    logs.checkpoints.note_recovery_points(opened)
+    logs.checkpoints.write_all()
     logs.delete(MANY[0], opened[MANY[0]])
-    logs.without_directory([(MANY[0], OTHER_ID)])
-    logs.make_directory(MANY[0], OTHER_ID)
     logs.open(MANY[0], OTHER_ID, {})
-    logs.remove_some()
+    logs.remove_doomed()
 
 
 def test_power_loss_anywhere_leaves_whole_logs_or_none() -> None:
@@ -157,8 +155,7 @@ def check_power_loss_at(number: int) -> None:
         assert log.epochs.entries in ((), ((0, 0),))
         assert [header.base_offset for header in log.headers(0)] == [0] * log.log_end_offset
         log.append_as_leader(BATCH, leader_epoch=1, wall_ms=0)
-    while logs.is_removing:
-        logs.remove_some()
+    logs.remove_doomed()
     names = disk.listdir(DIRECTORY)
     assert not [name for name in names if name.endswith("-delete")]
 
@@ -172,5 +169,4 @@ def test_a_deletion_takes_no_name_that_an_earlier_one_has_left() -> None:
     log, _ = logs.open(MANY[0], OTHER_ID, {})
     logs.delete(MANY[0], log)
     assert disk.listdir(DIRECTORY) == ["many-0.1-delete", "many-0.2-delete"]
-    logs.remove_some()
-    assert not logs.is_removing
+    logs.remove_doomed()

@@ -1,23 +1,24 @@
-"""Topics of many partitions: created, found at a start and deleted a few logs at a time."""
+"""Topics of many partitions: created, found at a start and deleted while the loop goes on."""
 
 import asyncio
 import threading
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from errno import EIO
 from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.replica_set import OPENED_AT_ONCE
+from quorumlog.broker.partitions.log import log_directory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
-from tests.support.broker.one_broker import AT, run
+from tests.support.broker.one_broker import append, publish, start
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
-COUNT = 5 * OPENED_AT_ONCE + 1
+COUNT = 41
 MANY = tuple(TopicPartition("many", index) for index in range(COUNT))
 MANY_ID, NEXT_ID = TopicId(b"m" * 16), TopicId(b"n" * 16)
 
@@ -34,183 +35,194 @@ def publish_nothing(replicas: Replicas) -> None:
     replicas.publish(delta, ClusterImage(brokers=ALL_ALIVE))
 
 
-async def steps_until(holds: Callable[[], bool], progress: Callable[[], int]) -> list[int]:
-    """Return how far it was at each turn of the event loop: others had their turn as often."""
-    seen = [progress()]
-    while not holds():
-        await asyncio.sleep(0)
-        seen.append(progress())
-    return seen
+@asynccontextmanager
+async def broker(directory: Path, disk: RealDisk | None = None) -> AsyncIterator[Replicas]:
+    """Run a broker whose disk work is done in threads, as that of a node is."""
+    replicas = await start(directory, disk=disk)
+    try:
+        await are_open(replicas)
+        yield replicas
+    finally:
+        await replicas.stop()
 
 
-async def until_open(replicas: Replicas) -> list[int]:
-    return await steps_until(
-        lambda: not replicas._replicas.is_opening, lambda: len(replicas._drivers)
-    )
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not holds():
+            await asyncio.sleep(0.001)
 
 
-def largest_step(seen: list[int]) -> int:
-    return max(abs(later - earlier) for earlier, later in pairwise(seen))
+async def are_open(replicas: Replicas) -> None:
+    await until(lambda: not replicas._replicas.is_opening)
+
+
+class BlockedDisk(RealDisk):
+    """A disk whose operations on paths with `blocked` in them wait until released."""
+
+    def __init__(self, blocked: str) -> None:
+        self.blocked, self.has_begun, self.may_go_on = blocked, threading.Event(), threading.Event()
+
+    def mkdir(self, path: str) -> None:
+        self._wait(path)
+        super().mkdir(path)
+
+    def unlink(self, path: str) -> None:
+        self._wait(path)
+        super().unlink(path)
+
+    def _wait(self, path: str) -> None:
+        if self.blocked in path:
+            self.has_begun.set()
+            self.may_go_on.wait(20)
 
 
 def directories(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.glob("many*"))
 
 
-def test_many_logs_are_created_and_found_again_a_few_at_a_time(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
-        publish_many(replicas)
-        assert largest_step(await until_open(replicas)) <= OPENED_AT_ONCE
-        drivers = [replicas.driver(at) for at in MANY]
-        assert all(driver is not None and driver.partition.state.is_leader for driver in drivers)
-        assert directories(tmp_path) == sorted(map(str, MANY))
+async def test_many_logs_are_created_and_found_again(tmp_path: Path) -> None:
+    for _ in ("creates them", "finds them"):
+        async with broker(tmp_path) as replicas:
+            publish_many(replicas)
+            await are_open(replicas)
+            drivers = [replicas.driver(at) for at in MANY]
+            assert all(
+                driver is not None and driver.partition.state.is_leader for driver in drivers
+            )
+            assert directories(tmp_path) == sorted(map(str, MANY))
 
-    run(tmp_path, story)  # creates them
-    run(tmp_path, story)  # finds them
+
+async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_path: Path) -> None:
+    disk = BlockedDisk(str(MANY[-1]))
+    async with broker(tmp_path, disk) as replicas:
+        try:
+            publish_many(replicas)
+            await until(lambda: len(replicas._drivers) == len(MANY))  # all others, and `orders`
+            result = append(replicas)
+            assert result.error_code is ErrorCode.NONE
+            assert replicas.driver(MANY[-1]) is None
+            assert replicas.list_offset(MANY[-1], -1).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        finally:
+            disk.may_go_on.set()
+        await are_open(replicas)
+        assert replicas.driver(MANY[-1]) is not None
 
 
-def test_the_logs_count_as_open_when_all_are_that_our_registration_gives_us(
+async def test_the_loop_and_other_partitions_go_on_while_files_are_removed(tmp_path: Path) -> None:
+    disk = BlockedDisk("-delete/")
+    async with broker(tmp_path, disk) as replicas:
+        try:
+            publish_many(replicas)
+            await are_open(replicas)
+            publish(replicas, image(1, 0, 1, (1,), replicas=(1,)))  # `many` is deleted
+            replicas.publish(ClusterDelta(deleted_topics={"many": MANY_ID}), replicas.image)
+            await until(disk.has_begun.is_set)
+            assert append(replicas).error_code is ErrorCode.NONE
+            assert all(replicas.driver(at) is None for at in MANY)
+            publish_many(replicas, topic_id=NEXT_ID)  # the names are free
+            await are_open(replicas)
+        finally:
+            disk.may_go_on.set()
+        await until(lambda: directories(tmp_path) == sorted(map(str, MANY)))
+
+
+async def test_the_broker_may_lead_when_all_logs_are_open_that_our_registration_gives_us(
     tmp_path: Path,
 ) -> None:
     """Until then the broker asks to stay fenced: it would refuse what it is asked as the leader."""
-
-    async def story(replicas: Replicas) -> None:
+    async with broker(tmp_path) as replicas:
         publish_nothing(replicas)  # the image of a former process, and nothing to open
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch + 1)
         publish_nothing(replicas)
-        assert not replicas.logs_open.is_set()
+        assert not replicas.may_lead.is_set()
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
         publish_many(replicas)
-        while not replicas.logs_open.is_set():
-            assert replicas._replicas.is_opening
-            await asyncio.sleep(0)
+        assert not replicas.may_lead.is_set()
+        await replicas.may_lead.wait()
         assert all(replicas.driver(at) is not None for at in MANY)
         publish_many(replicas, topic_id=NEXT_ID)
-        assert replicas.logs_open.is_set()  # it stays so
-
-    run(tmp_path, story)
+        assert replicas.may_lead.is_set()  # it stays so
 
 
-def test_a_broker_with_few_logs_or_none_has_them_open_at_once(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_broker_without_logs_may_lead_at_once(tmp_path: Path) -> None:
+    async with broker(tmp_path) as replicas:
         replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
         publish_nothing(replicas)
-        assert replicas.logs_open.is_set()
-
-    run(tmp_path, story)
+        assert replicas.may_lead.is_set()
 
 
-def test_many_logs_are_removed_a_few_at_a_time(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
-        publish_many(replicas)
-        await until_open(replicas)
-        publish_nothing(replicas)
-        assert all(replicas.driver(at) is None for at in MANY)  # the names are free at once
-        seen = await steps_until(
-            lambda: not replicas._logs.is_removing, lambda: len(directories(tmp_path))
-        )
-        assert largest_step(seen) <= OPENED_AT_ONCE
-        assert not directories(tmp_path)
-
-    run(tmp_path, story)
-
-
-def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
+    async with broker(tmp_path) as replicas:
         publish_many(replicas, leader_id=1)
         publish_many(replicas, leader_id=2)
-        await until_open(replicas)
+        await are_open(replicas)
         drivers = [replicas.driver(at) for at in MANY]
         assert not any(driver is None or driver.partition.state.is_leader for driver in drivers)
 
-    run(tmp_path, story)
-
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_what_is_deleted_before_its_turn_leaves_nothing(tmp_path: Path, is_there: bool) -> None:
-    async def create(replicas: Replicas) -> None:
-        publish_many(replicas)
-        await until_open(replicas)
-
-    async def story(replicas: Replicas) -> None:
+async def test_what_is_deleted_before_it_is_open_leaves_nothing(
+    tmp_path: Path, is_there: bool
+) -> None:
+    if is_there:
+        async with broker(tmp_path) as replicas:
+            publish_many(replicas)
+            await are_open(replicas)
+    async with broker(tmp_path) as replicas:
         publish_many(replicas)
         publish_nothing(replicas)
-        await steps_until(
-            lambda: not (replicas._replicas.is_opening or replicas._logs.is_removing), lambda: 0
-        )
+        await until(lambda: not (replicas._replicas.is_opening or directories(tmp_path)))
         assert not any(replicas.driver(at) for at in MANY)
-        assert not directories(tmp_path)
-
-    if is_there:
-        run(tmp_path, create)
-    run(tmp_path, story)
 
 
 @pytest.mark.parametrize("second_id", [MANY_ID, NEXT_ID])
-def test_nobody_opens_a_log_whose_directory_is_being_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second_id: TopicId
+async def test_a_log_is_not_opened_while_it_is_being_opened(
+    tmp_path: Path, second_id: TopicId
 ) -> None:
-    """Without its partition.metadata it would be set aside under the hands of who makes it."""
-    made, may_go_on, make = threading.Event(), threading.Event(), LogDirectory._make
-
-    def late_make(logs: LogDirectory, path: str, topic_id: TopicId) -> None:
-        if path.endswith(str(MANY[-1])):
-            logs._disk.mkdir(path)
-            made.set()
-            may_go_on.wait(10)
-        make(logs, path, topic_id)
-
-    async def story(replicas: Replicas) -> None:
-        with monkeypatch.context() as patch:
-            patch.setattr(LogDirectory, "_make", late_make)
+    """Without its partition.metadata it would be set aside while another thread makes it."""
+    disk = BlockedDisk(str(MANY[-1]))
+    async with broker(tmp_path, disk) as replicas:
+        try:
             publish_many(replicas)
-            while not made.is_set():
-                await asyncio.sleep(0)
+            await until(disk.has_begun.is_set)
             publish_many(replicas, topic_id=second_id)
             assert replicas.driver(MANY[-1]) is None
-            may_go_on.set()
-            await until_open(replicas)
-        for at in MANY:
-            driver = replicas.driver(at)
-            assert driver is not None
-            assert driver.topic_id == second_id
-        await steps_until(lambda: not replicas._logs.is_removing, lambda: 0)
-
-    run(tmp_path, story)
-    strays = [name for name in directories(tmp_path) if name.endswith("-stray")]
-    assert len(strays) == (0 if second_id == MANY_ID else 1)
-    assert not list(tmp_path.glob("*unknown-stray"))
+        finally:
+            disk.may_go_on.set()
+        await are_open(replicas)
+        drivers = [replicas.driver(at) for at in MANY]
+        assert {driver and driver.topic_id for driver in drivers} == {second_id}
+    assert not list(tmp_path.glob("*-stray"))
 
 
-def test_nothing_is_a_stray_before_all_is_open(tmp_path: Path) -> None:
-    async def create(replicas: Replicas) -> None:
+async def test_nothing_is_a_stray_that_is_assigned(tmp_path: Path) -> None:
+    async with broker(tmp_path) as replicas:
         publish_many(replicas)
-        await until_open(replicas)
-
-    async def story(replicas: Replicas) -> None:
+        await are_open(replicas)
+    (tmp_path / "gone-0").mkdir()
+    async with broker(tmp_path) as replicas:
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         publish_many(replicas)
-        await until_open(replicas)
+        await are_open(replicas)
         assert all(replicas.driver(at) for at in MANY)
-
-    run(tmp_path, create)
-    (tmp_path / "gone-0").mkdir()
-    run(tmp_path, story)
+        await until(lambda: len(list(tmp_path.glob("gone-0.*-stray"))) == 1)
     assert directories(tmp_path) == sorted(map(str, MANY))
-    assert len(list(tmp_path.glob("gone-0.*-stray"))) == 1
 
 
-def test_a_disk_that_makes_no_directory_ends_the_node(
+async def test_a_disk_that_makes_no_directory_fences_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(replicas: Replicas) -> None:
+    async with broker(tmp_path) as replicas:
+        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+        publish_nothing(replicas)
+
         def refuse(*args: object) -> None:
-            raise OSError("no room")
+            raise OSError(EIO, "input/output error")
 
-        monkeypatch.setattr(LogDirectory, "_make", refuse)
+        monkeypatch.setattr(log_directory, "write_partition_metadata", refuse)
         publish_many(replicas)
-        with pytest.raises(StorageError, match=r"cannot make .*many-0: no room"):
-            await asyncio.shield(replicas.failure)
-        assert replicas.driver(AT) is not None
-
-    run(tmp_path, story)
+        await are_open(replicas)
+        assert not replicas.may_lead.is_set()
+        assert not replicas.failure.done()
+        refused = replicas.list_offset(MANY[0], -1)
+        assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR

@@ -15,6 +15,7 @@ from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.broker.log_directories import close_all
 from tests.support.broker.one_broker import AT, append, fetch_of, follow, from_leader, publish, run
 from tests.support.broker.replicas import BROKERS, image
 
@@ -217,8 +218,8 @@ def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> No
     log, _ = logs.open(AT, ID, {})
     log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
     log.advance_log_start_offset(3)
-    logs.note_log_starts({AT: Offset(3)})
-    logs.write_log_starts()
+    logs.checkpoints.note_log_starts({AT: log})
+    logs.checkpoints.write_log_starts()
     logs.delete(AT, log)
     log, _ = logs.open(AT, OTHER_ID, {})
     log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
@@ -236,7 +237,7 @@ def test_starts_that_were_not_written_yet_are_written_at_a_clean_stop(tmp_path: 
     log, _ = logs.open(AT, ID, {})
     log.append_as_leader(encode_batch([Record(0, 1, None, b"x")]), leader_epoch=0, wall_ms=0)
     log.advance_log_start_offset(1)
-    logs.close({AT: log}, {}, broker_epoch=1)
+    close_all(logs, {AT: log}, {}, broker_epoch=1)
     assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 1\n"
 
 

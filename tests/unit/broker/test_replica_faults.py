@@ -1,7 +1,7 @@
-"""A disk that is full, or broken: no acknowledged record is lost, and the node does not go on."""
+"""A disk that is full, or broken: no acknowledged record is lost, and the node stays up."""
 
 import asyncio
-from errno import EIO, ENOSPC
+from errno import EIO, EMFILE, ENOSPC
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,13 @@ from quorumlog.broker import replicas as replica_manager
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import RealFile
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.one_broker import (
     AT,
+    BATCH,
     TOPIC_ID,
     append,
     fetch_of,
@@ -31,10 +32,22 @@ from tests.support.broker.replicas import ALL_ALIVE, image
 OTHER = TopicPartition("orders", 1)
 
 
-async def failure_of(replicas: Replicas) -> BaseException | None:
-    async with asyncio.timeout(10):
-        await asyncio.wait([replicas.failure])
-    return replicas.failure.exception()
+def assert_offline(replicas: Replicas) -> None:
+    """The partition answers KAFKA_STORAGE_ERROR, and the broker asks to be fenced."""
+    assert replicas.driver(AT) is None
+    assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    answers = replicas.fetch(fetch_of(0))
+    assert isinstance(answers, list)
+    assert answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not replicas.may_lead.is_set()
+    assert not replicas.failure.done()
+
+
+def admit(replicas: Replicas) -> None:
+    """Let the broker lead, as its registration and its open logs do."""
+    replicas.registered(ALL_ALIVE[replicas.broker_id].broker_epoch)
+    publish(replicas, image(1, 0, 0, (1,), replicas=(1,)))
+    assert replicas.may_lead.is_set()
 
 
 def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
@@ -53,18 +66,19 @@ def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path
     run(tmp_path, story, disk=disk)
 
 
-def test_a_leader_whose_disk_breaks_in_an_append_ends(tmp_path: Path) -> None:
+def test_a_leader_whose_disk_breaks_in_an_append_goes_offline(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
     async def story(replicas: Replicas) -> None:
+        admit(replicas)
         append(replicas, acks=-1, records=sequenced(0))
         disk.errors = {"append": EIO}
         refused = append(replicas, acks=-1, records=sequenced(1))
         assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        assert isinstance(replicas.failure.exception(), StorageError)
         disk.errors = {}
-        again = append(replicas, records=sequenced(1))  # nobody knows what is in the file now
-        assert again.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert_offline(replicas)  # nobody knows what is in the file now
+        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+        assert_offline(replicas)
 
     run(tmp_path, story, disk=disk)
 
@@ -76,11 +90,7 @@ def test_a_leader_whose_disk_breaks_in_an_append_ends(tmp_path: Path) -> None:
     run(tmp_path, next_life)
 
 
-def test_a_disk_that_cannot_be_read_ends_the_broker_though_nobody_appends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would stay the leader, and answer every consumer with an error."""
-    monkeypatch.setattr(replica_manager, "TICK_MS_MAX", 1)
+def test_a_read_that_fails_is_the_error_of_one_request(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
     async def story(replicas: Replicas) -> None:
@@ -89,45 +99,63 @@ def test_a_disk_that_cannot_be_read_ends_the_broker_though_nobody_appends(
         answers = replicas.fetch(fetch_of(0))
         assert isinstance(answers, list)
         assert answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        assert "orders-0: cannot read" in str(await failure_of(replicas))
+        disk.errors = {}
+        assert size(replicas.fetch(fetch_of(0))) == len(BATCH)
+        assert append(replicas).base_offset == 1
 
     run(tmp_path, story, disk=disk)
 
 
-def test_a_flush_that_fails_ends_the_broker(tmp_path: Path) -> None:
+def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_manager, "TICK_MS_MAX", 1)
     disk = FaultyDisk()
 
     async def story(replicas: Replicas) -> None:
+        admit(replicas)
         for sequence in range(3):
             append(replicas, records=sequenced(sequence))
         disk.errors = {"fsync": EIO}
-        with pytest.raises(StorageError, match="cannot flush"):
-            await replicas._checkpoints._flush_full_segments()
+        await replicas._checkpoints.flush_full_segments()
         answer = append(replicas, records=sequenced(3))
         assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        async with asyncio.timeout(10):
+            while replicas.driver(AT) is not None:
+                await asyncio.sleep(0)
+        disk.errors = {}
+        assert_offline(replicas)
 
     run(tmp_path, story, disk=disk, log_settings=LogSettings(segment_bytes=100))
 
 
-def test_a_leader_epoch_that_cannot_be_written_ends_the_broker_and_others_are_told(
-    tmp_path: Path,
+@pytest.mark.parametrize("number", [EMFILE, ENOSPC])
+def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = FaultyDisk()
+    monkeypatch.setattr(replica_manager, "TICK_MS_MAX", 1)
+
+    class Exhausted(FaultyDisk):
+        def open(self, path: str, *, create: bool = False) -> RealFile:
+            self.fail("open", path)
+            return super().open(path, create=create)
+
+    disk = Exhausted()
+    disk.on = "orders-1"
 
     async def story(replicas: Replicas) -> None:
-        def publish_both(leader_epoch: int) -> None:
-            now = image(1, leader_epoch, leader_epoch, (1,), replicas=(1,))
-            topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(now, now))
-            cluster = ClusterImage(brokers=ALL_ALIVE, topics={AT.topic: topic})
-            replicas.publish(ClusterDelta(partitions=frozenset({AT, OTHER})), cluster)
-
-        publish_both(1)
-        disk.on, disk.errors = "orders-0/leader-epoch-checkpoint", {"append": ENOSPC}
-        publish_both(2)
-        assert "leader-epoch-checkpoint" in str(replicas.failure.exception())
-        other = replicas.driver(OTHER)
-        assert other is not None
-        assert other.log.epochs.latest_epoch == 2
+        disk.errors = {"open": number}
+        now = image(1, 0, 1, (1,), replicas=(1,))
+        topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(now, now))
+        cluster = ClusterImage(brokers=ALL_ALIVE, topics={AT.topic: topic})
+        replicas.publish(ClusterDelta(partitions=frozenset({AT, OTHER})), cluster)
+        assert replicas.driver(OTHER) is None
+        assert replicas.driver(AT) is not None
+        disk.errors = {}
+        async with asyncio.timeout(10):
+            while replicas.driver(OTHER) is None:
+                await asyncio.sleep(0)
+        assert not replicas.failure.done()
 
     run(tmp_path, story, disk=disk)
 
@@ -153,13 +181,15 @@ def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(tmp_pat
     run(tmp_path, story, isr=(1, 2), disk=disk)
 
 
-def test_a_follower_whose_disk_breaks_ends(tmp_path: Path) -> None:
+def test_a_follower_whose_disk_breaks_goes_offline(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
     async def story(replicas: Replicas) -> None:
+        admit(replicas)
         take = follow(replicas)
         disk.errors = {"append": EIO}
-        with pytest.raises(StorageError):
-            take(from_leader(0))  # ends the fetcher's task, and with it the node
+        take(from_leader(0))
+        disk.errors = {}
+        assert_offline(replicas)
 
     run(tmp_path, story, isr=(1, 2), disk=disk)

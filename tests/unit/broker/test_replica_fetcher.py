@@ -32,6 +32,7 @@ class FakeDriver:
             state=SimpleNamespace(log_end_offset=0, kept_log_start_offset=0),
             accepts_answer=lambda *asked: False,
         )
+        self.is_cutting = False
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 
 

@@ -9,7 +9,9 @@ import pytest
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult, ReadEnd
+from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.io import appends
+from quorumlog.broker.partitions.log import partition_driver
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, TopicImage
 from quorumlog.storage.errors import StorageError
@@ -200,9 +202,12 @@ def test_a_truncation_that_cuts_no_record_reads_none(
         publish(replicas, image(2, 6, 2, (1, 2), replicas=(1, 2)))
         driver, rebuilt = replicas.driver(AT), list[int]()
         assert driver is not None
-        monkeypatch.setattr(
-            type(driver), "rebuild_producers", lambda self: rebuilt.append(self.log.log_end_offset)
-        )
+
+        def note(log: Log) -> ProducerStates:
+            rebuilt.append(log.log_end_offset)
+            return ProducerStates()
+
+        monkeypatch.setattr(partition_driver, "load_producers", note)
         for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):
             diverged = events.LeaderDiverged(
                 leader_epoch=Epoch(6),
@@ -282,7 +287,7 @@ def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Pa
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(driver.log, "flush", late_flush)
             patch.setattr(type(driver.log), "segment_base_offsets", (Offset(1),))
-            flushing = asyncio.create_task(replicas._checkpoints._flush_full_segments())
+            flushing = asyncio.create_task(replicas._checkpoints.flush_full_segments())
             await asyncio.sleep(0)
             gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
             replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
@@ -305,12 +310,13 @@ def test_a_log_that_cannot_be_opened_is_not_taken_for_a_stray(tmp_path: Path) ->
         assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
-        assert isinstance(replicas.failure.exception(), StorageError)
+        assert not replicas.failure.done()
+        assert not replicas.may_lead.is_set()
 
-    def no_handles(*args: object, **options: object) -> None:
-        raise StorageError("too many open files")
+    def damaged(*args: object, **options: object) -> None:
+        raise StorageError("input/output error")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Log, "open", no_handles)
+        patch.setattr(Log, "open", damaged)
         run(tmp_path, second)
     assert (tmp_path / "orders-0").exists()

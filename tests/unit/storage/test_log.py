@@ -354,7 +354,8 @@ def test_flush_in_a_thread_claims_no_record_that_came_after_it_began() -> None:
     assert log.flush() == 20
 
 
-def test_running_out_of_handles_fails_a_read_not_the_log() -> None:
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_read_that_fails_does_not_fail_the_log(number: int) -> None:
     disk = SimDisk()
     log = open_log(disk)
     fill(log, VALUES)
@@ -363,10 +364,10 @@ def test_running_out_of_handles_fails_a_read_not_the_log() -> None:
 
     def refuse(operation: str, path: str) -> None:
         if operation == "open":
-            raise OSError(errno.EMFILE, path)
+            raise OSError(number, path)
 
     disk.on_operation = refuse
-    with pytest.raises(StorageError, match="now"):
+    with pytest.raises(StorageError, match="cannot read"):
         log.read(0, max_bytes=1, end_offset=20)
     disk.on_operation = None
     assert read_all(log) == stamped(VALUES)

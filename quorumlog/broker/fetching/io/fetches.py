@@ -15,7 +15,6 @@ from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.parked_fetch import (
     FetchAnswers,
-    News,
     ParkedFetch,
     Progress,
     of_interest,
@@ -24,6 +23,7 @@ from quorumlog.broker.fetching.io.session_answers import drop_settled, news_of
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
 from quorumlog.broker.partitions.core.effects import AnswerFetch
+from quorumlog.broker.partitions.core.news import News
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.storage.errors import OffsetOutOfRange, StorageError

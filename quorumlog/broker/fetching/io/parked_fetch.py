@@ -1,7 +1,6 @@
 """A fetch under way: how far each of its partitions has come, and what it waits for."""
 
 from collections.abc import Callable
-from enum import IntFlag
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
@@ -10,21 +9,13 @@ from quorumlog.broker.partitions.core.data_path import (
     PartitionFetch,
     ReadEnd,
 )
+from quorumlog.broker.partitions.core.news import News
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 
 FetchAnswers = list[FetchedPartition]
 Chunk = bytes | bytearray | memoryview
-
-
-class News(IntFlag):
-    """What has happened to a partition since its parked fetches were last looked at."""
-
-    APPENDED = 1  # of interest to followers
-    COMMITTED = 2  # of interest to consumers
-    CHANGED = 4  # leader, epoch or existence: of interest to all
-    LOG_START = 8  # it rose: followers are told at once, for a deletion waits for them
 
 
 class Progress:

@@ -197,17 +197,21 @@ class ReplicaFetcher:
         """Whether there is anything to ask for."""
         now_ms = monotonic_ms()
         return self._broker_epoch() >= 0 and any(
-            followed.not_before_ms <= now_ms for followed in self._followed.values()
+            followed.may_ask(now_ms) for followed in self._followed.values()
         )
 
     async def _wait_for_work(self) -> None:
         """Wait for a change, or for the end of the first back-off."""
-        now_ms = monotonic_ms()
-        if not self._followed or self._broker_epoch() < 0:
-            await self._changed.wait()
+        backing_off = [
+            followed.not_before_ms
+            for followed in self._followed.values()
+            if not followed.driver.is_cutting
+        ]
+        if not backing_off or self._broker_epoch() < 0:
+            await self._changed.wait()  # a log that is cut wakes us
             self._changed.clear()
             return
-        await self._wait(min(one.not_before_ms for one in self._followed.values()) - now_ms)
+        await self._wait(min(backing_off) - monotonic_ms())
 
     async def _wait(self, duration_ms: int) -> None:
         try:
@@ -224,7 +228,7 @@ class ReplicaFetcher:
 
         def question(key: _Key) -> Position | None:
             followed = followed_by_key.get(key)
-            if followed is None or followed.not_before_ms > now_ms:
+            if followed is None or not followed.may_ask(now_ms):
                 return None
             return followed.position()
 

@@ -46,6 +46,10 @@ class Followed:
             driver.partition.state.kept_log_start_offset,
         )
 
+    def may_ask(self, now_ms: int) -> bool:
+        """Whether it is time to ask, and known from where on."""
+        return self.not_before_ms <= now_ms and not self.driver.is_cutting
+
     def back_off(self, now_ms: int, backoff_max_ms: int) -> None:
         """Leave it out for a while, twice as long each time."""
         doubled = self.backoff_ms * 2 or FIRST_BACKOFF_MS
@@ -62,13 +66,12 @@ def take_answer(
     wall_ms: Callable[[], int],
     backoff_max_ms: int,
 ) -> None:
-    """Append, truncate or start over, if the answer still concerns us.
-
-    Raises StorageError if the log is of no more use.
-    """
+    """Append, truncate or start over, if the answer still concerns us."""
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
-    if not driver.partition.accepts_answer(followed.leader_epoch, fetch_offset, last_fetched_epoch):
+    if driver.is_cutting or not driver.partition.accepts_answer(
+        followed.leader_epoch, fetch_offset, last_fetched_epoch
+    ):
         return
     if answer.error_code == ErrorCode.NONE and _take_records(
         followed, asked, answer, now_ms, wall_ms
@@ -85,7 +88,7 @@ def take_answer(
                 log_start_offset=Offset(answer.log_start_offset),
             ),
         )
-        if driver.partition.state.log_end_offset != fetch_offset:
+        if driver.is_cutting or driver.partition.state.log_end_offset != fetch_offset:
             return
     if followed.backoff_ms == 0:  # said once, not at each try
         _logger.info(
@@ -130,8 +133,7 @@ def _take_records(
             wall_ms=wall_ms(),
         )
     except (CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError) as error:
-        if driver.log.failure is not None:
-            raise
+        driver.maybe_fail()
         _logger.warning("%s: not appended: %s", driver.topic_partition, error)
         return False
     return True

@@ -27,17 +27,10 @@ TOO_MANY_WAIT: Final = f"not appended: {WAITING_MAX} batches wait for their repl
 class Appends:
     """Every produce of this broker."""
 
-    def __init__(
-        self,
-        replicas: ReplicaSet,
-        *,
-        wall_ms: Callable[[], int],
-        log_failed: Callable[[StorageError], None],
-    ) -> None:
+    def __init__(self, replicas: ReplicaSet, *, wall_ms: Callable[[], int]) -> None:
         self._replicas: Final = replicas
         self._drivers: Final = replicas.drivers
         self._wall_ms: Final = wall_ms
-        self._log_failed: Final = log_failed
         self._deadlines: Final = replicas.deadlines
         self._timer: Final = DeadlineTimer(self._deadlines, self._expire)
 
@@ -101,8 +94,7 @@ class Appends:
         except RecordsTooLarge as error:
             return ProduceResult(ErrorCode.RECORD_LIST_TOO_LARGE, error_message=str(error))
         except StorageError as error:
-            if driver.log.failure is not None:
-                self._log_failed(error)  # else the disk is full: room may be made
+            driver.maybe_fail()  # or the disk is full: room may be made
             return ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))
         return info.first_offset, Offset(info.last_offset + 1)
 

@@ -1,54 +1,68 @@
 """The checkpoints of a broker that works: high watermarks, and up to where logs are on the disk."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
 RECOVERY_POINT_INTERVAL_S: Final = 60.0
+LANE: Final = "checkpoints"  # in the disk queue
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """Runs one task. The high watermarks are written every `interval_ms`."""
+    """Runs one task. The high watermarks are written every `interval_ms`.
+
+    A checkpoint that cannot be written is tried again the next time: it is only behind.
+    """
 
     def __init__(
         self,
-        logs: LogDirectory,
+        disk: DiskQueue,
+        checkpoints: OffsetCheckpoints,
         drivers: Mapping[TopicPartition, PartitionDriver],
         interval_ms: int,
     ) -> None:
-        self._logs: Final = logs
+        self._disk: Final = disk
+        self._checkpoints: Final = checkpoints
         self._drivers: Final = drivers
         self._interval_s: Final = interval_ms / 1000
 
     async def run(self) -> None:
-        """Write until cancelled. Raises StorageError."""
+        """Write until cancelled."""
         recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
         while True:
             await asyncio.sleep(self._interval_s)
-            self._logs.note_high_watermarks(self.high_watermarks())
-            await asyncio.to_thread(self._logs.write_high_watermarks)
-            recovery_points_due_s -= self._interval_s
-            if recovery_points_due_s <= 0:
-                recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
-                await self._flush_full_segments()
+            try:
+                self._checkpoints.note_high_watermarks(self.high_watermarks())
+                await performed(self._disk, LANE, self._checkpoints.write_high_watermarks)
+                recovery_points_due_s -= self._interval_s
+                if recovery_points_due_s <= 0:
+                    recovery_points_due_s = RECOVERY_POINT_INTERVAL_S
+                    await self.flush_full_segments()
+            except StorageError as error:
+                _logger.warning("to be tried again: %s", error)
 
     def high_watermarks(self) -> dict[TopicPartition, Offset]:
         """Return the high watermark of every replica here."""
         return {at: driver.partition.state.high_watermark for at, driver in self._drivers.items()}
 
-    async def _flush_full_segments(self) -> None:
-        """Bound what a recovery must read, without an fsync per append."""
+    async def flush_full_segments(self) -> None:
+        """Bound what a recovery must read, without an fsync per append. Raises StorageError."""
         for at, driver in list(self._drivers.items()):
             log = driver.log
             if log.failure is None and log.flushed_offset < log.segment_base_offsets[-1]:
-                try:
-                    await asyncio.to_thread(log.flush)
-                except StorageError:
-                    if self._drivers.get(at) is driver:
-                        raise  # else the replica was removed, and its log closed, meanwhile
-        self._logs.checkpoint_recovery_points({at: d.log for at, d in self._drivers.items()})
+                with suppress(StorageError):  # the next tick takes the replica offline
+                    await performed(self._disk, at, log.flush)
+        logs = {at: driver.log for at, driver in self._drivers.items()}
+        self._checkpoints.note_recovery_points(logs)
+        await performed(self._disk, LANE, self._checkpoints.write_recovery_points)

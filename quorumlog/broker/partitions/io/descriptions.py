@@ -48,7 +48,7 @@ class Descriptions:
         self, wanted: Collection[TopicPartition] | None
     ) -> LogDirectoryDescription:
         """Describe the log directory with those replicas of `wanted` (None: all) that are in it."""
-        path = str(Path(self._logs.directory).absolute())
+        path = str(Path(self._logs.path).absolute())
         drivers = self._replicas.drivers
         asked = sorted(drivers) if wanted is None else sorted({*wanted} & drivers.keys())
         logs = [drivers[at].log for at in asked]

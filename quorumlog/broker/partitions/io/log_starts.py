@@ -8,14 +8,23 @@ that DeleteRecords has answered for do not come back with a restart.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.broker.clocks import monotonic_ms
-from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.replica_set import REMOVAL
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.identifiers import TopicPartition
+
+LANE: Final = "log starts"  # in the disk queue
+RETRY_S: Final = 1.0
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class LogStarts:
@@ -26,11 +35,13 @@ class LogStarts:
 
     def __init__(
         self,
-        logs: LogDirectory,
+        disk: DiskQueue,
+        checkpoints: OffsetCheckpoints,
         drivers: Mapping[TopicPartition, PartitionDriver],
         fetch_now: Callable[[], None],
     ) -> None:
-        self._logs: Final = logs
+        self._disk: Final = disk
+        self._checkpoints: Final = checkpoints
         self._drivers: Final = drivers
         self._fetch_now: Final = fetch_now
         self._moved: dict[PartitionDriver, None] = {}
@@ -42,21 +53,27 @@ class LogStarts:
         self._has_moved.set()
 
     async def run(self) -> None:
-        """Write and remove what is noted until cancelled. Raises StorageError."""
+        """Write and remove what is noted until cancelled; try again what the disk refuses."""
         while True:
             await self._has_moved.wait()
             self._has_moved.clear()
             moved, self._moved = self._moved, {}
             here = [driver for driver in moved if self._is_here(driver)]
-            if here:
-                await self._keep(here)
-            for driver in here:
-                await self._remove_dead_segments(driver)
+            try:
+                if here:
+                    await self._keep(here)
+                for driver in here:
+                    await self._remove_dead_segments(driver)
+            except StorageError as error:
+                _logger.warning("to be tried again: %s", error)
+                await asyncio.sleep(RETRY_S)
+                for driver in here:
+                    self.note(driver)
 
     async def _keep(self, moved: list[PartitionDriver]) -> None:
-        starts = {driver.topic_partition: driver.log.log_start_offset for driver in moved}
-        self._logs.note_log_starts(starts)
-        await asyncio.to_thread(self._logs.write_log_starts)
+        logs = {driver.topic_partition: driver.log for driver in moved}
+        starts = self._checkpoints.note_log_starts(logs)
+        await performed(self._disk, LANE, self._checkpoints.write_log_starts)
         for driver in moved:
             if self._is_here(driver):
                 driver.note_log_start_kept(monotonic_ms(), starts[driver.topic_partition])
@@ -64,13 +81,8 @@ class LogStarts:
             self._fetch_now()
 
     async def _remove_dead_segments(self, driver: PartitionDriver) -> None:
-        if not driver.log.has_dead_segments:
-            return
-        try:
-            await asyncio.to_thread(driver.log.remove_dead_segments)
-        except StorageError:
-            if self._is_here(driver):
-                raise  # else the replica was removed, and its directory renamed, meanwhile
+        if self._is_here(driver) and driver.log.has_dead_segments:
+            await performed(self._disk, REMOVAL, driver.log.remove_dead_segments)
 
     def _is_here(self, driver: PartitionDriver) -> bool:
         return self._drivers.get(driver.topic_partition) is driver

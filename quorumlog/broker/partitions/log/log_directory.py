@@ -1,7 +1,7 @@
-"""The logs in one log directory: opens, creates, sets aside, deletes; keeps the checkpoints.
+"""The logs in one log directory: opens, creates, sets aside, deletes and closes them.
 
 A directory of another topic id than the metadata's is a stray: the topic was deleted, and perhaps
-made again, while we were down. It is renamed, never served (KAFKA-14616).
+made again, while the broker was down. It is renamed, never served (KAFKA-14616).
 """
 
 import logging
@@ -10,17 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Final
 
+from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import storage_error
 from quorumlog.storage.io.checkpoints import (
-    LOG_START_FILE,
-    RECOVERY_POINT_FILE,
-    REPLICATION_FILE,
     CleanShutdownMarker,
-    read_offset_checkpoint,
     read_partition_metadata,
     uuid_to_text,
-    write_offset_checkpoint,
     write_partition_metadata,
 )
 from quorumlog.storage.io.disk import Disk
@@ -30,7 +26,6 @@ from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 STRAY_SUFFIX: Final = "-stray"
 DELETE_SUFFIX: Final = "-delete"
 METADATA_TOPIC: Final = "__cluster_metadata"
-REMOVED_AT_ONCE: Final = 8
 NAME_BYTES_MAX: Final = 255  # of a directory; a topic's name alone may have 249
 
 _logger: Final = logging.getLogger(__name__)
@@ -55,32 +50,23 @@ def _marked(partition: str, mark: str) -> str:
 
 
 class LogDirectory:
-    """Everything in `directory` but other people's files. All methods are synchronous.
+    """Everything in `directory` but other people's files.
 
-    One thread calls everything, but for `write_high_watermarks`, `write_log_starts`,
-    `make_directory` and `close`: others may. Raises StorageError for what the disk refuses.
+    All methods wait for the disk, except where they say otherwise. Any thread may call them; one
+    at a time for one partition. They raise StorageError for what the disk refuses.
     """
 
     def __init__(self, disk: Disk, directory: str, log_settings: LogSettings) -> None:
-        self.cleanup_policy: Final = log_settings.cleanup_policy  # of topics that name none
+        self.path: Final = directory
+        self.checkpoints: Final = OffsetCheckpoints(disk, directory)
+        self.clean_shutdown_epoch: int | None = None
         self._disk: Final = disk
-        self._directory: Final = directory
         self._log_settings: Final = log_settings
         self._marker: Final = CleanShutdownMarker(disk, directory)
-        self._writing: Final = threading.Lock()  # a checkpoint: two writers would share its draft
-        self._unopened: set[str] = set()  # directories as the last process left them
-        self._high_watermarks: dict[TopicPartition, Offset] = {}
-        self._recovery_points: dict[TopicPartition, Offset] = {}
-        self._log_starts: dict[TopicPartition, Offset] = {}  # of logs whose start has moved
-        self._deleted: set[TopicPartition] = set()  # the checkpoints on disk may still name them
+        self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
+        self._unopened: Final[set[str]] = set()  # directories as the last process left them
         self._deletions = 0
-        self._doomed: list[str] = []  # directories that nobody uses any more, under their new names
-        self.clean_shutdown_epoch: int | None = None
-
-    @property
-    def directory(self) -> str:
-        """Where the logs are."""
-        return self._directory
+        self._doomed: list[str] = []  # directories of deleted logs, under their new names
 
     @property
     def was_clean(self) -> bool:
@@ -94,49 +80,25 @@ class LogDirectory:
         None.
         """
         try:
-            self._disk.mkdir(self._directory)
+            self._disk.mkdir(self.path)
             self.clean_shutdown_epoch = self._marker.take()
-            for name in self._disk.listdir(self._directory):
+            for name in self._disk.listdir(self.path):
                 if name.endswith(DELETE_SUFFIX):
                     self._doomed.append(name)
                 elif self._is_partition(name):
                     self._unopened.add(name)
-            self._high_watermarks = read_offset_checkpoint(
-                self._disk, self._directory, REPLICATION_FILE
-            )
-            self._recovery_points = read_offset_checkpoint(
-                self._disk, self._directory, RECOVERY_POINT_FILE
-            )
-            self._log_starts = read_offset_checkpoint(self._disk, self._directory, LOG_START_FILE)
+            self.checkpoints.read()
         except OSError as error:
-            raise StorageError(f"cannot use {self._directory}: {error}") from error
-
-    def without_directory(
-        self, wanted: Iterable[tuple[TopicPartition, TopicId]]
-    ) -> list[tuple[TopicPartition, TopicId]]:
-        """Return those that `make_directory` may be called for; of older logs nothing is known."""
-        new = [
-            (at, topic_id) for at, topic_id in wanted if not self._disk.exists(self._path(str(at)))
-        ]
-        for topic_partition, _ in new:
-            self._forget_older(topic_partition)
-        return new
-
-    def make_directory(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Do the slow part of `open` ahead of it; nobody may open the log meanwhile."""
-        path = self._path(str(topic_partition))
-        try:
-            self._make(path, topic_id)
-        except OSError as error:
-            raise StorageError(f"cannot make {path}: {error}") from error
-
-    def _make(self, path: str, topic_id: TopicId) -> None:
-        self._disk.mkdir(path)
-        write_partition_metadata(self._disk, path, topic_id)
+            raise storage_error(f"cannot use {self.path}: {error}", error) from error
 
     def settings_of(self, configs: Mapping[str, str]) -> LogSettings:
-        """Return the settings of a log whose topic has these configurations."""
+        """Return the settings of a log whose topic has these configurations. Asks no disk."""
         return topic_log_settings(self._log_settings, configs)
+
+    @property
+    def cleanup_policy(self) -> str:
+        """The policy of topics that name none. Asks no disk."""
+        return self._log_settings.cleanup_policy
 
     def open(
         self, topic_partition: TopicPartition, topic_id: TopicId, configs: Mapping[str, str]
@@ -147,193 +109,108 @@ class LogDirectory:
         try:
             if self._disk.exists(path) and read_partition_metadata(self._disk, path) != topic_id:
                 self._set_aside(name)
-                self._disk.fsync_dir(self._directory)
+                self._disk.fsync_dir(self.path)
             is_new = not self._disk.exists(path)
             if is_new:
-                self._forget_older(topic_partition)
-                self._make(path, topic_id)
+                self.checkpoints.forget_older(topic_partition)
+                self._disk.mkdir(path)
+                write_partition_metadata(self._disk, path, topic_id)
             log = Log.open(
                 self._disk,
                 path,
                 settings,
                 clean=is_new or (self.was_clean and name in self._unopened),
-                recovery_point=self._recovery_points.get(topic_partition, Offset(0)),
-                log_start_offset=self._log_starts.get(topic_partition),
+                recovery_point=self.checkpoints.recovery_point(topic_partition),
+                log_start_offset=self.checkpoints.log_start(topic_partition),
             )
         except OSError as error:
-            raise StorageError(f"cannot open {path}: {error}") from error
-        self.note_truncated(topic_partition, log)  # by recovery, or just before the crash
+            raise storage_error(f"cannot open {path}: {error}", error) from error
+        # Recovery may have cut the log, or a truncation just before the crash.
+        self.checkpoints.note_truncated(topic_partition, log)
         self._unopened.discard(name)
-        return log, self._high_watermarks.get(topic_partition, Offset(0))
+        return log, self.checkpoints.high_watermark(topic_partition)
 
     def delete(self, topic_partition: TopicPartition, log: Log) -> None:
-        """Close the log and give its directory another name; `remove_some` removes that."""
+        """Close the log and give its directory another name; `remove_doomed` removes that."""
         log.close(clean=False)
-        self._discard(topic_partition)
-
-    def abandon(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """Do as `delete` does with a log that was to be opened, if it has a directory."""
-        path = self._path(str(topic_partition))
-        try:
-            is_there = self._disk.exists(path)
-            if is_there and read_partition_metadata(self._disk, path) == topic_id:
-                self._discard(topic_partition)
-        except OSError as error:
-            raise StorageError(f"cannot delete {path}: {error}") from error
-
-    def _discard(self, topic_partition: TopicPartition) -> None:
-        self._high_watermarks.pop(topic_partition, None)
-        self._recovery_points.pop(topic_partition, None)
-        self._log_starts.pop(topic_partition, None)
-        self._deleted.add(topic_partition)
+        self.checkpoints.forget(topic_partition)
         name, path = str(topic_partition), self._path(str(topic_partition))
         try:
-            doomed = self._name_for_deletion(topic_partition)
-            self._disk.rename(path, self._path(doomed))
+            with self._naming:
+                doomed = self._name_for_deletion(name)
+                self._disk.rename(path, self._path(doomed))
+                self._doomed.append(doomed)
         except OSError as error:
-            raise StorageError(f"cannot delete {path}: {error}") from error
+            raise storage_error(f"cannot delete {path}: {error}", error) from error
         self._unopened.discard(name)
-        self._doomed.append(doomed)
 
-    def _name_for_deletion(self, topic_partition: TopicPartition) -> str:
+    def _name_for_deletion(self, partition: str) -> str:
         while True:
             self._deletions += 1
-            name = _marked(str(topic_partition), f".{self._deletions}{DELETE_SUFFIX}")
+            name = _marked(partition, f".{self._deletions}{DELETE_SUFFIX}")
             if not self._disk.exists(self._path(name)):  # left by the process before this one
                 return name
 
-    @property
-    def is_removing(self) -> bool:
-        """Whether there is something for `remove_some`."""
-        return bool(self._doomed)
+    def remove_doomed(self) -> None:
+        """Remove the directories of deleted logs: seconds of work if they hold much.
 
-    def remove_some(self) -> None:
-        """Remove the next few directories of deleted logs; of many, there are seconds of work.
-
-        `start` finds those that are left, by a crash or an error.
+        What an error or a crash leaves, the next start finds.
         """
-        if not self._doomed:
+        with self._naming:
+            doomed, self._doomed = self._doomed, []
+        if not doomed:
             return
-        few = self._doomed[:REMOVED_AT_ONCE]
-        del self._doomed[: len(few)]
         try:
             # Their new names first: a crash must not leave a part of a log under its own name.
-            self._disk.fsync_dir(self._directory)
-            for name in few:
+            self._disk.fsync_dir(self.path)
+            for name in doomed:
                 self._remove_tree(name)
         except OSError as error:
-            raise StorageError(f"cannot delete in {self._directory}: {error}") from error
+            raise storage_error(f"cannot delete in {self.path}: {error}", error) from error
 
     def set_aside_strays(self, assigned: Iterable[TopicPartition]) -> None:
-        """Rename what the last process left and the metadata does not assign to us."""
+        """Rename what the last process left and the metadata does not assign to this broker."""
         keep = {str(topic_partition) for topic_partition in assigned}
         try:
             strays = sorted(self._unopened - keep)
             for name in strays:
                 self._set_aside(name)
             if strays:
-                self._disk.fsync_dir(self._directory)
+                self._disk.fsync_dir(self.path)
         except OSError as error:
-            raise StorageError(f"cannot set aside in {self._directory}: {error}") from error
-
-    def checkpoint(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Make the high watermarks durable; those of logs that are not open yet are kept."""
-        self.note_high_watermarks(high_watermarks)
-        self.write_high_watermarks()
-
-    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
-        """Take them over, for `write_high_watermarks`."""
-        self._high_watermarks.update(high_watermarks)
-
-    def write_high_watermarks(self) -> None:
-        """Make durable what is known by the time it is written: a log may be deleted meanwhile."""
-        self._write(REPLICATION_FILE, self._high_watermarks)
-
-    def checkpoint_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Make durable up to where each log is: a recovery reads on from there."""
-        self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
-        self._write(RECOVERY_POINT_FILE, self._recovery_points)
-
-    def note_log_starts(self, log_starts: Mapping[TopicPartition, Offset]) -> None:
-        """Take over where logs start now, for `write_log_starts`."""
-        self._log_starts.update(log_starts)
-
-    def write_log_starts(self) -> None:
-        """Make durable what is known by the time it is written: a log may be deleted meanwhile."""
-        self._write(LOG_START_FILE, self._log_starts)
+            raise storage_error(f"cannot set aside in {self.path}: {error}", error) from error
 
     def space(self) -> tuple[int, int]:
-        """Return the bytes of the disk, and those that are free for us. Any thread may ask."""
+        """Return the bytes of the disk, and those that are free for us."""
         try:
-            return self._disk.space(self._directory)
+            return self._disk.space(self.path)
         except OSError as error:
-            raise StorageError(f"cannot look at {self._directory}: {error}") from error
+            raise storage_error(f"cannot look at {self.path}: {error}", error) from error
 
-    def note_truncated(self, topic_partition: TopicPartition, log: Log) -> None:
-        """Take back what lies beyond the log's end or start, before anything is appended there."""
-        if self._recovery_points.get(topic_partition, Offset(0)) > log.log_end_offset:
-            self.checkpoint_recovery_points({topic_partition: log})
-        if self._log_starts.get(topic_partition, Offset(0)) > log.log_start_offset:
-            self._log_starts[topic_partition] = log.log_start_offset
-            self.write_log_starts()
-
-    def close(
+    def finish(
         self,
-        logs: Mapping[TopicPartition, Log],
+        closed: Mapping[TopicPartition, Log],
         high_watermarks: Mapping[TopicPartition, Offset],
         broker_epoch: int,
+        *,
+        is_clean: bool,
     ) -> None:
-        """Flush and close every log; leave the marker if all that is here is whole."""
-        is_clean = True
-        for topic_partition, log in logs.items():
-            try:
-                log.close(clean=True)
-            except StorageError:
-                _logger.exception("%s is not closed cleanly", topic_partition)
-                is_clean = False
-        self.checkpoint(high_watermarks)
-        self.checkpoint_recovery_points(logs)
-        self._keep_log_starts(logs)
+        """Write the checkpoints of logs that are closed; leave the marker if all here is whole.
+
+        is_clean: every log that was open is closed cleanly.
+        """
+        self.checkpoints.note_high_watermarks(high_watermarks)
+        self.checkpoints.note_closed(closed)
+        self.checkpoints.write_all()
         if is_clean and (self.was_clean or not self._unopened):
             try:
                 self._marker.note_started()
                 self._marker.leave(broker_epoch)
             except OSError as error:
-                raise StorageError(f"cannot mark {self._directory} as clean: {error}") from error
-
-    def _keep_log_starts(self, logs: Mapping[TopicPartition, Log]) -> None:
-        """Write those that have moved since the last time."""
-        moved = {
-            at: log.log_start_offset
-            for at, log in logs.items()
-            if log.log_start_offset > self._log_starts.get(at, log.segment_base_offsets[0])
-        }
-        if moved:
-            self.note_log_starts(moved)
-            self.write_log_starts()
-
-    def _forget_older(self, topic_partition: TopicPartition) -> None:
-        """Take back, durably, what was said of an older log of this name: it is not the new one."""
-        high_watermark = self._high_watermarks.pop(topic_partition, None)
-        recovery_point = self._recovery_points.pop(topic_partition, None)
-        log_start = self._log_starts.pop(topic_partition, None)
-        known = (high_watermark, recovery_point, log_start)
-        if known != (None, None, None) or topic_partition in self._deleted:
-            self.checkpoint({})
-            self.checkpoint_recovery_points({})
-            self.write_log_starts()
-            self._deleted.clear()
-
-    def _write(self, file_name: str, offsets: dict[TopicPartition, Offset]) -> None:
-        try:
-            with self._writing:
-                # In one step: the other thread may change it while it is written.
-                write_offset_checkpoint(self._disk, self._directory, file_name, dict(offsets))
-        except OSError as error:
-            raise StorageError(f"cannot checkpoint in {self._directory}: {error}") from error
+                raise storage_error(f"cannot mark {self.path} as clean: {error}", error) from error
 
     def _path(self, name: str) -> str:
-        return f"{self._directory}/{name}"
+        return f"{self.path}/{name}"
 
     def _is_partition(self, name: str) -> bool:
         topic, dash, index = name.rpartition("-")

@@ -1,13 +1,23 @@
 """One replica's core, log and waiting producers: feeds facts in, performs effects in order.
 
-No decisions, no tasks and no lock: everything here is synchronous, on the event loop's thread.
+No decisions, no tasks and no lock: everything here runs on the event loop's thread, but for the
+cut of a log, which is work for the disk queue. Until that is done the core hears nothing else, so
+that it sees one thing after the other; only a follower's log is ever cut.
 """
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, assert_never
 
 from quorumlog.broker.partitions.core import effects, events
-from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult, ReadEnd
+from quorumlog.broker.partitions.core.data_path import (
+    LeadershipListener,
+    ProduceDone,
+    ProduceResult,
+    ReadEnd,
+)
 from quorumlog.broker.partitions.core.deletions import (
     DeletionQueue,
     DeletionResult,
@@ -15,12 +25,17 @@ from quorumlog.broker.partitions.core.deletions import (
 )
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
 from quorumlog.broker.partitions.core.events import Event
+from quorumlog.broker.partitions.core.news import News
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines, ProduceQueue, WaitingProduce
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
+from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
@@ -42,46 +57,63 @@ class PendingProduce(WaitingProduce):
         self.done = done
 
 
-class Outbox(Protocol):
-    """Where everything goes that leaves a partition."""
+class Readers(Protocol):
+    """The fetches that wait."""
 
-    def appended(self, driver: "PartitionDriver") -> None:
-        """Show what we appended, as the leader, to the followers that wait for it."""
+    def tell(self, topic_partition: TopicPartition, news: News) -> None:
+        """Look again at those that wait for this partition."""
 
-    def truncated(self, driver: "PartitionDriver") -> None:
-        """Take back what was said of records that are gone, before others take their place."""
 
-    def committed(self, driver: "PartitionDriver") -> None:
-        """Show the new high watermark to those who wait for it."""
+class Fetchers(Protocol):
+    """The fetchers of leaders' records."""
 
-    def log_start_rose(self, driver: "PartitionDriver") -> None:
-        """Let the new log start outlive the process, and say so by `note_log_start_kept`."""
+    def follow(self, driver: "PartitionDriver", leader_id: BrokerId, leader_epoch: Epoch) -> None:
+        """Replicate from this leader, and from no other."""
 
-    def start_fetching(
-        self, driver: "PartitionDriver", leader_id: BrokerId, leader_epoch: Epoch
-    ) -> None:
-        """Replicate from this leader, and from nobody else."""
+    def unfollow(self, driver: "PartitionDriver") -> None:
+        """Replicate from none."""
 
-    def stop_fetching(self, driver: "PartitionDriver") -> None:
-        """Replicate from nobody."""
+    def wake(self) -> None:
+        """Fetch at once: a partition has something else to ask."""
 
-    def propose_isr(self, driver: "PartitionDriver", proposal: effects.ProposeIsr) -> None:
+
+class Proposals(Protocol):
+    """What is asked of the controller."""
+
+    def add(self, driver: "PartitionDriver", proposal: effects.ProposeIsr) -> None:
         """Send it; feed IsrAnswered back, whatever becomes of it."""
 
-    def became_leader(self, driver: "PartitionDriver", leader_epoch: Epoch) -> None:
-        """Tell the listeners."""
 
-    def resigned(self, driver: "PartitionDriver", leader_epoch: Epoch) -> None:
-        """Tell the listeners."""
+class LogStartKeeper(Protocol):
+    """Makes log starts durable."""
+
+    def note(self, driver: "PartitionDriver") -> None:
+        """Let the new log start outlive the process; say so by `note_log_start_kept`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Where everything goes that leaves a partition; all partitions of a broker share them."""
+
+    disk: DiskQueue
+    checkpoints: OffsetCheckpoints
+    readers: Readers
+    fetchers: Fetchers
+    proposals: Proposals
+    log_starts: LogStartKeeper
+    listeners: Sequence[LeadershipListener]
+    failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
 
 
 class PartitionDriver:
     """A replica on this broker."""
 
     __slots__ = (
-        "_outbox",
+        "_around",
+        "_held",
         "_tail",
         "deletions",
+        "is_cutting",
         "log",
         "partition",
         "producers",
@@ -100,26 +132,36 @@ class PartitionDriver:
         producers: ProducerStates,
         deadlines: Deadlines[PendingProduce],
         deletion_deadlines: Deadlines[WaitingDeletion],
-        outbox: Outbox,
+        around: Surroundings,
     ) -> None:
         self.topic_partition: Final = topic_partition
         self.topic_id: Final = topic_id
         self.partition: Final = partition
         self.log: Final = log
-        self.producers: Final = producers
+        self.producers = producers  # another object after a cut
         self.waiting: Final = ProduceQueue(deadlines)
         self.deletions: Final = DeletionQueue(deletion_deadlines)
-        self._outbox: Final = outbox
+        self.is_cutting = False  # a thread has the log: neither read it nor append
+        self._held: Final[deque[Callable[[], None]]] = deque()  # until the log is cut
+        self._around: Final = around
         self._tail: Final = Tail()
 
     def feed(self, now_ms: int, event: Event) -> None:
-        """Let the core take in a fact, and do what it says. `now_ms` is monotonic."""
+        """Let the core take in a fact, and do what it says. `now_ms` is monotonic.
+
+        While the log is cut the fact waits, in order.
+        """
+        if self.is_cutting:
+            self._held.append(partial(self.feed, now_ms, event))
+            return
         self._perform(now_ms, self.partition.step(now_ms, event))
         if self.deletions:
             self._complete_deletions()
 
     def judge_follower_fetch(self, now_ms: int, event: events.FollowerFetched) -> AnswerFetch:
         """Feed a follower's fetch; return what to answer it, after all that it completed."""
+        if self.is_cutting:  # we follow, too
+            return self.partition.serving.judge_follower(event)
         *ordered, answer = self.partition.step(now_ms, event)
         self._perform(now_ms, ordered)
         if self.deletions:
@@ -141,7 +183,7 @@ class PartitionDriver:
         self.producers.record(header, info.first_offset, wall_ms)
         if self.partition.state.has_followers:
             self._note_recent(records, info)
-        self._outbox.appended(self)
+        self._around.readers.tell(self.topic_partition, News.APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(info.last_offset + 1)))
         return info
 
@@ -166,6 +208,7 @@ class PartitionDriver:
 
         Raises CorruptBatch, UnexpectedOffset, RecordsTooLarge, StorageError: nothing changed.
         """
+        require(not self.is_cutting, "nothing is appended to a log that is cut")
         if records:
             info = self.log.append_as_follower(records, leader_epoch=leader_epoch)
             for _, header in iterate_headers(memoryview(records)[: info.size]):
@@ -179,7 +222,12 @@ class PartitionDriver:
         self.feed(now_ms, answered)
 
     def read(self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool) -> TailRead:
-        """Read whole batches from `offset` on. Raises OffsetOutOfRange, StorageError."""
+        """Read whole batches from `offset` on. Raises OffsetOutOfRange, StorageError.
+
+        Finds none while the log is cut: there is CHANGED news when that is done.
+        """
+        if self.is_cutting:
+            return TailRead([], 0, offset)
         end_offset = self.end(end)
         recent = self._tail.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
@@ -196,8 +244,15 @@ class PartitionDriver:
         state = self.partition.state
         return state.log_end_offset if end is ReadEnd.LOG_END else state.high_watermark
 
+    def maybe_fail(self) -> None:
+        """Take the replica offline if its log is of no more use."""
+        failure = self.log.failure
+        if failure is not None:
+            self._around.failed(self, failure)
+
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock."""
+        self.maybe_fail()
         if self.partition.state.is_leader:
             self._tail.forget_below(self.partition.state.high_watermark)
             self.feed(now_ms, events.Ticked())
@@ -207,19 +262,20 @@ class PartitionDriver:
         if offset > self.log.log_start_offset:
             self.log.advance_log_start_offset(offset)
             self.feed(now_ms, events.LogStartRose(log_start_offset=offset))
-            self._outbox.log_start_rose(self)
+            self._around.log_starts.note(self)
+            self._around.readers.tell(self.topic_partition, News.LOG_START)
 
     def note_log_start_kept(self, now_ms: int, offset: Offset) -> None:
         """Take note that the log's start will outlive the process."""
+        if self.is_cutting:
+            self._held.append(partial(self.note_log_start_kept, now_ms, offset))
+            return
         self.feed(now_ms, events.LogStartKept(log_start_offset=offset))
         self.log.epochs.truncate_from_start(self.partition.state.kept_log_start_offset)
 
-    def rebuild_producers(self) -> None:
-        """Learn the producers anew from the log; the last batch of one may be below its start."""
-        self.producers.rebuild(self.log.headers(self.log.segment_base_offsets[0]))
-
     def _perform(self, now_ms: int, ordered: Sequence[Effect]) -> None:
         for effect in ordered:
+            require(not self.is_cutting, "a cut is ordered last")
             self._perform_one(now_ms, effect)
 
     def _perform_one(self, now_ms: int, effect: Effect) -> None:  # noqa: C901, PLR0912 -- one branch per effect
@@ -227,39 +283,72 @@ class PartitionDriver:
             case effects.CompleteBelow(high_watermark=high_watermark):
                 self._complete_below(high_watermark)
             case effects.ProposeIsr():
-                self._outbox.propose_isr(self, effect)
+                self._around.proposals.add(self, effect)
             case effects.TruncateTo(offset=offset):
-                was_end = self.log.log_end_offset
-                self.log.truncate_to(offset)
-                log_end_offset = self.log.log_end_offset
-                if log_end_offset < was_end:  # else only an epoch went: nothing to read again
-                    self._outbox.truncated(self)
-                    self.rebuild_producers()
-                self.feed(now_ms, events.LogTruncated(log_end_offset=log_end_offset))
+                self._cut(now_ms, partial(self.log.truncate_to, offset), self._truncated)
             case effects.StartOverAt(offset=offset):
-                self.log.truncate_fully_and_start_at(offset)
-                self._outbox.truncated(self)
-                self.rebuild_producers()
-                self.feed(now_ms, events.LogStartedOver(offset=offset))
+                start_over = partial(self.log.truncate_fully_and_start_at, offset)
+                self._cut(now_ms, start_over, self._started_over)
             case effects.AdvanceLogStart(offset=offset):
                 self.advance_log_start(now_ms, offset)
             case effects.AssignEpoch(leader_epoch=leader_epoch, start_offset=start_offset):
                 self.log.epochs.assign(leader_epoch, start_offset)
             case effects.StartFetching(leader_id=leader_id, leader_epoch=leader_epoch):
-                self._outbox.start_fetching(self, leader_id, leader_epoch)
+                self._around.fetchers.follow(self, leader_id, leader_epoch)
             case effects.StopFetching():
-                self._outbox.stop_fetching(self)
+                self._around.fetchers.unfollow(self)
             case effects.FailWaiting(error_code=error_code):
                 self._tail.clear()
                 self.fail_waiting(error_code)
             case effects.AnnounceLeadership(leader_epoch=leader_epoch):
-                self._outbox.became_leader(self, leader_epoch)
+                for listener in self._around.listeners:
+                    listener.became_leader(self.topic_partition, leader_epoch)
             case effects.AnnounceResignation(leader_epoch=leader_epoch):
-                self._outbox.resigned(self, leader_epoch)
+                for listener in self._around.listeners:
+                    listener.resigned(self.topic_partition, leader_epoch)
             case effects.AnswerFetch():
                 require(False, "a fetch is answered by judge_follower_fetch")
             case _:
                 assert_never(effect)
+
+    # --- Cutting the log ---
+
+    def _cut(self, now_ms: int, cut: Callable[[], None], event: Callable[[], Event]) -> None:
+        """Cut the log in the disk queue; then feed the event, and what has waited meanwhile."""
+        self.is_cutting = True
+        around, at = self._around, self.topic_partition
+        was_end = self.log.log_end_offset
+
+        def work() -> ProducerStates | None:
+            cut()
+            around.checkpoints.note_truncated(at, self.log)
+            if self.log.log_end_offset == was_end:
+                return None  # only an epoch went: nothing to read again
+            return load_producers(self.log)
+
+        def done(outcome: ProducerStates | StorageError | None) -> None:
+            self.is_cutting = False
+            if isinstance(outcome, StorageError):
+                self._held.clear()  # the replica is removed
+                around.failed(self, outcome)
+                return
+            if outcome is not None:
+                self.producers = outcome
+            self.feed(now_ms, event())
+            while self._held and not self.is_cutting:
+                self._held.popleft()()
+            around.readers.tell(at, News.CHANGED)
+            around.fetchers.wake()
+
+        around.disk.submit(at, work, done)
+
+    def _truncated(self) -> Event:
+        return events.LogTruncated(log_end_offset=self.log.log_end_offset)
+
+    def _started_over(self) -> Event:
+        return events.LogStartedOver(offset=self.log.log_end_offset)
+
+    # --- Who waits ---
 
     def fail_waiting(self, error_code: ErrorCode) -> None:
         """Answer everybody who waits here: whether their records will be committed is unknown."""
@@ -280,4 +369,4 @@ class PartitionDriver:
             for wait in completed:
                 is_fine = error_code is ErrorCode.NONE
                 wait.done(wait.result if is_fine else ProduceResult(error_code))
-        self._outbox.committed(self)
+        self._around.readers.tell(self.topic_partition, News.COMMITTED)

@@ -1,23 +1,27 @@
 """Which replicas are on this broker: as the image says. Opens, removes, and tells each its news.
 
-A new log takes milliseconds of disk work, and an image may bring thousands. Many are opened a few
-at a time, their directories made in other threads before (`next_few`): the node votes, fetches and
-sends heartbeats meanwhile.
+Opening and deleting a log is work for the disk queue. When a log is open, it is given to what the
+newest image says of its partition by then: a replica, or its deletion.
 """
 
+import logging
 from collections.abc import Callable
-from itertools import islice
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
-from quorumlog.broker.partitions.core.events import Event
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.partition_driver import Outbox, PartitionDriver, PendingProduce
+from quorumlog.broker.partitions.log.partition_driver import (
+    PartitionDriver,
+    PendingProduce,
+    Surroundings,
+)
+from quorumlog.broker.partitions.log.producer_loading import load_producers
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.broker.topic_names import INTERNAL_TOPICS
 from quorumlog.metadata_quorum.image import (
@@ -26,15 +30,29 @@ from quorumlog.metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import DiskExhausted, StorageError
+from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
 
-OPENED_AT_ONCE: Final = 8
+_logger: Final = logging.getLogger(__name__)
+REMOVAL: Final = "removal of deleted logs"  # their lane in the disk queue: one at a time
+
+
+class _Loaded(NamedTuple):
+    """A log that is open, its checkpointed high watermark, and what it says of producers."""
+
+    log: Log
+    high_watermark: Offset
+    producers: ProducerStates
 
 
 class ReplicaSet:
-    """The partitions that have a replica here. `drivers` is one dict for ever: it may be kept."""
+    """The partitions that have a replica here. `drivers` is one dict for ever: it may be kept.
+
+    `opened` is told of every partition whose log is open, or that has none any more; `failed` of
+    every log that is of no more use. `connect` it before the first image is published.
+    """
 
     def __init__(
         self,
@@ -43,7 +61,9 @@ class ReplicaSet:
         logs: LogDirectory,
         *,
         rules: PartitionRules,
-        failed: Callable[[BaseException], None],
+        now_ms: Callable[[], int],
+        opened: Callable[[TopicPartition], None],
+        failed: Callable[[StorageError], None],
     ) -> None:
         self.image = ClusterImage()
         self.drivers: Final[dict[TopicPartition, PartitionDriver]] = {}
@@ -53,67 +73,52 @@ class ReplicaSet:
         self._settings: Final = settings
         self._logs: Final = logs
         self._rules: Final = rules
+        self._now_ms: Final = now_ms
+        self._was_opened: Final = opened
         self._failed: Final = failed
-        self._unusable: Final[set[TopicPartition]] = set()  # their logs could not be opened
-        self._unopened: Final[dict[TopicPartition, TopicId]] = {}  # a queue, for `open_some`
-        self._is_preparing = False  # other threads work in the directories of the first of them
+        self._around: Surroundings
+        self._opening: Final[dict[TopicPartition, TopicId]] = {}  # in the disk queue
+        self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
+        self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
         self._limits: Final[dict[str, TopicLimits]] = {}
 
-    def publish(
-        self, now_ms: int, delta: ClusterDelta, image: ClusterImage, outbox: Outbox
-    ) -> list[TopicPartition]:
+    def connect(self, around: Surroundings) -> None:
+        """Say where everything goes that leaves a partition."""
+        self._around = around
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> list[TopicPartition]:
         """Take over an image; return the partitions here that it changed or removed.
 
-        New replicas are open then if they are few: else go on with `next_few` and `open_some`.
+        New replicas are opened when this returns, or later.
         """
         self.image = image
         for name in delta.topic_configs | delta.deleted_topics.keys():
             self._limits.pop(name, None)
         concerned = [
-            *self._remove_deleted(now_ms, delta),
+            *self._remove_deleted(delta),
             *(at for at in self.drivers if at.topic in delta.topic_configs),
             *delta.partitions,
         ]
         self._configure(delta)
         for at in sorted({*delta.partitions, *concerned}):
-            self._publish_partition(now_ms, at)
+            self._publish_partition(at)
         if delta.brokers:
             published = events.BrokersPublished(brokers=image.brokers)
             for driver in self.drivers.values():
-                driver.feed(now_ms, published)
-        # DEVIATION: in Kafka all are open before clients see the image.
-        # docs/decisions/0017-many-logs-are-opened-a-few-at-a-time.md
-        if self._is_preparing or len(self._unopened) > OPENED_AT_ONCE:
-            return concerned
-        return concerned + self.open_some(now_ms, outbox)
+                driver.feed(self._now_ms(), published)
+        return concerned
 
     @property
     def is_opening(self) -> bool:
         """Whether there are logs to open yet."""
-        return bool(self._unopened)
+        return bool(self._opening or self._postponed)
 
-    def next_few(self) -> list[tuple[TopicPartition, TopicId]]:
-        """Return the logs that `open_some` opens next, and open none before it is called."""
-        self._is_preparing = True
-        return list(islice(self._unopened.items(), OPENED_AT_ONCE))
-
-    def open_some(self, now_ms: int, outbox: Outbox) -> list[TopicPartition]:
-        """Open the next few logs, for what the newest image says of them; return which.
-
-        What was deleted or has moved away before its turn is removed.
-        """
-        self._is_preparing = False
-        few = list(islice(self._unopened.items(), OPENED_AT_ONCE))
-        for at, topic_id in few:
-            del self._unopened[at]
-            topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
-            if topic is None or partition is None or not self._is_ours(partition):
-                self._abandon(at, topic_id)
-                continue
-            driver = self._open(at, topic, outbox)
-            if driver is not None:
-                self._feed(now_ms, driver, self._published(topic, partition))
-        return [at for at, _ in few]
+    def retry(self) -> None:
+        """Open what could not be opened for want of room or file handles."""
+        postponed = sorted(self._postponed)
+        self._postponed.clear()
+        for at in postponed:
+            self._publish_partition(at)
 
     def _configure(self, delta: ClusterDelta) -> None:
         """Let open logs go by what their topics say now; logs to open read it then."""
@@ -122,23 +127,17 @@ class ReplicaSet:
             if at.topic in delta.topic_configs and topic is not None:
                 driver.log.settings = self._logs.settings_of(topic.configs)
 
-    def _abandon(self, at: TopicPartition, topic_id: TopicId) -> None:
-        try:
-            self._logs.abandon(at, topic_id)
-        except StorageError as error:
-            self._failed(error)
-
-    def _remove_deleted(self, now_ms: int, delta: ClusterDelta) -> list[TopicPartition]:
+    def _remove_deleted(self, delta: ClusterDelta) -> list[TopicPartition]:
         removed = [
             at
             for at, driver in self.drivers.items()
             if delta.deleted_topics.get(at.topic) == driver.topic_id
         ]
         for at in removed:
-            self._remove(now_ms, at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._remove(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return removed
 
-    def _publish_partition(self, now_ms: int, at: TopicPartition) -> None:
+    def _publish_partition(self, at: TopicPartition) -> None:
         topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
         driver = self.drivers.get(at)
         is_ours = partition is not None and self._is_ours(partition)
@@ -147,24 +146,18 @@ class ReplicaSet:
         ):
             is_gone = topic is None or driver.topic_id != topic.topic_id
             unknown, moved = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER
-            self._remove(now_ms, at, unknown if is_gone else moved)
+            self._remove(at, unknown if is_gone else moved)
             driver = None
         if topic is None or partition is None or not is_ours:
-            return
-        if driver is None:
-            self._unopened[at] = topic.topic_id
-        else:
-            self._feed(now_ms, driver, self._published(topic, partition))
+            self._unusable.pop(at, None)
+            self._postponed.discard(at)
+        elif driver is not None:
+            driver.feed(self._now_ms(), self._published(topic, partition))
+        elif at not in self._opening and self._unusable.get(at) != topic.topic_id:
+            self._open(at, topic)
 
     def _is_ours(self, partition: PartitionImage) -> bool:
         return self._broker_id in partition.replicas
-
-    def _feed(self, now_ms: int, driver: PartitionDriver, event: Event) -> None:
-        """Tell one partition; a disk that refuses keeps no news from the others."""
-        try:
-            driver.feed(now_ms, event)
-        except StorageError as error:
-            self._failed(error)
 
     def _published(self, topic: TopicImage, partition: PartitionImage) -> events.PartitionPublished:
         default = self._settings.min_insync_replicas
@@ -174,51 +167,122 @@ class ReplicaSet:
             min_insync_replicas=int(topic.configs.get("min.insync.replicas", default)),
         )
 
-    def _open(
-        self, at: TopicPartition, topic: TopicImage, outbox: Outbox
-    ) -> PartitionDriver | None:
-        try:
-            log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
-            partition = Partition(
-                self._broker_id,
-                log.epochs,
-                replica_lag_time_max_ms=self._settings.replica_lag_time_max_ms,
-                log_start_offset=log.log_start_offset,
-                log_end_offset=log.log_end_offset,
-                high_watermark=high_watermark,
-                rules=self._rules,
-            )
-            driver = PartitionDriver(
-                at,
-                topic.topic_id,
-                partition=partition,
-                log=log,
-                producers=ProducerStates(),
-                deadlines=self.deadlines,
-                deletion_deadlines=self.deletion_deadlines,
-                outbox=outbox,
-            )
-            driver.rebuild_producers()
-        except StorageError as error:
-            self._unusable.add(at)
-            self._failed(error)
-            return None
-        self.drivers[at] = driver
-        if log.has_dead_segments:  # the process before this one ended before it removed them
-            outbox.log_start_rose(driver)
-        return driver
+    # --- Opening ---
 
-    def _remove(self, now_ms: int, at: TopicPartition, error_code: ErrorCode) -> None:
-        driver = self.drivers.pop(at)
-        driver.feed(now_ms, events.ReplicaRemoved(error_code=error_code))
-        try:
-            self._logs.delete(at, driver.log)
-        except StorageError as error:
+    def _open(self, at: TopicPartition, topic: TopicImage) -> None:
+        self._opening[at] = topic.topic_id
+        self._unusable.pop(at, None)
+        self._postponed.discard(at)
+
+        def work() -> _Loaded:
+            log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
+            try:
+                return _Loaded(log, high_watermark, load_producers(log))
+            except StorageError:
+                log.close(clean=False)
+                raise
+
+        self._around.disk.submit(at, work, partial(self._opened, at))
+
+    def _opened(self, at: TopicPartition, outcome: _Loaded | StorageError) -> None:
+        topic_id = self._opening.pop(at)
+        topic, partition = self.image.topics.get(at.topic), self.image.partition(at)
+        is_wanted = (
+            topic is not None
+            and topic.topic_id == topic_id
+            and partition is not None
+            and self._is_ours(partition)
+        )
+        if isinstance(outcome, StorageError):
+            if is_wanted:
+                self._not_opened(at, topic_id, outcome)
+        elif not is_wanted or topic is None or partition is None:
+            self._delete(at, outcome.log)
+        else:
+            self._add(at, topic, outcome, partition)
+        if not is_wanted:
+            self._publish_partition(at)  # it may be another topic's by now
+        self._was_opened(at)
+
+    def _not_opened(self, at: TopicPartition, topic_id: TopicId, error: StorageError) -> None:
+        _logger.error("%s: %s", at, error)
+        if isinstance(error, DiskExhausted):
+            self._postponed.add(at)
+        else:
+            self._unusable[at] = topic_id
             self._failed(error)
+
+    def _add(
+        self, at: TopicPartition, topic: TopicImage, loaded: _Loaded, image: PartitionImage
+    ) -> None:
+        log = loaded.log
+        log.settings = self._logs.settings_of(topic.configs)
+        partition = Partition(
+            self._broker_id,
+            log.epochs,
+            replica_lag_time_max_ms=self._settings.replica_lag_time_max_ms,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            high_watermark=loaded.high_watermark,
+            rules=self._rules,
+        )
+        driver = self.drivers[at] = PartitionDriver(
+            at,
+            topic.topic_id,
+            partition=partition,
+            log=log,
+            producers=loaded.producers,
+            deadlines=self.deadlines,
+            deletion_deadlines=self.deletion_deadlines,
+            around=self._around,
+        )
+        driver.feed(self._now_ms(), self._published(topic, image))
+        if log.has_dead_segments:  # the process before this one ended before it removed them
+            self._around.log_starts.note(driver)
+
+    # --- Removal ---
+
+    def _remove(self, at: TopicPartition, error_code: ErrorCode) -> None:
+        driver = self.drivers.pop(at)
+        driver.feed(self._now_ms(), events.ReplicaRemoved(error_code=error_code))
+        self._delete(at, driver.log)
+
+    def _delete(self, at: TopicPartition, log: Log) -> None:
+        """Free the name, then remove the files. The next start finds what cannot be removed."""
+
+        def renamed(outcome: StorageError | None) -> None:
+            if outcome is not None:
+                _logger.error("%s: %s", at, outcome)
+            self.remove_files()
+
+        self._around.disk.submit(at, partial(self._logs.delete, at, log), renamed)
+
+    def remove_files(self) -> None:
+        """Remove the directories of deleted logs, when nothing else is removed any more."""
+
+        def removed(outcome: StorageError | None) -> None:
+            if outcome is not None:
+                _logger.error("%s", outcome)
+
+        self._around.disk.submit(REMOVAL, self._logs.remove_doomed, removed)
+
+    def fail(self, driver: PartitionDriver, error: StorageError) -> None:
+        """Take a replica offline whose log is of no more use: KAFKA_STORAGE_ERROR from now on."""
+        at = driver.topic_partition
+        if self.drivers.get(at) is driver:
+            _logger.error("%s is offline: %s", at, error)
+            del self.drivers[at]
+            self._unusable[at] = driver.topic_id
+            self._failed(error)
+            self._was_opened(at)
+        driver.feed(self._now_ms(), events.ReplicaRemoved(error_code=ErrorCode.KAFKA_STORAGE_ERROR))
+        self._around.disk.submit(at, partial(driver.log.close, clean=False), lambda _: None)
+
+    # --- Who asks ---
 
     def assigned(self) -> set[TopicPartition]:
         """Return the partitions that are to be here, whether or not their logs are open."""
-        return {*self.drivers, *self._unusable, *self._unopened}
+        return {*self.drivers, *self._unusable, *self._opening, *self._postponed}
 
     def limits_of(self, topic: str) -> TopicLimits:
         """Return what the topic allows to be appended."""
@@ -236,8 +300,8 @@ class ReplicaSet:
 
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:
         """Say why a partition is not in `drivers`."""
-        if at in self._unusable:
-            return ErrorCode.KAFKA_STORAGE_ERROR
         if self.image.partition(at) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if at in self._unusable:
+            return ErrorCode.KAFKA_STORAGE_ERROR
         return ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -1,0 +1,90 @@
+"""The disk queue of a running broker: a few threads, and per key one thing at a time."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue, outcome_of
+from quorumlog.storage.errors import StorageError
+
+THREADS: Final = 8  # enough that a file system makes the fsyncs of several logs durable together
+
+T = TypeVar("T")
+_Work = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class DiskThreads:
+    """A DiskQueue. It is used on one event loop's thread; the work is done in others.
+
+    `on_error` is told what is neither a result nor a StorageError: a bug in the work, or in
+    what is done with its outcome.
+    """
+
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._on_error: Final = on_error
+        self._pool: Final = ThreadPoolExecutor(THREADS, thread_name_prefix="disk")
+        self._lanes: Final[dict[Hashable, deque[_Work]]] = {}  # of keys with work under way
+        self._running: Final[set[asyncio.Future[Any]]] = set()
+
+    def submit(
+        self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
+    ) -> None:
+        """Do `work` in a thread, after what was submitted for `key` before."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            self._lanes[key] = deque()
+            self._begin(key, (work, done))
+        else:
+            lane.append((work, done))
+
+    async def drain(self) -> None:
+        """Wait until no work is left, of any key."""
+        while self._running:
+            await asyncio.wait(self._running)
+            await asyncio.sleep(0)  # let `done` be told: it may submit more
+
+    def close(self) -> None:
+        """Take no more work. Call it after `drain`."""
+        self._pool.shutdown(wait=False)
+
+    def _begin(self, key: Hashable, one: _Work) -> None:
+        work, done = one
+        running = asyncio.get_running_loop().run_in_executor(self._pool, outcome_of, work)
+        self._running.add(running)
+        running.add_done_callback(partial(self._ended, key, done))
+
+    def _ended(
+        self, key: Hashable, done: Callable[[Any], None], ended: asyncio.Future[Any]
+    ) -> None:
+        self._running.discard(ended)
+        error = ended.exception()
+        try:
+            if error is None:
+                done(ended.result())
+            else:
+                self._on_error(error)
+        except Exception as bug:  # noqa: BLE001 -- a callback's outermost frame: the owner decides
+            self._on_error(bug)
+        lane = self._lanes[key]
+        if lane:
+            self._begin(key, lane.popleft())
+        else:
+            del self._lanes[key]
+
+
+async def performed(queue: DiskQueue, key: Hashable, work: Callable[[], T]) -> T:
+    """Do `work` in the queue and return its result. Raises StorageError."""
+    outcome: asyncio.Future[T | StorageError] = asyncio.get_running_loop().create_future()
+
+    def done(result: T | StorageError) -> None:
+        if not outcome.done():
+            outcome.set_result(result)
+
+    queue.submit(key, work, done)
+    result = await outcome
+    if isinstance(result, StorageError):
+        raise result
+    return result

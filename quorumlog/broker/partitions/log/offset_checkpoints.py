@@ -1,0 +1,162 @@
+"""Three offsets of each log that its own files do not hold, in one file per kind of offset.
+
+`replication-offset-checkpoint`: high watermarks. `recovery-point-offset-checkpoint`: what is below
+is durable and need not be checked. `log-start-offset-checkpoint`: where a log starts if that is
+not the start of a segment.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from quorumlog.storage.errors import storage_error
+from quorumlog.storage.io.checkpoints import (
+    LOG_START_FILE,
+    RECOVERY_POINT_FILE,
+    REPLICATION_FILE,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+
+Offsets = dict[TopicPartition, Offset]
+
+
+class OffsetCheckpoints:
+    """The offsets of all logs in one directory. Any thread may call everything.
+
+    Invariants:
+      1. No recovery point lies above the flushed offset of its log once `note_truncated` or
+         `forget` has returned, whatever another thread writes at the same time.
+      2. A new log inherits nothing from an older one of its name.
+
+    What raises StorageError has changed what is in memory; the next write tries again.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._noting: Final = threading.Lock()  # never held while the disk works
+        self._writing: Final = threading.Lock()  # two writers of one file would share its draft
+        self._high_watermarks: Offsets = {}
+        self._recovery_points: Offsets = {}
+        self._log_starts: Offsets = {}  # of logs whose start has moved
+        self._deleted: set[TopicPartition] = set()  # the files may still name them
+
+    def read(self) -> None:
+        """Read the files. Raises CorruptCheckpoint, OSError."""
+        self._high_watermarks, self._recovery_points, self._log_starts = (
+            read_offset_checkpoint(self._disk, self._directory, name)
+            for name in (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE)
+        )
+
+    def high_watermark(self, at: TopicPartition) -> Offset:
+        """Return what was committed for certain; 0 if nothing is known."""
+        return self._high_watermarks.get(at, Offset(0))
+
+    def recovery_point(self, at: TopicPartition) -> Offset:
+        """Return the offset below which the log is durable; 0 if nothing is known."""
+        return self._recovery_points.get(at, Offset(0))
+
+    def log_start(self, at: TopicPartition) -> Offset | None:
+        """Return where the log starts; None: with its first segment."""
+        return self._log_starts.get(at)
+
+    # --- changes ---
+
+    def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
+        """Take them over, for `write_high_watermarks`."""
+        with self._noting:
+            self._high_watermarks.update(high_watermarks)
+
+    def note_log_starts(self, logs: Mapping[TopicPartition, Log]) -> Offsets:
+        """Take over, and return, where each log starts now, for `write_log_starts`."""
+        with self._noting:  # else a truncation at the same time could be overwritten
+            starts = {at: log.log_start_offset for at, log in logs.items()}
+            self._log_starts.update(starts)
+        return starts
+
+    def note_recovery_points(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Take over up to where each log is durable, for `write_recovery_points`."""
+        with self._noting:
+            # A closed log may be deleted by now, and another may have its name.
+            flushed = {at: log.flushed_offset for at, log in logs.items() if log.failure is None}
+            self._recovery_points.update(flushed)
+
+    def note_truncated(self, at: TopicPartition, log: Log) -> None:
+        """Take back, durably, what lies beyond the log's ends, before anything is appended there.
+
+        Raises StorageError.
+        """
+        with self._noting:
+            is_ahead = self.recovery_point(at) > log.log_end_offset
+            if is_ahead:
+                self._recovery_points[at] = log.flushed_offset
+            starts_later = self._log_starts.get(at, Offset(0)) > log.log_start_offset
+            if starts_later:
+                self._log_starts[at] = log.log_start_offset
+        if is_ahead:
+            self.write_recovery_points()
+        if starts_later:
+            self.write_log_starts()
+
+    def note_closed(self, logs: Mapping[TopicPartition, Log]) -> None:
+        """Take over where each cleanly closed log ends, and starts if that has moved."""
+        with self._noting:
+            self._recovery_points.update({at: log.flushed_offset for at, log in logs.items()})
+            for at, log in logs.items():
+                if log.log_start_offset > self._log_starts.get(at, log.segment_base_offsets[0]):
+                    self._log_starts[at] = log.log_start_offset
+
+    def forget(self, at: TopicPartition) -> None:
+        """Forget a log that is deleted; the files follow before another gets its name."""
+        with self._noting:
+            self._pop(at)
+            self._deleted.add(at)
+
+    def forget_older(self, at: TopicPartition) -> None:
+        """Take back, durably, what was said of an older log of this name. Raises StorageError."""
+        with self._noting:
+            is_named = self._pop(at) or at in self._deleted
+            deleted = set(self._deleted)
+        if is_named:
+            self.write_all()
+            with self._noting:
+                self._deleted -= deleted
+
+    def _pop(self, at: TopicPartition) -> bool:
+        kinds = (self._high_watermarks, self._recovery_points, self._log_starts)
+        popped = [offsets.pop(at, None) for offsets in kinds]
+        return popped != [None, None, None]
+
+    # --- files ---
+
+    def write_high_watermarks(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(REPLICATION_FILE, self._high_watermarks)
+
+    def write_recovery_points(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(RECOVERY_POINT_FILE, self._recovery_points)
+
+    def write_log_starts(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(LOG_START_FILE, self._log_starts)
+
+    def write_all(self) -> None:
+        """Write the three files. Raises StorageError."""
+        self.write_high_watermarks()
+        self.write_recovery_points()
+        self.write_log_starts()
+
+    def _write(self, file_name: str, offsets: Offsets) -> None:
+        with self._writing:
+            with self._noting:
+                known = dict(offsets)
+            try:
+                write_offset_checkpoint(self._disk, self._directory, file_name, known)
+            except OSError as error:
+                message = f"cannot checkpoint in {self._directory}: {error}"
+                raise storage_error(message, error) from error

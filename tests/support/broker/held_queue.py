@@ -1,0 +1,38 @@
+"""A disk queue whose work is done when the test says so, on the test's own thread."""
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, Final, TypeVar
+
+from quorumlog.broker.partitions.log.disk_queue import outcome_of
+from quorumlog.storage.errors import StorageError
+
+T = TypeVar("T")
+
+
+class HeldQueue:
+    """While `is_held`, work waits for `release`; else it is done at once, as by InlineQueue."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self.held: Final[deque[tuple[Hashable, Callable[[], None]]]] = deque()
+
+    def submit(
+        self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
+    ) -> None:
+        def perform() -> None:
+            done(outcome_of(work))
+
+        if self.is_held:
+            self.held.append((key, perform))
+        else:
+            perform()
+
+    def release(self) -> list[Any]:
+        """Do all that waits, and what comes of it; return its keys in that order."""
+        self.is_held, keys = False, []
+        while self.held:
+            key, perform = self.held.popleft()
+            keys.append(key)
+            perform()
+        return keys

@@ -1,0 +1,177 @@
+"""A log is cut by the disk queue: meanwhile its partition hears nothing, and others go on."""
+
+from collections.abc import Callable
+from errno import EIO
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.following.io.fetch_answers import Followed
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, ReadEnd
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.replicas import Replicas
+from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.one_broker import (
+    AT,
+    TOPIC_ID,
+    append,
+    fetch_of,
+    follow,
+    from_leader,
+    publish,
+    run,
+)
+from tests.support.broker.replicas import ALL_ALIVE, image
+
+Take = Callable[[bytes | bytearray], Followed]
+
+
+def follower_with_two_records(replicas: Replicas) -> tuple[PartitionDriver, Take]:
+    append(replicas)
+    append(replicas)
+    take = follow(replicas)
+    driver = replicas.driver(AT)
+    assert driver is not None
+    return driver, take
+
+
+def diverge(driver: PartitionDriver) -> None:
+    """Let the leader say that only the first record is in its log."""
+    driver.feed(
+        0,
+        events.LeaderDiverged(
+            leader_epoch=Epoch(1),
+            fetch_offset=Offset(2),
+            last_fetched_epoch=Epoch(0),
+            epoch=Epoch(0),
+            end_offset=Offset(1),
+        ),
+    )
+
+
+def tell(directory: Path, story: Callable[[Replicas, HeldQueue], None]) -> None:
+    queue = HeldQueue()
+
+    async def whole(replicas: Replicas) -> None:
+        try:
+            story(replicas, queue)
+        finally:
+            queue.release()
+
+    run(directory, whole, isr=(1, 2), disk_queue=queue)
+
+
+def test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path: Path) -> None:
+    def story(replicas: Replicas, queue: HeldQueue) -> None:
+        driver, _ = follower_with_two_records(replicas)
+        queue.is_held = True
+        diverge(driver)
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        publish(replicas, image(2, 3, 3, (1, 2), replicas=(1, 2)))
+        publish(replicas, image(1, 4, 4, (1, 2), replicas=(1, 2)))
+        assert driver.partition.state.leader_epoch == 1
+        assert append(replicas).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert queue.release() == [AT]
+        assert driver.partition.state.is_leader
+        assert (driver.partition.state.leader_epoch, driver.partition.state.log_end_offset) == (
+            4,
+            1,
+        )
+        assert [entry.epoch for entry in driver.log.epochs.entries] == [0, 4]
+        assert append(replicas).base_offset == 1
+
+    tell(tmp_path, story)
+
+
+def test_an_answer_that_comes_meanwhile_changes_nothing(tmp_path: Path) -> None:
+    def story(replicas: Replicas, queue: HeldQueue) -> None:
+        driver, take = follower_with_two_records(replicas)
+        queue.is_held = True
+        diverge(driver)
+        followed = take(from_leader(2))
+        assert driver.log.log_end_offset == 2
+        assert not followed.may_ask(0)
+        queue.release()
+        assert driver.log.log_end_offset == 1
+        assert followed.may_ask(0)
+        take(from_leader(1))
+        assert driver.log.log_end_offset == 2
+
+    tell(tmp_path, story)
+
+
+def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
+    def story(replicas: Replicas, queue: HeldQueue) -> None:
+        driver, _ = follower_with_two_records(replicas)
+        queue.is_held = True
+        diverge(driver)
+        error_code = replicas.read_local(AT, 0, 1000, ReadEnd.LOG_END).error_code
+        assert error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        looked_up = replicas.list_offset(AT, 0, replica_id=DEBUG_REPLICA)
+        assert looked_up.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        waiting = replicas.fetch(fetch_of(1, replica_id=DEBUG_REPLICA))
+        assert not isinstance(waiting, list)
+        queue.release()
+        assert not waiting.done()  # nothing is left above the first record
+        waiting.cancel()
+        fetched = driver.judge_follower_fetch(
+            0,
+            events.FollowerFetched(
+                broker_id=BrokerId(2), leader_epoch=Epoch(1), fetch_offset=Offset(1)
+            ),
+        )
+        assert fetched.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    tell(tmp_path, story)
+
+
+def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_path: Path) -> None:
+    def story(replicas: Replicas, queue: HeldQueue) -> None:
+        driver, _ = follower_with_two_records(replicas)
+        queue.is_held = True
+        diverge(driver)
+        gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
+        replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
+        publish(replicas, image(1, 0, 0, (1,), replicas=(1,)))  # made again, by the same name
+        assert [key for key, _ in queue.held][:3] == [AT, AT, AT]  # the cut, deletion, opening
+        queue.release()
+        again = replicas.driver(AT)
+        assert again is not None
+        assert again is not driver
+        assert again.log.log_end_offset == 0
+
+    tell(tmp_path, story)
+
+
+def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> None:
+    disk, queue = FaultyDisk(), HeldQueue()
+
+    async def story(replicas: Replicas) -> None:
+        driver, _ = follower_with_two_records(replicas)
+        queue.is_held = True
+        diverge(driver)
+        publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
+        disk.errors = {"truncate": EIO}
+        queue.release()
+        assert not driver.partition.state.is_leader  # what it heard meanwhile is void
+        assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(tmp_path, story, isr=(1, 2), disk=disk, disk_queue=queue)
+
+
+def feed_at_once(driver: PartitionDriver, now_ms: int, event: events.Event) -> None:
+    driver._perform(now_ms, driver.partition.step(now_ms, event))
+
+
+def test_the_first_test_finds_a_driver_that_does_not_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PartitionDriver, "feed", feed_at_once)
+    with pytest.raises((AssertionError, InvariantViolation)):
+        test_what_happens_meanwhile_is_taken_in_afterwards_and_in_order(tmp_path)

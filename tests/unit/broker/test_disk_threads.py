@@ -1,0 +1,78 @@
+"""The threads of the disk queue: order for each key, and a loop that goes on."""
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from quorumlog.broker.partitions.io.disk_threads import THREADS, DiskThreads, performed
+from quorumlog.storage.errors import StorageError
+
+
+def queue_and_errors() -> tuple[DiskThreads, list[BaseException]]:
+    errors: list[BaseException] = []
+    return DiskThreads(errors.append), errors
+
+
+async def test_work_of_one_key_is_done_in_order_and_of_others_meanwhile() -> None:
+    queue, errors = queue_and_errors()
+    may_go_on, seen = threading.Event(), list[str]()
+
+    def blocked() -> str:
+        may_go_on.wait(20)
+        return "first"
+
+    queue.submit("a", blocked, seen.append)  # type: ignore[arg-type]  # the outcomes are text
+    queue.submit("a", lambda: "second", seen.append)  # type: ignore[arg-type]
+    assert await performed(queue, "b", lambda: "other") == "other"
+    assert seen == []
+    may_go_on.set()
+    await queue.drain()
+    queue.close()
+    assert (seen, errors) == (["first", "second"], [])
+
+
+async def test_what_is_done_next_waits_until_the_outcome_is_told() -> None:
+    queue, _ = queue_and_errors()
+    seen = list[str]()
+
+    def done(outcome: object) -> None:
+        seen.append("told")
+        queue.submit("a", lambda: seen.append("third"), lambda _: None)
+
+    queue.submit("a", lambda: seen.append("first"), done)
+    queue.submit("a", lambda: seen.append("second"), lambda _: None)
+    await queue.drain()
+    queue.close()
+    assert seen == ["first", "told", "second", "third"]
+
+
+async def test_many_keys_share_few_threads() -> None:
+    queue, _ = queue_and_errors()
+    names = set[str]()
+    results = await asyncio.gather(
+        *(
+            performed(queue, key, lambda: names.add(threading.current_thread().name))
+            for key in range(99)
+        )
+    )
+    queue.close()
+    assert len(results) == 99
+    assert 1 <= len(names) <= THREADS
+
+
+async def test_a_disk_that_refuses_is_an_outcome_and_a_bug_is_not() -> None:
+    queue, errors = queue_and_errors()
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(StorageError, match="no disk"):
+        await performed(queue, "a", partial(fail, OSError("no disk")))
+    bug = ZeroDivisionError()
+    queue.submit("a", partial(fail, bug), lambda _: None)
+    queue.submit("a", lambda: None, lambda _: fail(bug))
+    assert await performed(queue, "a", lambda: "it goes on") == "it goes on"
+    queue.close()
+    assert errors == [bug, bug]
