@@ -17,9 +17,14 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
     ReadEnd,
 )
+from quorumlog.broker.partitions.core.news import News
 from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, PendingProduce
+from quorumlog.broker.partitions.log.partition_driver import (
+    PartitionDriver,
+    PendingProduce,
+    Surroundings,
+)
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.machine import Machine
@@ -28,6 +33,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     CONTROLLER_ID,
     ControllerNode,
 )
+from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.metadata_quorum.controller.requests import (
@@ -62,7 +68,7 @@ HEARTBEAT_US: Final = 300_000
 REGISTER_AGAIN_US: Final = 400_000
 FETCH_TIMEOUT_US: Final = 800_000
 FETCH_PAUSE_US: Final = 40_000  # after an answer without records
-PROPOSAL_TIMEOUT_US: Final = 600_000
+PROPOSAL_TIMEOUT_US: Final = 200_000
 TICK_US: Final = 100_000
 CHECKPOINT_US: Final = 700_000
 FLUSH_US: Final = 500_000
@@ -95,7 +101,10 @@ class _Asked(NamedTuple):
 
 
 class BrokerNode:
-    """A Process and an Outbox. All that arrives goes through `take`, which a pause holds up."""
+    """A Process, and the Surroundings of its partitions.
+
+    All that arrives goes through `take`, which a pause holds up.
+    """
 
     def __init__(
         self,
@@ -146,8 +155,21 @@ class BrokerNode:
             SETTINGS,
             self._logs,
             rules=self._rules,
+            now_ms=self.machine.now_ms,
+            opened=self._opened,
             failed=self._note_failure,
         )
+        surroundings = Surroundings(
+            disk=SimulatedDiskQueue(self.machine, self._environment, self.take),
+            checkpoints=self._logs.checkpoints,
+            readers=self,
+            fetchers=self,
+            proposals=self,
+            log_starts=self,
+            listeners=(),
+            failed=self._log_failed,
+        )
+        self.replicas.connect(surroundings)
         self._register()
         self._every(TICK_US, self._tick)
         self._every(HEARTBEAT_US, self._send_heartbeat)
@@ -197,16 +219,28 @@ class BrokerNode:
     def _note_failure(self, error: BaseException) -> None:
         self._failure = error
 
+    def _log_failed(self, driver: PartitionDriver, error: StorageError) -> None:
+        del driver
+        self._failure = error
+
+    def _opened(self, at: TopicPartition) -> None:
+        """Do nothing: the next step shows the log to the oracle."""
+
     def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
         """Show the oracle what has changed in a log and its high watermark."""
         end = driver.log.log_end_offset
         known = self._ends.get(at)
+        if driver.is_cutting:
+            return
         if known is None:
             self._ends[at] = end
             self._oracle.recovered(self.node_id, at, entries_of(self._read(driver, 0)))
         elif end > known:
             self._ends[at] = end
             self._oracle.appended(self.node_id, at, entries_of(self._read(driver, known)))
+        elif end < known:
+            self._ends[at] = end
+            self._oracle.truncated(self.node_id, at, end)
         state = driver.partition.state
         self._oracle.showed(self.node_id, at, state.high_watermark, leads=state.is_leader)
 
@@ -314,9 +348,7 @@ class BrokerNode:
         delta, image = self._replay.publish(
             end_offset=self._replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(0)
         )
-        self.replicas.publish(self.machine.now_ms(), delta, image, self)
-        while self.replicas.is_opening:
-            self.replicas.open_some(self.machine.now_ms(), self)
+        self.replicas.publish(delta, image)
 
     # --- time ---
 
@@ -328,50 +360,45 @@ class BrokerNode:
             wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
 
     def _checkpoint(self) -> None:
-        drivers = self.replicas.drivers
-        self._logs.checkpoint(
+        drivers, checkpoints = self.replicas.drivers, self._logs.checkpoints
+        checkpoints.note_high_watermarks(
             {at: one.partition.state.high_watermark for at, one in drivers.items()}
         )
-        self._logs.checkpoint_recovery_points({at: one.log for at, one in drivers.items()})
+        checkpoints.note_recovery_points({at: one.log for at, one in drivers.items()})
+        checkpoints.write_high_watermarks()
+        checkpoints.write_recovery_points()
 
     def _flush(self) -> None:
         """Write back one log, as the system does now and then."""
         drivers = self.replicas.drivers
         if drivers:
             turn = self.machine.timeline.now_us // FLUSH_US % len(drivers)
-            [*drivers.values()][turn].log.flush()
+            driver = [*drivers.values()][turn]
+            if not driver.is_cutting:
+                driver.log.flush()
 
-    # --- an Outbox ---
+    # --- the surroundings of a partition ---
 
-    def appended(self, driver: PartitionDriver) -> None:
-        """Do nothing: followers ask again soon."""
+    def tell(self, topic_partition: TopicPartition, news: News) -> None:
+        """Do nothing: followers ask again soon, and there are no consumers."""
 
-    def truncated(self, driver: PartitionDriver) -> None:
-        """Correct the checkpoints; tell the oracle."""
-        at, end = driver.topic_partition, driver.log.log_end_offset
-        self._logs.note_truncated(at, driver.log)
-        self._ends[at] = end
-        self._oracle.truncated(self.node_id, at, end)
-
-    def committed(self, driver: PartitionDriver) -> None:
-        """Do nothing: nobody consumes."""
-
-    def log_start_rose(self, driver: PartitionDriver) -> None:
+    def note(self, driver: PartitionDriver) -> None:
         """Do nothing: no log is deleted from its start."""
 
-    def start_fetching(
-        self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch
-    ) -> None:
+    def wake(self) -> None:
+        """Do nothing: a fetch is due soon."""
+
+    def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
         """Fetch from this leader."""
         following = _Following(Followed(driver, leader_epoch), leader_id)
         self._following[driver.topic_partition] = following
         self._fetch(driver.topic_partition, following, 0)
 
-    def stop_fetching(self, driver: PartitionDriver) -> None:
+    def unfollow(self, driver: PartitionDriver) -> None:
         """Fetch no more."""
         self._following.pop(driver.topic_partition, None)
 
-    def propose_isr(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
+    def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
         """Ask the controller, in place of what was proposed before."""
         self._proposals[driver.topic_partition] = proposal
         request = AlterPartitions(
@@ -418,12 +445,6 @@ class BrokerNode:
             )
         driver.feed(self.machine.now_ms(), answer)
 
-    def became_leader(self, driver: PartitionDriver, leader_epoch: Epoch) -> None:
-        """Do nothing: there is no coordinator."""
-
-    def resigned(self, driver: PartitionDriver, leader_epoch: Epoch) -> None:
-        """Do nothing: there is no coordinator."""
-
     # --- fetching ---
 
     def _fetch(self, at: TopicPartition, following: _Following, request_id: int) -> None:
@@ -433,7 +454,7 @@ class BrokerNode:
         self._requests += 1
         following.request_id = self._requests
         again = (self.take, self._fetch, at, following, self._requests)
-        if self.broker_epoch < 0 or following.followed.not_before_ms > self.machine.now_ms():
+        if self.broker_epoch < 0 or not following.followed.may_ask(self.machine.now_ms()):
             self.machine.later(FETCH_PAUSE_US, *again)
             return
         leader = self._peers[following.leader_id]
