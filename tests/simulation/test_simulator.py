@@ -37,6 +37,7 @@ FOUND: dict[str, tuple[int, int, dict[str, Any]]] = {
     "leader_restarts_as_leader": (0, 10, {}),
     "answers_stale_fetches": (0, 10, {}),
     "waits_for_ever": (0, 10, {}),
+    "never_resigns": (0, 1, {}),
 }
 
 

@@ -115,7 +115,7 @@ class _TruncatesBeforeItFollows(RoleChanges):
         ordered = super().begin_epoch(before, now_ms, image)
         if self._state.is_leader:
             return ordered
-        return [effects.TruncateTo(offset=self._state.high_watermark), *ordered]
+        return [*ordered, effects.TruncateTo(offset=self._state.high_watermark)]
 
 
 class _TakesLateAnswers(Followership):

@@ -56,7 +56,7 @@ def _draw(
         "nodes": nodes,
         "partitions": partitions,
         "min_insync_replicas": min_insync,
-        "produce_every_us": rng.randrange(10_000, 150_000),
+        "produce_every_us": rng.randrange(30_000, 150_000),
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
     }
