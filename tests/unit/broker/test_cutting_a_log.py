@@ -5,8 +5,8 @@ from errno import EIO
 from pathlib import Path
 
 import pytest
-from quorumlog.broker.following.io.fetch_answers import Followed
 
+from quorumlog.broker.following.log.fetch_answers import Followed
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, ReadEnd
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
