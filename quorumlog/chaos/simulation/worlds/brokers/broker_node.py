@@ -6,16 +6,13 @@ fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the co
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from quorumlog.broker.following.log.fetch_answers import Followed, Position, take_answer
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.data_path import (
     ACKS_ALL,
     ProduceDone,
     ProduceResult,
-    ReadEnd,
 )
 from quorumlog.broker.partitions.core.news import News
 from quorumlog.broker.partitions.core.partition import PartitionRules
@@ -34,6 +31,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     ControllerNode,
 )
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
+from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.metadata_quorum.controller.requests import (
@@ -60,44 +58,18 @@ from quorumlog.wire.codec.identifiers import (
     PartitionIndex,
     TopicPartition,
 )
-from quorumlog.wire.codec.messages.fetch import EpochEndOffset, PartitionData
 from quorumlog.wire.codec.records import iterate_headers
 
 LOG_DIR: Final = "/logs"
 HEARTBEAT_US: Final = 300_000
 REGISTER_AGAIN_US: Final = 400_000
-FETCH_TIMEOUT_US: Final = 800_000
-FETCH_PAUSE_US: Final = 40_000  # after an answer without records
 PROPOSAL_TIMEOUT_US: Final = 200_000
 TICK_US: Final = 100_000
 CHECKPOINT_US: Final = 700_000
 FLUSH_US: Final = 500_000
 PRODUCE_TIMEOUT_MS: Final = 2_000
 ALL_BYTES: Final = 1 << 30
-SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200, replica_fetch_backoff_ms=200)
-
-
-@dataclass(slots=True)
-class _Following:
-    """A partition that is fetched. `request_id`: of the newest request."""
-
-    followed: Followed
-    leader_id: BrokerId
-    request_id: int = 0
-
-
-class _Asked(NamedTuple):
-    """A fetch of a follower. `incarnation` and `broker_epoch` are those of its process."""
-
-    follower: "BrokerNode"
-    incarnation: int
-    broker_epoch: int
-    at: TopicPartition
-    request_id: int
-    position: Position
-
-    def __str__(self) -> str:
-        return f"{self.follower.node_id} asks for {self.at}: {self.position}"
+SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200)
 
 
 class BrokerNode:
@@ -125,17 +97,14 @@ class BrokerNode:
         self._environment: Final = environment
         self._controller: Final = controller
         self._oracle: Final = oracle
-        self._peers: Final = peers
+        self.fetching: Final = Fetching(self, environment, peers, fetch_bytes_max=fetch_bytes_max)
         self._rules: Final = rules
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
-        self._fetch_bytes_max: Final = fetch_bytes_max
         self._logs: LogDirectory
         self._replay: ClusterReplay
         self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
-        self._following: Final[dict[TopicPartition, _Following]] = {}
         self._proposals: Final[dict[TopicPartition, effects.ProposeIsr]] = {}
         self._ends: Final[dict[TopicPartition, int]] = {}  # of the logs, as the oracle knows them
-        self._requests = 0
         self._reboots = 0
         self._is_published = False  # the image that shows our registration
         self._failure: BaseException | None = None
@@ -145,8 +114,9 @@ class BrokerNode:
     def boot(self) -> None:
         """Start from what is on the disk. Raises StorageError."""
         self.broker_epoch, self._is_published, self._failure = -1, False, None
-        for volatile in (self._inbox, self._following, self._proposals, self._ends):
+        for volatile in (self._inbox, self._proposals, self._ends):
             volatile.clear()
+        self.fetching.forget()
         self._logs = LogDirectory(self.machine.disk, LOG_DIR, self._log_settings)
         self._logs.start()
         self._replay = ClusterReplay(ClusterImage())
@@ -163,7 +133,7 @@ class BrokerNode:
             disk=SimulatedDiskQueue(self.machine, self._environment, self.take),
             checkpoints=self._logs.checkpoints,
             readers=self,
-            fetchers=self,
+            fetchers=self.fetching,
             proposals=self,
             log_starts=self,
             listeners=(),
@@ -385,19 +355,6 @@ class BrokerNode:
     def note(self, driver: PartitionDriver) -> None:
         """Do nothing: no log is deleted from its start."""
 
-    def wake(self) -> None:
-        """Do nothing: a fetch is due soon."""
-
-    def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Fetch from this leader."""
-        following = _Following(Followed(driver, leader_epoch), leader_id)
-        self._following[driver.topic_partition] = following
-        self._fetch(driver.topic_partition, following, 0)
-
-    def unfollow(self, driver: PartitionDriver) -> None:
-        """Fetch no more."""
-        self._following.pop(driver.topic_partition, None)
-
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
         """Ask the controller, in place of what was proposed before."""
         self._proposals[driver.topic_partition] = proposal
@@ -444,91 +401,6 @@ class BrokerNode:
                 isr=result.isr,
             )
         driver.feed(self.machine.now_ms(), answer)
-
-    # --- fetching ---
-
-    def _fetch(self, at: TopicPartition, following: _Following, request_id: int) -> None:
-        """Ask the leader, unless a newer request is under way."""
-        if self._following.get(at) is not following or following.request_id != request_id:
-            return
-        self._requests += 1
-        following.request_id = self._requests
-        again = (self.take, self._fetch, at, following, self._requests)
-        if self.broker_epoch < 0 or not following.followed.may_ask(self.machine.now_ms()):
-            self.machine.later(FETCH_PAUSE_US, *again)
-            return
-        leader = self._peers[following.leader_id]
-        asked = _Asked(
-            self,
-            self.machine.incarnation,
-            self.broker_epoch,
-            at,
-            self._requests,
-            following.followed.position(),
-        )
-        for after_us in self._environment.network.arrivals_us(self.node_id, leader.node_id):
-            self._environment.timeline.push(after_us, leader.take, leader.answer_fetch, asked)
-        self.machine.later(FETCH_TIMEOUT_US, *again)
-
-    def answer_fetch(self, asked: "_Asked") -> None:
-        """Answer a follower: with records, or why not."""
-        answer, follower = self._answer(asked), asked.follower
-        for after_us in self._environment.network.arrivals_us(self.node_id, follower.node_id):
-            self._environment.timeline.push(after_us, follower.fetch_answered, asked, answer)
-
-    def _answer(self, asked: "_Asked") -> PartitionData:
-        driver, position = self.replicas.drivers.get(asked.at), asked.position
-        if driver is None:
-            return PartitionData(error_code=self.replicas.error_for_missing(asked.at))
-        fetched = events.FollowerFetched(
-            broker_id=asked.follower.node_id,
-            broker_epoch=asked.broker_epoch,
-            leader_epoch=position.leader_epoch,
-            fetch_offset=position.fetch_offset,
-            last_fetched_epoch=position.last_fetched_epoch,
-            log_start_offset=position.log_start_offset,
-        )
-        verdict = driver.judge_follower_fetch(self.machine.now_ms(), fetched)
-        answer = PartitionData(
-            error_code=verdict.error_code,
-            high_watermark=driver.partition.state.high_watermark,
-            log_start_offset=driver.partition.state.log_start_offset,
-        )
-        if verdict.diverging is not None:
-            epoch, end_offset = verdict.diverging
-            answer.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-        elif verdict.error_code is ErrorCode.NONE:
-            read = driver.read(
-                position.fetch_offset,
-                max_bytes=self._fetch_bytes_max,
-                end=ReadEnd.LOG_END,
-                at_least_one=True,
-            )
-            answer.records = b"".join(read.chunks)
-        return answer
-
-    def fetch_answered(self, asked: "_Asked", answer: PartitionData) -> None:
-        """Take in an answer, also a late one, if it is for this process."""
-        if self.machine.incarnation == asked.incarnation:
-            self.take(self._take_answer, asked, answer)
-
-    def _take_answer(self, asked: "_Asked", answer: PartitionData) -> None:
-        at, request_id = asked.at, asked.request_id
-        following = self._following.get(at)
-        if following is None or following.followed.leader_epoch != asked.position.leader_epoch:
-            return  # it is followed in a newer epoch by now
-        take_answer(
-            following.followed,
-            asked.position,
-            answer,
-            now_ms=self.machine.now_ms(),
-            wall_ms=self.machine.now_ms,
-            backoff_max_ms=SETTINGS.replica_fetch_backoff_ms,
-        )
-        following = self._following.get(at)
-        if following is not None and following.request_id == request_id:
-            pause_us = 1_000 if answer.records else FETCH_PAUSE_US
-            self.machine.later(pause_us, self.take, self._fetch, at, following, request_id)
 
     # --- producing ---
 
@@ -578,8 +450,6 @@ def _render(
 
 
 def _shown(argument: object) -> str:
-    if isinstance(argument, BrokerNode):
-        return f"from {argument.node_id}"
     if isinstance(argument, bytes):
         return f"{len(argument)} bytes"
     return "" if callable(argument) else str(argument)[:200]
