@@ -6,9 +6,8 @@ fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the co
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.data_path import (
     ACKS_ALL,
     ProduceDone,
@@ -26,24 +25,16 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
-from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
-    CONTROLLER_ID,
-    ControllerNode,
-)
+from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
+from quorumlog.chaos.simulation.worlds.brokers.controller_requests import ControllerRequests
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
 from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
 from quorumlog.chaos.simulation.worlds.entries import entries_of
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterPartitions,
-    ControllerRequest,
-    IsrResults,
-)
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
     HeartbeatReply,
-    IsrProposal,
     RegistrationReply,
 )
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -55,7 +46,6 @@ from quorumlog.wire.codec.identifiers import (
     BrokerId,
     Epoch,
     Offset,
-    PartitionIndex,
     TopicPartition,
 )
 from quorumlog.wire.codec.records import iterate_headers
@@ -63,7 +53,6 @@ from quorumlog.wire.codec.records import iterate_headers
 LOG_DIR: Final = "/logs"
 HEARTBEAT_US: Final = 300_000
 REGISTER_AGAIN_US: Final = 400_000
-PROPOSAL_TIMEOUT_US: Final = 200_000
 TICK_US: Final = 100_000
 CHECKPOINT_US: Final = 700_000
 FLUSH_US: Final = 500_000
@@ -97,13 +86,13 @@ class BrokerNode:
         self._environment: Final = environment
         self._controller: Final = controller
         self._oracle: Final = oracle
+        self._requests: Final = ControllerRequests(self, environment, controller)
         self.fetching: Final = Fetching(self, environment, peers, fetch_bytes_max=fetch_bytes_max)
         self._rules: Final = rules
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
         self._logs: LogDirectory
         self._replay: ClusterReplay
         self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
-        self._proposals: Final[dict[TopicPartition, effects.ProposeIsr]] = {}
         self._ends: Final[dict[TopicPartition, int]] = {}  # of the logs, as the oracle knows them
         self._reboots = 0
         self._is_published = False  # the image that shows our registration
@@ -114,9 +103,10 @@ class BrokerNode:
     def boot(self) -> None:
         """Start from what is on the disk. Raises StorageError."""
         self.broker_epoch, self._is_published, self._failure = -1, False, None
-        for volatile in (self._inbox, self._proposals, self._ends):
+        for volatile in (self._inbox, self._ends):
             volatile.clear()
         self.fetching.forget()
+        self._requests.forget()
         self._logs = LogDirectory(self.machine.disk, LOG_DIR, self._log_settings)
         self._logs.start()
         self._replay = ClusterReplay(ClusterImage())
@@ -134,7 +124,7 @@ class BrokerNode:
             checkpoints=self._logs.checkpoints,
             readers=self,
             fetchers=self.fetching,
-            proposals=self,
+            proposals=self._requests,
             log_starts=self,
             listeners=(),
             failed=self._log_failed,
@@ -241,25 +231,6 @@ class BrokerNode:
 
     # --- requests to the controller ---
 
-    def _ask(self, request: ControllerRequest, answered: Callable[[Any], None]) -> None:
-        """Send a request; it, or its answer, may be lost, late or doubled."""
-        network, push = self._environment.network, self._environment.timeline.push
-        incarnation = self.machine.incarnation
-
-        def arrive() -> None:
-            response = self._controller.ask(request)
-            end = len(self._controller.history.records)
-            for after_us in network.arrivals_us(CONTROLLER_ID, self.node_id):
-                push(after_us, come_back, response, end)
-
-        def come_back(response: object, end: int) -> None:
-            if self.machine.is_up and self.machine.incarnation == incarnation:
-                self.take(answered, response)
-                self.take(self.learn, end)
-
-        for after_us in network.arrivals_us(self.node_id, CONTROLLER_ID):
-            push(after_us, arrive)
-
     def _register(self) -> None:
         request = BrokerRegistration(
             broker_id=self.node_id,
@@ -270,7 +241,7 @@ class BrokerNode:
             directory_id=f"directory {self.node_id}",
             boot_id=f"boot {self._reboots}",
         )
-        self._ask(request, self._registered)
+        self._requests.ask(request, self._registered)
         self.machine.later(REGISTER_AGAIN_US, self.take, self._register_again)
 
     def _register_again(self) -> None:
@@ -291,7 +262,7 @@ class BrokerNode:
             metadata_offset=self._replay.end_offset - 1,
             want_fence=not self._is_published,
         )
-        self._ask(request, self._heartbeat_answered)
+        self._requests.ask(request, self._heartbeat_answered)
 
     def _heartbeat_answered(self, reply: HeartbeatReply) -> None:
         if reply.error_code is not ErrorCode.NONE and self.broker_epoch >= 0:
@@ -354,53 +325,6 @@ class BrokerNode:
 
     def note(self, driver: PartitionDriver) -> None:
         """Do nothing: no log is deleted from its start."""
-
-    def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
-        """Ask the controller, in place of what was proposed before."""
-        self._proposals[driver.topic_partition] = proposal
-        request = AlterPartitions(
-            broker_id=self.node_id,
-            broker_epoch=self.broker_epoch,
-            proposals=(
-                IsrProposal(
-                    topic_id=driver.topic_id,
-                    partition=PartitionIndex(driver.topic_partition.partition),
-                    leader_epoch=proposal.leader_epoch,
-                    partition_epoch=proposal.partition_epoch,
-                    new_isr=tuple(
-                        (member, self.broker_epoch if member == self.node_id else epoch)
-                        for member, epoch in proposal.new_isr
-                    ),
-                ),
-            ),
-        )
-
-        def isr_answered(results: IsrResults | None) -> None:
-            self._isr_answered(driver, proposal, results)
-
-        self._ask(request, isr_answered)
-        self.machine.later(PROPOSAL_TIMEOUT_US, self.take, isr_answered, None)
-
-    def _isr_answered(
-        self, driver: PartitionDriver, proposal: effects.ProposeIsr, results: IsrResults | None
-    ) -> None:
-        at = driver.topic_partition
-        if self._proposals.get(at) is not proposal or self.replicas.drivers.get(at) is not driver:
-            return
-        del self._proposals[at]
-        answer = events.IsrAnswered(
-            asked_epoch=proposal.partition_epoch, error_code=ErrorCode.REQUEST_TIMED_OUT
-        )
-        if results is not None and results.error_code is ErrorCode.NONE:
-            [result] = results.results
-            answer = events.IsrAnswered(
-                asked_epoch=proposal.partition_epoch,
-                error_code=result.error_code,
-                leader_epoch=result.leader_epoch,
-                partition_epoch=result.partition_epoch,
-                isr=result.isr,
-            )
-        driver.feed(self.machine.now_ms(), answer)
 
     # --- producing ---
 
