@@ -34,7 +34,7 @@ class ReplicationOracle:
     - per replica: what its log holds, and how much of that is as committed;
     - per partition: what was ever shown as committed, and what was acknowledged;
     - the brokers that have lost unflushed records and are not registered again yet. The metadata
-      may still name them: nobody can know.
+      cannot know it, and may still name them.
     """
 
     def __init__(self) -> None:
