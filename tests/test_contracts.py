@@ -34,6 +34,11 @@ PLANTS: list[tuple[int, Imports]] = [
     (7, [("quorumlog.broker.partitions", "quorumlog.broker.server")]),
     (7, [("quorumlog.broker.stray", "quorumlog.wire")]),
     (8, [("quorumlog.client.settings", "quorumlog.client.core")]),
+    (9, [("quorumlog.chaos.simulation.kernel", "asyncio")]),
+    (9, [("quorumlog.chaos.simulation.worlds", "quorumlog.wire.io")]),
+    (9, [("quorumlog.chaos.simulation.running", "quorumlog.broker.fetching.io")]),
+    (10, [("quorumlog.chaos.simulation.worlds.quorum.world", "random")]),
+    (10, [("quorumlog.chaos.simulation.running", "time")]),
 ]
 
 

@@ -1,6 +1,5 @@
 """`quorumlog simulate`: seeds through the simulator, in as many processes as there are cores."""
 
-import json
 import multiprocessing
 import os
 import signal
@@ -9,14 +8,17 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
 from rich.progress import track
 
-from quorumlog.chaos.simulation import FAULTS, MUTANTS, SimulationResult, check_schedule, shrink
+from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.simulation import WORLDS, SimulationResult, replay, shrink
 from quorumlog.chaos.simulation import simulate as run_seed
+from quorumlog.chaos.simulation.running import DEFAULT_WORLD
+from quorumlog.chaos.simulation.worlds.registry import WorldKind
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
 
@@ -24,6 +26,9 @@ _SHOWN_VIOLATIONS: Final = 20
 _SEEDS_PER_JOB_MAX: Final = 8
 _ESTIMATE_AFTER_S: Final = 2.0
 _WORTH_TELLING_S: Final = 20.0
+_WORLD_HELP: Final = "What is simulated: " + "; ".join(
+    f"{kind.name}, {kind.text}" for kind in WORLDS.values()
+)
 
 
 def simulate(
@@ -34,22 +39,26 @@ def simulate(
     duration: Annotated[
         str, typer.Option(metavar="TIME", help="Simulated time of each seed: 60s, 2m.")
     ] = "60s",
-    nodes: Annotated[int, typer.Option(metavar="N", help="Voters.", min=1, max=9)] = 3,
+    world: Annotated[
+        str,
+        typer.Option(metavar="NAME", help=_WORLD_HELP, autocompletion=lambda: list(WORLDS)),
+    ] = DEFAULT_WORLD,
+    nodes: Annotated[int, typer.Option(metavar="N", help="Voters, or brokers.", min=1, max=9)] = 3,
     faults: Annotated[
         str | None,
-        typer.Option(metavar="FAULT[,FAULT]", help=f"Only these of: {', '.join(FAULTS)}."),
+        typer.Option(metavar="FAULT[,FAULT]", help="Only these; a wrong name shows them all."),
     ] = None,
     mutant: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help=f"Break one rule, to see it found: {', '.join(MUTANTS)}.",
-            autocompletion=lambda: list(MUTANTS),
+            help="Break one rule of the world, to see it found; a wrong name shows them all.",
+            autocompletion=lambda: [name for kind in WORLDS.values() for name in kind.mutants],
         ),
     ] = None,
     schedule: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Replay the faults of this file (needs --seed)."),
+        typer.Option(metavar="FILE", help="Replay this file: its world, seed, options, faults."),
     ] = None,
     shrink_to: Annotated[
         Path | None,
@@ -57,61 +66,102 @@ def simulate(
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Run the Raft core through thousands of crashes and losses.
+    """Run the real cores and logs through thousands of crashes and losses.
 
     Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
     invariant broke, 1 if one did. A core runs two to five seeds of 60 s in a second.
     """
-    if schedule is not None and seed is None:
-        fail("--schedule needs the --seed that it was made with", EXIT_USAGE)
-    arguments = _arguments(nodes, duration, faults, mutant, schedule)
     started_s = time.monotonic()
-    wanted = range(seeds) if seed is None else range(seed, seed + 1)
-    results = list(_run(wanted, arguments))
+    if schedule is None:
+        arguments = _arguments(world, nodes, duration, faults, mutant)
+        wanted = range(seeds) if seed is None else range(seed, seed + 1)
+        results = list(_run(wanted, arguments))
+    else:
+        results = [_replay(schedule, seed, mutant)]
     failed = [result for result in results if not result.valid]
     summary = _summary(results, failed, time.monotonic() - started_s)
     if shrink_to is not None and failed:
-        _shrink(failed[0], shrink_to, mutant)
+        _shrink(failed[0], shrink_to)
     if json_output:
         document(summary)
     else:
         _print(summary)
-        if failed:
-            say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
+        _explain(failed, None if schedule is not None else _Flags(duration, faults))
     if failed:
         raise typer.Exit(EXIT_FAILED)
 
 
-def _shrink(result: SimulationResult, path: Path, mutant: str | None) -> None:
-    path.write_text(json.dumps(shrink(result), indent=2) + "\n")
-    again = f"--seed {result.seed} --schedule {path}"
-    say(f"wrote {path}; replay: {again}{'' if mutant is None else f' --mutant {mutant}'}")
+class _Flags(NamedTuple):
+    """What the user gave that a schedule does not show."""
+
+    duration: str
+    faults: str | None
+
+
+def _explain(failed: list[SimulationResult], flags: _Flags | None) -> None:
+    """Show how the first seed came to fail, and the command that runs it again."""
+    if failed:
+        say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
+    if failed and flags is not None:
+        say(f"again: {_command(failed[0], flags)}")
+
+
+def _shrink(result: SimulationResult, path: Path) -> None:
+    path.write_text(shrink(result).to_json())
+    mutant = "" if result.mutant is None else f" --mutant {result.mutant}"
+    say(f"wrote {path}; replay: quorumlog simulate --schedule {path}{mutant}")
+
+
+def _command(result: SimulationResult, flags: _Flags) -> str:
+    """Return the command that runs a seed again, exactly."""
+    schedule = result.schedule
+    command = f"quorumlog simulate --world {schedule.workload} --seed {result.seed}"
+    command += f" --duration {flags.duration} --nodes {schedule.options['nodes']}"
+    command += "" if flags.faults is None else f" --faults {flags.faults}"
+    return command + ("" if result.mutant is None else f" --mutant {result.mutant}")
 
 
 def _arguments(
-    nodes: int, duration: str, faults: str | None, mutant: str | None, schedule: Path | None
+    world: str, nodes: int, duration: str, faults: str | None, mutant: str | None
 ) -> dict[str, Any]:
     """Return what every seed is run with; end with a usage error if it makes no sense."""
-    if mutant is not None and mutant not in MUTANTS:
-        fail(f"--mutant {mutant}: there are {', '.join(MUTANTS)}", EXIT_USAGE)
+    if world not in WORLDS:
+        fail(f"--world {world}: there are {', '.join(WORLDS)}", EXIT_USAGE)
+    kind = WORLDS[world]
+    _check_mutant(kind, mutant)
+    least, most = kind.nodes
+    if not least <= nodes <= most:
+        fail(f"--nodes {nodes}: the world {world} has {least} to {most}", EXIT_USAGE)
+    known = [fault.name for fault in kind.faults]
     chosen = None if faults is None else [name.strip() for name in faults.split(",")]
     for name in chosen or []:
-        if name not in FAULTS:
-            fail(f"--faults {name}: there are {', '.join(FAULTS)}", EXIT_USAGE)
+        if name not in known:
+            fail(f"--faults {name}: there are {', '.join(known)}", EXIT_USAGE)
     return {
+        "world": world,
         "nodes": nodes,
         "duration_ms": parse_duration_ms(duration),
         "faults": chosen,
         "mutant": mutant,
-        "schedule": None if schedule is None else _read_schedule(schedule),
     }
 
 
-def _read_schedule(path: Path) -> Any:
+def _check_mutant(kind: WorldKind, mutant: str | None) -> None:
+    if mutant is not None and mutant not in kind.mutants:
+        fail(f"--mutant {mutant}: there are {', '.join(kind.mutants)}", EXIT_USAGE)
+
+
+def _replay(path: Path, seed: int | None, mutant: str | None) -> SimulationResult:
+    """Run the schedule of a file; end with a usage error if it is none."""
     try:
-        return check_schedule(json.loads(path.read_text()))
+        schedule = Schedule.from_json(path.read_text())
+        if seed not in {None, schedule.seed}:
+            fail(f"--seed {seed}: {path} is of seed {schedule.seed}", EXIT_USAGE)
+        if schedule.workload in WORLDS:
+            _check_mutant(WORLDS[schedule.workload], mutant)
+        return replay(schedule, mutant=mutant)
     except (OSError, ValueError) as error:
-        fail(f"{path} is not a schedule: {error}", EXIT_USAGE)
+        fail(f"{path} is not a schedule that can be simulated: {error}", EXIT_USAGE)
 
 
 def _run_some(seeds: Sequence[int], arguments: dict[str, Any]) -> list[SimulationResult]:

@@ -1,6 +1,6 @@
 """KIP-595, the Raft protocol of the metadata quorum, by clause: where it differs from the paper."""
 
-from quorumlog.chaos.simulation.script import ScriptedCluster
+from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from quorumlog.chaos.simulation.mutants import MUTANT_CLASSES
-from quorumlog.chaos.simulation.script import ScriptedCluster
+from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES
+from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, FetchRequest, VoteRequest
 from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Prospective, Unattached

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.checkpoints import (
@@ -147,7 +147,7 @@ def test_kafka_10527_power_loss_anywhere_leaves_a_prefix_with_all_that_was_flush
     check_power_loss_at_every_operation()
 
 
-SIM = "quorumlog.chaos.simulation.sim_disk."
+SIM = "quorumlog.chaos.simulation.kernel.sim_disk."
 STORAGE = "quorumlog.storage."
 
 

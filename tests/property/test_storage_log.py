@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.log import Log

@@ -2,7 +2,9 @@
 
 import pytest
 
-from quorumlog.chaos.simulation.oracle import Entry, Oracle, Violation
+from quorumlog.chaos.simulation.kernel.rules import Violation
+from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 
 A, B, C = (Entry(1, content, 0) for content in (b"a", b"b", b"c"))
 NEWER = Entry(2, b"n", 0)

@@ -1,7 +1,6 @@
-"""The cores on one heap, one clock and one seed."""
+"""Real cores and logs on one heap, one clock and one seed: a kernel and several worlds."""
 
-from quorumlog.chaos.simulation.faults import FAULTS, check_schedule
-from quorumlog.chaos.simulation.mutants import MUTANTS
-from quorumlog.chaos.simulation.running import SimulationResult, shrink, simulate
+from quorumlog.chaos.simulation.running import SimulationResult, replay, shrink, simulate
+from quorumlog.chaos.simulation.worlds.registry import WORLDS
 
-__all__ = ["FAULTS", "MUTANTS", "SimulationResult", "check_schedule", "shrink", "simulate"]
+__all__ = ["WORLDS", "SimulationResult", "replay", "shrink", "simulate"]

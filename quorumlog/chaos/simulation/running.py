@@ -1,15 +1,20 @@
 """One seed, one run, one result; and the smallest schedule that still fails."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 
-from quorumlog.chaos.simulation.faults import FAULTS, Fault, Schedule, draw_schedule
-from quorumlog.chaos.simulation.mutants import MUTANT_CLASSES
-from quorumlog.chaos.simulation.oracle import Violation
-from quorumlog.chaos.simulation.simulator import Simulator
+from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.simulation.kernel.rules import Violation
+from quorumlog.chaos.simulation.kernel.run import Run
+from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
+from quorumlog.chaos.simulation.worlds.registry import world_kind
 from quorumlog.invariants import InvariantViolation
-from quorumlog.metadata_quorum.core.quorum import Quorum
+
+DEFAULT_WORLD: Final = "quorum"
+_NOISY_LOGGERS: Final = ("quorumlog.storage", "quorumlog.broker", "quorumlog.metadata_quorum")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,73 +40,76 @@ class SimulationResult:
 def simulate(
     seed: int,
     *,
+    world: str = DEFAULT_WORLD,
     nodes: int = 3,
     duration_ms: int = 60_000,
     faults: Collection[str] | None = None,
     mutant: str | None = None,
-    schedule: Schedule | None = None,
 ) -> SimulationResult:
     """Run one seed; equal arguments give an equal result, everywhere.
 
-    faults: the classes that are on; None: a choice drawn from the seed; (): none.
-    schedule: replay this one; nodes, duration_ms and faults are then its own. Raises ValueError
-    for an unknown fault or mutant.
+    faults: the kinds that are on; None: a choice drawn from the seed; (): none.
+    Raises ValueError for an unknown world, fault or mutant.
     """
+    kind = world_kind(world)
+    names = {fault.name for fault in kind.faults}
     for name in faults or ():
-        if name not in FAULTS:
-            raise ValueError(f"there is no fault {name!r}")
-    if mutant is not None and mutant not in MUTANT_CLASSES:
-        raise ValueError(f"there is no mutant {mutant!r}")
-    if schedule is None:
-        schedule = draw_schedule(seed, nodes=nodes, duration_ms=duration_ms, faults=faults)
-    simulator = Simulator(seed, schedule, Quorum if mutant is None else MUTANT_CLASSES[mutant])
+        if name not in names:
+            raise ValueError(f"the world {world} has no fault {name!r}")
+    schedule = kind.draw(seed, nodes=nodes, duration_us=duration_ms * 1000, faults=faults)
+    return replay(schedule, mutant=mutant)
+
+
+def replay(schedule: Schedule, *, mutant: str | None = None) -> SimulationResult:
+    """Run a schedule in the world that it names. Raises ValueError if it does not fit there."""
+    kind = world_kind(schedule.workload)
+    kind.check_schedule(schedule)
+    if mutant is not None and mutant not in kind.mutants:
+        raise ValueError(f"the world {kind.name} has no mutant {mutant!r}")
+    world = kind.build(schedule, mutant)
     violation = None
-    storage = logging.getLogger("quorumlog.storage")
-    level = storage.level
-    storage.setLevel(logging.CRITICAL)  # it warns of every torn tail: here they are the rule
-    try:
-        simulator.run()
-    except (Violation, InvariantViolation) as error:
-        violation = str(error)
-    finally:
-        storage.setLevel(level)
+    with _quiet():
+        try:
+            Run(schedule, world).run()
+        except (Violation, InvariantViolation) as error:
+            violation = str(error)
+    timeline, trace = world.environment.timeline, world.environment.trace
     return SimulationResult(
-        seed=seed,
+        seed=schedule.seed,
         valid=violation is None,
         violation=violation,
-        events=simulator.events,
-        digest=simulator.trace.digest,
-        elections=simulator.elections,
-        committed=len(simulator.oracle.committed),
-        simulated_ms=simulator.now_us // 1000,
+        events=timeline.events,
+        digest=trace.digest,
+        elections=world.elections,
+        committed=world.committed(),
+        simulated_ms=timeline.now_us // 1000,
         schedule=schedule,
         mutant=mutant,
-        trace=() if violation is None else simulator.trace.lines(),
+        trace=() if violation is None else trace.lines(),
     )
 
 
 def shrink(result: SimulationResult) -> Schedule:
-    """Leave out faults, as many as can be, while the same rule is still broken (ddmin)."""
-    faults: list[Fault] = list(result.schedule["faults"])
-    chunk = max(1, len(faults) // 2)
-    while faults:
-        reduced = False
-        for start in range(0, len(faults), chunk):
-            fewer = faults[:start] + faults[start + chunk :]
-            if _breaks_the_same_rule(result, {**result.schedule, "faults": fewer}):
-                faults, reduced = fewer, True
-                break
-        if not reduced and chunk == 1:
-            break
-        if not reduced:
-            chunk = max(1, chunk // 2)
-    return {**result.schedule, "faults": faults}
+    """Leave out faults, as many as can be, while the same rule is still broken."""
 
+    def still_fails(schedule: Schedule) -> bool:
+        return _rule(replay(schedule, mutant=result.mutant)) == _rule(result)
 
-def _breaks_the_same_rule(result: SimulationResult, schedule: Schedule) -> bool:
-    again = simulate(result.seed, schedule=schedule, mutant=result.mutant)
-    return _rule(again) == _rule(result)
+    return shrink_schedule(result.schedule, still_fails)
 
 
 def _rule(result: SimulationResult) -> str | None:
     return None if result.violation is None else result.violation.partition(":")[0]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence warnings of torn tails and refused logs: in a simulation they are the rule."""
+    levels = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

@@ -37,6 +37,8 @@ _CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
 _LEADER_CHANGE_TYPE: Final = 2
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+# Time must not delete a record that no snapshot holds (KAFKA-14238): no retention here.
+_SETTINGS: Final = LogSettings()
 
 
 class MetadataLog:
@@ -48,7 +50,7 @@ class MetadataLog:
         self._checkpoint = checkpoint
 
     @classmethod
-    def open(cls, disk: Disk, log_dir: str) -> "MetadataLog":
+    def open(cls, disk: Disk, log_dir: str, settings: LogSettings = _SETTINGS) -> "MetadataLog":
         """Open it, checking every batch: it is never taken to be clean.
 
         A torn tail is cut. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks
@@ -56,11 +58,10 @@ class MetadataLog:
         """
         directory = f"{log_dir}/{DIRECTORY}"
         disk.mkdir(directory)
-        # Time must not delete a record that no snapshot holds (KAFKA-14238): no retention here.
         checkpoint = LogEndCheckpoint(disk, directory)
         known = max(checkpoint.last.committed, checkpoint.last.closed)
         try:
-            log = Log.open(disk, directory, LogSettings(), clean=False, known_end_offset=known)
+            log = Log.open(disk, directory, settings, clean=False, known_end_offset=known)
         except DamagedLog as error:
             raise DamagedLog(
                 f"the metadata log is damaged: {error}. Restore the file; or, if other voters hold "
@@ -133,9 +134,9 @@ class MetadataLog:
         self._log.close(clean=is_clean)
         self._checkpoint.close(self._log.log_end_offset if is_clean else None)
 
-    def read(self, offset: Offset, end_offset: Offset) -> bytes:
-        """Return whole batches of [offset, end_offset): at least one, READ_BYTES at most."""
-        return self._log.read(offset, max_bytes=READ_BYTES, end_offset=end_offset).records
+    def read(self, offset: Offset, end_offset: Offset, max_bytes: int = READ_BYTES) -> bytes:
+        """Return whole batches of [offset, end_offset): at least one, `max_bytes` at most."""
+        return self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records
 
     def replay(self, offset: Offset, end_offset: Offset) -> Iterator[tuple[Offset, MetadataRecord]]:
         """Read the records of [offset, end_offset), without control records.

@@ -1,7 +1,7 @@
 """The seam to the disk: what storage asks of files, and the real ones.
 
 It refuses nothing and decides nothing; errors are plain OSError. The simulated disk is in
-`quorumlog.chaos.simulation.sim_disk`. Paths are text with "/" between names.
+`quorumlog.chaos.simulation.kernel.sim_disk`. Paths are text with "/" between names.
 """
 
 import fcntl

@@ -1,13 +1,13 @@
 """Stories of a quorum, as golden scripts (`tests.support.golden`).
 
-The commands are explained in `quorumlog.chaos.simulation.script`.
+The commands are explained in `quorumlog.chaos.simulation.worlds.quorum.script`.
 """
 
 from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.simulation.script import ScriptedCluster
+from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from tests.support import golden
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.following.io.followed_partition import FollowedPartition, take_answer
+from quorumlog.broker.following.log.followed_partition import FollowedPartition, take_answer
 from quorumlog.broker.partitions.core.data_path import (
     FetchedPartition,
     PartitionFetch,
@@ -150,6 +150,7 @@ def follow(replicas: Replicas) -> Callable[[bytes | bytearray], FollowedPartitio
             now_ms=0,
             wall_ms=lambda: 0,
             backoff=Backoff(10, 1000),
+            random_fraction=0.5,
         )
         return followed
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log

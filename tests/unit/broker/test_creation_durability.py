@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.storage.io.log import Log

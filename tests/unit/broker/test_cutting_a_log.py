@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.broker.following.io.followed_partition import FollowedPartition
+from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, ReadEnd
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver

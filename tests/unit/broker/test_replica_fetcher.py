@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.broker.following.io.followed_partition import FollowedPartition
 from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
+from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (

@@ -49,7 +49,8 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["chaos", "run", "--duration", "soon"], EXIT_USAGE, "is not a duration"),
         (["simulate", "--mutant", "x"], EXIT_USAGE, "vote_not_persisted"),
         (["simulate", "--faults", "x"], EXIT_USAGE, "power_loss"),
-        (["simulate", "--schedule", "x"], EXIT_USAGE, "--seed"),
+        (["simulate", "--schedule", "x"], EXIT_USAGE, "is not a schedule"),
+        (["simulate", "--world", "x"], EXIT_USAGE, "quorum"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_a_status(  # noqa: PLR0917 - three of them are fixtures
@@ -158,14 +159,17 @@ def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedule = tmp_path / "smallest.json"
-    broken = ["simulate", "--seed", "6", "--duration", "10s", "--mutant", "no_log_check_in_votes"]
+    broken = ["simulate", "--seed", "9", "--duration", "10s", "--mutant", "no_log_check_in_votes"]
     assert call(*broken, "--shrink", str(schedule), monkeypatch=monkeypatch) == EXIT_FAILED
     shown = capsys.readouterr()
-    assert "seed 6: leader-completeness" in shown.out
-    assert "how seed 6 came to it:\n     0.000 1: starts" in shown.err
-    again = [*broken, "--schedule", str(schedule)]
+    assert "seed 9: leader-completeness" in shown.out
+    assert "how seed 9 came to it:\n     0.000 " in shown.err
+    assert "     0.000 1: starts\n" in shown.err
+    command = "--world quorum --seed 9 --duration 10s --nodes 3 --mutant no_log_check_in_votes"
+    assert f"again: quorumlog simulate {command}" in shown.err
+    without = ["simulate", "--schedule", str(schedule)]
+    again = [*without, "--mutant", "no_log_check_in_votes"]
     assert call(*again, monkeypatch=monkeypatch) == EXIT_FAILED
-    without = ["simulate", "--seed", "6", "--duration", "10s", "--schedule", str(schedule)]
     assert call(*without, monkeypatch=monkeypatch) == EXIT_VALID
     schedule.write_text("{}")
     assert call(*without, monkeypatch=monkeypatch) == EXIT_USAGE

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.core.messages import (
     NOBODY,
     BeginQuorumEpochRequest,

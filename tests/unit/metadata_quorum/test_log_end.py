@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.metadata_quorum.driver import driver as driver_module
 from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, ProducerIds
 from quorumlog.metadata_quorum.log.log_end import FILE_NAME, LogEnd, LogEndCheckpoint

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.errors import CorruptCheckpoint
 from quorumlog.storage.io.checkpoints import (

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk, SimFile
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk, SimFile
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import CHUNKS_PER_WRITE, Disk, RealDisk, read_file
 from tests.support.storage.batches import TINY, fill, open_log, read_all, stamped

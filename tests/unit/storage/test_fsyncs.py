@@ -1,6 +1,6 @@
 """How often a log waits for the disk: counted, because each may take as long as a heartbeat."""
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from tests.support.storage.batches import fill, open_log, timed_batch
 
 

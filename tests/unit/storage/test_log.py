@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.core.settings import LogSettings

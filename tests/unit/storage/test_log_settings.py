@@ -2,7 +2,7 @@
 
 import pytest
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import UnexpectedOffset
 from tests.support.storage.batches import DIRECTORY, batch, fill, open_log, read_all

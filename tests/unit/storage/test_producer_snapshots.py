@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from quorumlog.chaos.simulation.sim_disk import SimDisk
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.producer_snapshot import (
     CorruptSnapshot,
     SnapshotEntry,

@@ -14,7 +14,7 @@ from typing import Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.following.core.session_client import SessionClient
-from quorumlog.broker.following.io.followed_partition import (
+from quorumlog.broker.following.log.followed_partition import (
     FollowedPartition,
     Position,
     take_answer,
@@ -288,6 +288,7 @@ class ReplicaFetcher:
                     now_ms=now_ms,
                     wall_ms=self._wall_ms,
                     backoff=self._backoff,
+                    random_fraction=random.random(),  # noqa: S311 -- jitter, no secret
                 )
                 if answer.records:
                     # Asked for last in a full fetch: an answer that is full leaves out the last.

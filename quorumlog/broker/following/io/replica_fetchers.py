@@ -4,8 +4,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from quorumlog.broker.following.io.followed_partition import FollowedPartition
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
+from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage

@@ -110,6 +110,11 @@ class _AnswersStaleFetches(Leadership):
         return ErrorCode.NONE if is_stale and isinstance(self._state.role, Leader) else error_code
 
 
+class _NeverResigns(Leadership):
+    def resign(self, role: Role) -> None:
+        """Lead on."""
+
+
 class _FetchBeforeFlush(Followership):
     def _is_acknowledgement_true(self) -> bool:
         return True
@@ -228,6 +233,11 @@ _ALL: Final[tuple[tuple[str, type[Quorum], str], ...]] = (
         "waits_for_ever",
         _made_of(Rules(elections=_WaitsForEver)),
         "a follower never gives up its leader: there is none in the end",
+    ),
+    (
+        "never_resigns",
+        _made_of(Rules(leadership=_NeverResigns)),
+        "a leader without a majority is due to resign for ever, and does not (KAFKA-15489)",
     ),
 )
 

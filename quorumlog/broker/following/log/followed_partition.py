@@ -1,7 +1,6 @@
 """What a follower does with its leader's answer for one partition."""
 
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -50,10 +49,10 @@ class FollowedPartition:
         """Whether it is time to ask, and known from where on."""
         return self.not_before_ms <= now_ms and not self.driver.is_cutting
 
-    def back_off(self, now_ms: int, backoff: Backoff) -> None:
+    def back_off(self, now_ms: int, backoff: Backoff, random_fraction: float) -> None:
         """Leave it out of fetches for a while, longer after each failure in a row."""
         self.failures += 1
-        delay_ms = backoff.delay_ms(self.failures, random.random())  # noqa: S311 -- jitter, no secret
+        delay_ms = backoff.delay_ms(self.failures, random_fraction)
         self.not_before_ms = now_ms + int(delay_ms)
 
 
@@ -65,6 +64,7 @@ def take_answer(
     now_ms: int,
     wall_ms: Callable[[], int],
     backoff: Backoff,
+    random_fraction: float,
 ) -> None:
     """Append, truncate or start over, if the answer still concerns us."""
     driver, fetch_offset = followed.driver, asked.fetch_offset
@@ -98,7 +98,7 @@ def take_answer(
             answer.error_code,
             fetch_offset,
         )
-    followed.back_off(now_ms, backoff)
+    followed.back_off(now_ms, backoff, random_fraction)
 
 
 def _take_records(

@@ -1,6 +1,10 @@
-"""One PRNG per concern, all from one seed: to leave one fault out reshuffles nothing else."""
+"""One PRNG per concern, all from one seed: leaving one fault out changes no other draw."""
 
 from random import Random
+from typing import TypeAlias
+
+Rng: TypeAlias = Random
+"""What worlds draw from: they import no generator of their own."""
 
 
 def seeded(concern: str, seed: int) -> Random:

@@ -57,3 +57,10 @@ def _render_value(value: Any) -> str:
             content = f"{content.epoch}@{content.end_offset}"
         shown.append(f"{one.name}={getattr(content, 'name', content)}")
     return " ".join(shown)
+
+
+def render_step(event: events.Event, role: str, state: tuple[int, int, int, int]) -> str:
+    """Return what a node learned and what it was afterwards."""
+    epoch, end, flushed, committed = state
+    shown = f"epoch={epoch} end={end} flushed={flushed} committed={committed}"
+    return f"{render_event(event)} => {role} {shown}"

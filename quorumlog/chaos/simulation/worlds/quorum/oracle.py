@@ -4,25 +4,10 @@ Sources: Raft figure 3 (election safety, log matching, leader completeness, stat
 KAFKA-10527, KAFKA-12460, KAFKA-12619.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
-
-class Violation(Exception):
-    """A rule of the whole does not hold. The first word names the rule."""
-
-
-class Entry(NamedTuple):
-    """One record, in outline: `content` is its batch without offset and epoch, which others set."""
-
-    epoch: int
-    content: bytes
-    position: int  # in its batch
-
-
-def check(holds: bool, rule: str) -> None:
-    """Raise Violation unless it holds."""
-    if not holds:
-        raise Violation(rule)
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.worlds.entries import Entry
 
 
 class Oracle:

@@ -1,0 +1,11 @@
+"""How a simulated world says that a rule does not hold."""
+
+
+class Violation(Exception):
+    """A rule of the whole system does not hold. The first word names the rule."""
+
+
+def check(holds: bool, rule: str) -> None:
+    """Raise Violation unless the rule holds. `rule` is "name: what was seen"."""
+    if not holds:
+        raise Violation(rule)

@@ -1,0 +1,222 @@
+"""One run of a world: the faults of a schedule, then calm until the world has settled."""
+
+from collections.abc import Collection
+from typing import Final, Protocol
+
+from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
+from quorumlog.chaos.faults.kill import Kill
+from quorumlog.chaos.faults.kill_all import KillAll
+from quorumlog.chaos.faults.machines import (
+    ClockDrift,
+    FsyncError,
+    InterruptedWrite,
+    PowerLoss,
+    SlowDisk,
+)
+from quorumlog.chaos.faults.network import (
+    Delay,
+    Duplication,
+    Loss,
+    OneWayCut,
+    Partition,
+    Reorder,
+)
+from quorumlog.chaos.faults.pause import Pause
+from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.network import Network
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.kernel.timeline import Timeline
+from quorumlog.chaos.simulation.kernel.trace import Trace
+
+KERNEL_FAULTS: Final[tuple[type[Fault], ...]] = (
+    Loss, Duplication, Delay, Reorder, Partition, OneWayCut, Kill, KillAll, PowerLoss, Pause,
+    ClockDrift, SlowDisk, FsyncError, InterruptedWrite,
+)  # fmt: skip
+"""What every world suffers without a line of its own."""
+
+CALM_US_MAX: Final = 30 * MILLION
+CALM_CHECK_US: Final = 200_000
+_HEALTHY_DISK: Final = SlowDisk(min_us=100, spread_us=2_000)
+_CALM_FSYNC_US: Final = 500
+
+
+class Environment:
+    """What surrounds the processes of a world: time, network, machines, trace."""
+
+    def __init__(
+        self, seed: int, node_ids: tuple[int, ...], *, others_on_network: tuple[int, ...] = ()
+    ) -> None:
+        """`others_on_network`: ids of what has links, but no machine that could fail."""
+        self.seed: Final = seed
+        self.timeline: Final = Timeline()
+        self.trace: Final = Trace()
+        self.network: Final = Network(seed, node_ids + others_on_network)
+        self.machines: Final = {
+            node_id: Machine(node_id, seed, self.timeline, self.trace) for node_id in node_ids
+        }
+        self.is_calm = False
+        self.slow_disk = _HEALTHY_DISK
+        self._fsync_rng: Final = seeded("fsync", seed).random
+
+    def fsync_us(self) -> int:
+        """Return how long the next fsync takes."""
+        if self.is_calm:
+            return _CALM_FSYNC_US
+        fraction, disk = self._fsync_rng(), self.slow_disk
+        return int(disk.min_us + fraction * fraction * fraction * disk.spread_us)
+
+
+class World(Protocol):
+    """The system that a run simulates. Its processes are set on the machines beforehand."""
+
+    @property
+    def elections(self) -> int:
+        """Return how many leaders were elected so far."""
+
+    @property
+    def environment(self) -> Environment:
+        """Return what surrounds the processes."""
+
+    @property
+    def left_down_max(self) -> int:
+        """Return how many machines that are down at the end of the faults may stay so."""
+
+    def begin(self) -> None:
+        """Let the clients begin."""
+
+    def members_of(self, role: str) -> list[int]:
+        """Return the nodes that have a role of a schedule just now, perhaps none."""
+
+    def may_lose_power(self, machine: Machine) -> bool:
+        """Tell whether the rules still hold if this machine loses what was not flushed."""
+
+    def inflict(self, action: Action, machine: Machine) -> None:
+        """Perform a fault that the kernel does not know on a machine that runs."""
+
+    def calm_down(self) -> None:
+        """Take note that no fault comes any more."""
+
+    def has_settled(self) -> bool:
+        """Tell whether all is as it must be in the end. Called now and then in the calm."""
+
+    def describe(self) -> str:
+        """Return the state of the world for the report that it does not settle."""
+
+    def committed(self) -> int:
+        """Return how many records are committed."""
+
+
+class Run:
+    """One run. `run` raises Violation, or InvariantViolation from a core."""
+
+    def __init__(self, schedule: Schedule, world: World) -> None:
+        self._schedule: Final = schedule
+        self._environment: Final = world.environment
+        self._world: Final = world
+        self._target_rng: Final = seeded("targets", schedule.seed)
+
+    def run(self) -> None:
+        """Run the schedule, then calm down."""
+        timeline = self._environment.timeline
+        for action in self._schedule.actions:
+            timeline.push(action.t_us, self._inflict, action)
+        for machine in self._environment.machines.values():
+            timeline.push(0, machine.start)
+        timeline.push(0, self._world.begin)
+        timeline.push(self._schedule.duration_us, self._calm_down)
+        timeline.run()
+
+    # --- faults ---
+
+    def _inflict(self, action: Action) -> None:
+        environment, fault = self._environment, action.fault
+        machines = self._targets(action)
+        whom = ",".join(str(machine.node_id) for machine in machines)
+        environment.trace.happened(environment.timeline.now_us, whom, f"fault {action.as_json()}")
+        network, later = environment.network, environment.timeline.push
+        match fault:
+            case Loss() | Duplication() | Delay() | Reorder():
+                network.begin(fault)
+                later(action.duration_us, network.end, fault)
+            case SlowDisk():
+                environment.slow_disk = fault
+                later(action.duration_us, self._end_slow_disk)
+            case Partition() | OneWayCut():
+                direction = fault.direction if isinstance(fault, OneWayCut) else None
+                inside = [machine.node_id for machine in machines]
+                links = network.links_between(inside, direction)
+                network.cut(links)
+                later(action.duration_us, network.mend, links)
+            case ClockDrift(rate_ppm=rate_ppm):
+                for machine in machines:
+                    machine.set_clock_rate(rate_ppm)
+                    later(action.duration_us, machine.set_clock_rate, MILLION)
+            case _:
+                for machine in machines:
+                    if machine.is_up:
+                        self._hit(machine, action)
+
+    def _hit(self, machine: Machine, action: Action) -> None:
+        match action.fault:
+            case Kill():
+                machine.stop(action.duration_us, loses_power=False)
+            case PowerLoss():
+                loses_power = self._world.may_lose_power(machine)
+                machine.stop(action.duration_us, loses_power=loses_power)
+            case FsyncError():
+                machine.fail_next_fsync()
+            case InterruptedWrite() as fault:
+                machine.interrupt_write(fault)
+            case Pause():
+                machine.pause(action.duration_us)
+            case _:
+                self._world.inflict(action, machine)
+
+    def _end_slow_disk(self) -> None:
+        self._environment.slow_disk = _HEALTHY_DISK
+
+    def _targets(self, action: Action) -> list[Machine]:
+        machines = self._environment.machines
+        chosen: Collection[int]
+        match action.target:
+            case str() as role if role == ALL:
+                chosen = machines
+            case "any":
+                running = [node_id for node_id, one in machines.items() if one.is_up]
+                chosen = [self._target_rng.choice(running)] if running else []
+            case str() as role:
+                chosen = self._world.members_of(role)
+            case node_ids:
+                chosen = node_ids
+        return [machines[node_id] for node_id in chosen if node_id in machines]
+
+    # --- calm ---
+
+    def _calm_down(self) -> None:
+        """End all faults. A few machines that are down may stay down for good."""
+        environment = self._environment
+        environment.is_calm = environment.network.is_calm = True
+        left_down = 0
+        for machine in environment.machines.values():
+            machine.disk.on_operation = None
+            if not machine.is_up and left_down < self._world.left_down_max:
+                machine.is_left_down = True
+                left_down += 1
+            elif machine.is_up and machine.is_paused:
+                machine.resume()
+        for machine in environment.machines.values():
+            machine.start()
+        self._world.calm_down()
+        environment.timeline.push(CALM_CHECK_US, self._until_settled)
+
+    def _until_settled(self) -> None:
+        timeline = self._environment.timeline
+        if self._world.has_settled():
+            timeline.stop()
+            return
+        late = timeline.now_us > self._schedule.duration_us + CALM_US_MAX
+        seconds = CALM_US_MAX // MILLION
+        check(not late, f"liveness: {self._world.describe()} after {seconds} calm seconds")
+        timeline.push(CALM_CHECK_US, self._until_settled)

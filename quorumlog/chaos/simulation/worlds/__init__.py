@@ -1,0 +1,1 @@
+"""The systems that are simulated, one package each."""

@@ -1,0 +1,379 @@
+"""One broker process: the real replicas and logs on a simulated machine and network.
+
+It does what tasks and sockets do in a real broker: registers, sends heartbeats, follows metadata,
+fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the cores decide.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from quorumlog.broker.partitions.core.data_path import (
+    ACKS_ALL,
+    ProduceDone,
+    ProduceResult,
+)
+from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
+from quorumlog.broker.partitions.core.partition import PartitionRules
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.partition_driver import (
+    PartitionDriver,
+    PendingProduce,
+    Surroundings,
+)
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.brokers.controller_node import ControllerNode
+from quorumlog.chaos.simulation.worlds.brokers.controller_requests import ControllerRequests
+from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
+from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
+from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
+from quorumlog.chaos.simulation.worlds.entries import entries_of
+from quorumlog.metadata_quorum.controller_client import (
+    BrokerHeartbeat,
+    BrokerRegistration,
+    HeartbeatReply,
+    RegistrationReply,
+)
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import (
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicPartition,
+)
+from quorumlog.wire.codec.records import iterate_headers
+
+LOG_DIR: Final = "/logs"
+HEARTBEAT_US: Final = 300_000
+REGISTER_AGAIN_US: Final = 400_000
+TICK_US: Final = 100_000
+CHECKPOINT_US: Final = 700_000
+FLUSH_US: Final = 500_000
+PRODUCE_TIMEOUT_MS: Final = 2_000
+ALL_BYTES: Final = 1 << 30
+SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200)
+
+
+class BrokerNode:
+    """A Process, and the Surroundings of its partitions.
+
+    All that arrives goes through `take`, which a pause holds up.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        environment: Environment,
+        controller: ControllerNode,
+        oracle: ReplicationOracle,
+        peers: Mapping[int, "BrokerNode"],
+        rules: PartitionRules,
+        segment_bytes: int,
+        fetch_bytes_max: int,
+    ) -> None:
+        self.machine: Final = machine
+        self.node_id: Final = BrokerId(machine.node_id)
+        self.replicas: ReplicaSet
+        self.broker_epoch = -1
+        self._environment: Final = environment
+        self._controller: Final = controller
+        self._oracle: Final = oracle
+        self._requests: Final = ControllerRequests(self, environment, controller)
+        self.fetching: Final = Fetching(self, environment, peers, fetch_bytes_max=fetch_bytes_max)
+        self._rules: Final = rules
+        self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
+        self._logs: LogDirectory
+        self._replay: ClusterReplay
+        self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
+        self._ends: Final[dict[TopicPartition, int]] = {}  # of the logs, as the oracle knows them
+        self._reboots = 0
+        self._is_published = False  # the image that shows our registration
+        self._failure: BaseException | None = None
+
+    # --- a life of the process ---
+
+    def boot(self) -> None:
+        """Start from what is on the disk. Raises StorageError."""
+        self.broker_epoch, self._is_published, self._failure = -1, False, None
+        for volatile in (self._inbox, self._ends):
+            volatile.clear()
+        self.fetching.forget()
+        self._requests.forget()
+        self._logs = LogDirectory(self.machine.disk, LOG_DIR, self._log_settings)
+        self._logs.start()
+        self._replay = ClusterReplay(ClusterImage())
+        self.replicas = ReplicaSet(
+            self.node_id,
+            SETTINGS,
+            self._logs,
+            rules=self._rules,
+            now_ms=self.machine.now_ms,
+            opened=self._opened,
+            failed=self._note_failure,
+        )
+        surroundings = Surroundings(
+            disk=SimulatedDiskQueue(self.machine, self._environment, self.take),
+            checkpoints=self._logs.checkpoints,
+            readers=self,
+            fetchers=self.fetching,
+            proposals=self._requests,
+            log_starts=self,
+            listeners=(),
+            failed=self._log_failed,
+        )
+        self.replicas.connect(surroundings)
+        self._register()
+        self._every(TICK_US, self._tick)
+        self._every(HEARTBEAT_US, self._send_heartbeat)
+        self._every(CHECKPOINT_US, self._checkpoint)
+        self._every(FLUSH_US, self._flush)
+
+    def stopped(self, *, loses_power: bool) -> None:
+        """Note what is lost."""
+        self._reboots += loses_power
+        self._oracle.stopped(self.node_id, loses_power=loses_power)
+
+    def resumed(self) -> None:
+        """Take what has waited."""
+        while self._inbox and self.machine.is_up and not self.machine.is_paused:
+            action, arguments = self._inbox.popleft()
+            self._step(action, arguments)
+
+    def take(self, action: Callable[..., None], *arguments: object) -> None:
+        """Do what a message or a timer asks: now, or after the pause."""
+        if not self.machine.is_up:
+            return
+        if self.machine.is_paused or self._inbox:
+            self._inbox.append((action, arguments))
+        else:
+            self._step(action, arguments)
+
+    def _step(self, action: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        try:
+            action(*arguments)
+        except StorageError as error:
+            self._failure = error
+        finally:
+            self._trace(action.__name__, arguments)
+        if self._failure is not None:
+            self.machine.fail()
+            return
+        for at, driver in self.replicas.drivers.items():
+            self._observe(at, driver)
+
+    def _every(self, period_us: int, action: Callable[[], None]) -> None:
+        def again() -> None:
+            self.take(action)
+            self.machine.later(period_us, again)
+
+        self.machine.later(period_us, again)
+
+    def _note_failure(self, error: BaseException) -> None:
+        self._failure = error
+
+    def _log_failed(self, driver: PartitionDriver, error: StorageError) -> None:
+        del driver
+        self._failure = error
+
+    def _opened(self, at: TopicPartition) -> None:
+        """Do nothing: the next step shows the log to the oracle."""
+
+    def _observe(self, at: TopicPartition, driver: PartitionDriver) -> None:
+        """Show the oracle what has changed in a log and its high watermark."""
+        end = driver.log.log_end_offset
+        known = self._ends.get(at)
+        if driver.is_cutting:
+            return
+        if known is None:
+            self._ends[at] = end
+            self._oracle.recovered(self.node_id, at, entries_of(self._read(driver, 0)))
+        elif end > known:
+            self._ends[at] = end
+            self._oracle.appended(self.node_id, at, entries_of(self._read(driver, known)))
+        elif end < known:
+            self._ends[at] = end
+            self._oracle.truncated(self.node_id, at, end)
+        state = driver.partition.state
+        self._oracle.showed(self.node_id, at, state.high_watermark, leads=state.is_leader)
+
+    def _read(self, driver: PartitionDriver, start: int) -> bytes:
+        log, chunks, offset = driver.log, [], Offset(start)
+        while offset < log.log_end_offset:
+            found = log.read(offset, max_bytes=ALL_BYTES, end_offset=log.log_end_offset)
+            chunks.append(bytes(found.records))
+            offset = found.next_offset
+        return b"".join(chunks)
+
+    def _trace(self, name: str, arguments: tuple[object, ...]) -> None:
+        states = tuple(
+            (
+                str(at),
+                type(driver.partition.state.role).__name__,
+                driver.partition.state.leader_epoch,
+                driver.log.log_end_offset,
+                driver.partition.state.high_watermark,
+            )
+            for at, driver in self.replicas.drivers.items()
+        )
+        outline = f"{name} {states}".encode()
+        now_us = self.machine.timeline.now_us
+        self.machine.trace.stepped(
+            now_us, self.node_id, outline, _render, name.strip("_"), arguments, states
+        )
+
+    # --- requests to the controller ---
+
+    def _register(self) -> None:
+        request = BrokerRegistration(
+            broker_id=self.node_id,
+            incarnation_id=str(self.machine.incarnation),
+            host="localhost",
+            port=9092,
+            control_address=f"localhost:{19000 + self.node_id}",
+            directory_id=f"directory {self.node_id}",
+            boot_id=f"boot {self._reboots}",
+        )
+        self._requests.ask(request, self._registered)
+        self.machine.later(REGISTER_AGAIN_US, self.take, self._register_again)
+
+    def _register_again(self) -> None:
+        if self.broker_epoch < 0:
+            self._register()
+
+    def _registered(self, reply: RegistrationReply) -> None:
+        if reply.error_code is ErrorCode.NONE and reply.broker_epoch > self.broker_epoch:
+            self.broker_epoch = reply.broker_epoch
+            self._publish()
+
+    def _send_heartbeat(self) -> None:
+        if self.broker_epoch < 0:
+            return
+        request = BrokerHeartbeat(
+            broker_id=self.node_id,
+            broker_epoch=self.broker_epoch,
+            metadata_offset=self._replay.end_offset - 1,
+            want_fence=not self._is_published,
+        )
+        self._requests.ask(request, self._heartbeat_answered)
+
+    def _heartbeat_answered(self, reply: HeartbeatReply) -> None:
+        if reply.error_code is not ErrorCode.NONE and self.broker_epoch >= 0:
+            self.broker_epoch = -1
+            self._register()
+
+    # --- metadata ---
+
+    def learn(self, end: int) -> None:
+        """Replay the metadata log up to an offset (exclusive)."""
+        records = self._controller.history.records
+        for offset in range(self._replay.end_offset, end):
+            self._replay.apply(Offset(offset), records[offset])
+        self._publish()
+
+    def _publish(self) -> None:
+        """Act on the newest image, but on none before our registration (decision 2)."""
+        broker = self._replay.brokers.get(self.node_id)
+        if not self._is_published and (
+            broker is None or self.broker_epoch < 0 or broker.broker_epoch != self.broker_epoch
+        ):
+            return
+        self._is_published = True
+        delta, image = self._replay.publish(
+            end_offset=self._replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(0)
+        )
+        self.replicas.publish(delta, image)
+
+    # --- time ---
+
+    def _tick(self) -> None:
+        now_ms = self.machine.now_ms()
+        for driver in self.replicas.drivers.values():
+            driver.note_tick(now_ms)
+        for wait in self.replicas.deadlines.expire(now_ms):
+            wait.done(ProduceResult(ErrorCode.REQUEST_TIMED_OUT))
+
+    def _checkpoint(self) -> None:
+        drivers, checkpoints = self.replicas.drivers, self._logs.checkpoints
+        checkpoints.note_high_watermarks(
+            {at: one.partition.state.high_watermark for at, one in drivers.items()}
+        )
+        checkpoints.note_recovery_points({at: one.log for at, one in drivers.items()})
+        checkpoints.write_high_watermarks()
+        checkpoints.write_recovery_points()
+
+    def _flush(self) -> None:
+        """Write back one log, as the system does now and then."""
+        drivers = self.replicas.drivers
+        if drivers:
+            turn = self.machine.timeline.now_us // FLUSH_US % len(drivers)
+            driver = [*drivers.values()][turn]
+            if not driver.is_cutting:
+                driver.log.flush()
+
+    # --- the surroundings of a partition ---
+
+    def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
+        """Do nothing: followers ask again soon, and there are no consumers."""
+
+    def note(self, driver: PartitionDriver) -> None:
+        """Do nothing: no log is deleted from its start."""
+
+    # --- producing ---
+
+    def produce(self, at: TopicPartition, batch: bytes, done: ProduceDone) -> None:
+        """Append one batch with acks=all; `done` is told now, or when the outcome is known."""
+        driver = self.replicas.drivers.get(at)
+        if driver is None:
+            done(ProduceResult(self.replicas.error_for_missing(at)))
+            return
+        refusal = driver.partition.serving.append_refusal(ACKS_ALL)
+        if refusal is not ErrorCode.NONE:
+            done(ProduceResult(refusal))
+            return
+        [(_, header)] = iterate_headers(batch)
+        now_ms = self.machine.now_ms()
+        stored = None
+        if header.producer_id >= 0:
+            error_code, stored = driver.producers.check(header)
+            if error_code is not ErrorCode.NONE:
+                done(ProduceResult(error_code))
+                return
+        if stored is None:
+            info = driver.append_as_leader(batch, header, now_ms=now_ms, wall_ms=now_ms)
+            base_offset, end_offset = info.first_offset, Offset(info.last_offset + 1)
+        else:
+            base_offset, end_offset = Offset(stored.base_offset), Offset(stored.last_offset + 1)
+        result = ProduceResult(ErrorCode.NONE, base_offset)
+        if driver.partition.state.high_watermark >= end_offset:
+            outcome = driver.partition.serving.commit_outcome()
+            done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
+        else:
+            deadline_ms = now_ms + PRODUCE_TIMEOUT_MS
+            driver.waiting.add(PendingProduce(deadline_ms, end_offset, result, done))
+
+
+def _render(
+    name: str,
+    arguments: tuple[object, ...],
+    states: tuple[tuple[str, str, int, int, int], ...],
+) -> str:
+    shown = " ".join(_shown(one) for one in arguments)
+    logs = "; ".join(
+        f"{at} {role} epoch={epoch} end={end} committed={committed}"
+        for at, role, epoch, end, committed in states
+    )
+    return f"{name} {shown} => {logs}"
+
+
+def _shown(argument: object) -> str:
+    if isinstance(argument, bytes):
+        return f"{len(argument)} bytes"
+    return "" if callable(argument) else str(argument)[:200]

@@ -1,0 +1,145 @@
+"""The controller of the simulated brokers: the real decisions over a log in a list.
+
+Every decision is committed at once. The brokers learn of it over the network, each in its time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.brokers.oracle import Members, ReplicationOracle
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.requests import (
+    ControllerRequest,
+    Decision,
+    ElectLeaders,
+)
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.metadata_quorum.image.records import MetadataRecord, RegisterBroker
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
+
+CONTROLLER_ID: Final = 0  # of the network; it is no machine and never fails
+TICK_US: Final = 50_000
+SETTINGS: Final = ControllerSettings(broker_session_timeout_ms=1_500, default_replication_factor=3)
+
+Answered = Callable[[object], None]
+
+
+@dataclass(slots=True)
+class History:
+    """The committed metadata records, by offset."""
+
+    records: list[MetadataRecord]
+
+
+def image_of(replay: ClusterReplay) -> ClusterImage:
+    """Return the newest image."""
+    _, image = replay.publish(
+        end_offset=replay.end_offset, epoch=Epoch(1), controller_id=BrokerId(CONTROLLER_ID)
+    )
+    return image
+
+
+class ControllerNode:
+    """Decides what brokers ask, and fences the silent."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        oracle: ReplicationOracle,
+        *,
+        controller_class: type[Controller],
+        committed: Callable[[], None],
+    ) -> None:
+        """Call `committed` after every decision that wrote records."""
+        self.history: Final = History([])
+        self.controller: Controller
+        self.elections = 0
+        self._environment: Final = environment
+        self._oracle: Final = oracle
+        self._controller_class: Final = controller_class
+        self._committed: Final = committed
+        self._draw: Final = seeded("controller", environment.seed).randbytes
+        self._leaders: Final[dict[TopicPartition, int]] = {}
+        self._incarnations: Final[dict[int, str]] = {}
+        self._take_over()
+
+    def now_ms(self) -> int:
+        """Return the controller's monotonic time."""
+        return self._environment.timeline.now_us // 1000
+
+    def _take_over(self) -> None:
+        replay = ClusterReplay(ClusterImage())
+        for offset, record in enumerate(self.history.records):
+            replay.apply(Offset(offset), record)
+        self.controller = self._controller_class(
+            image_of(replay), SETTINGS, random_bytes=self._draw, now_ms=self.now_ms()
+        )
+
+    def fail_over(self) -> None:
+        """Let another controller take over, and every preferred leader lead that may."""
+        self._take_over()
+        self._enact(self.controller.decide_activation())
+        cluster = self.controller.cluster
+        places = [
+            (name, index)
+            for name in cluster.topic_names()
+            for index in range(cluster.partition_count(name))
+        ]
+        self.ask(ElectLeaders(partitions=tuple(places), unclean=False))
+
+    def ask(self, request: ControllerRequest) -> object:
+        """Decide a request and commit the decision."""
+        base_offset = Offset(len(self.history.records))
+        decision = self.controller.decide(request, now_ms=self.now_ms(), base_offset=base_offset)
+        self._enact(decision)
+        return decision.response
+
+    def suspect(self, broker_id: int) -> None:
+        """Believe that a broker's process is gone, although it lives."""
+        broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
+        if broker is not None:
+            self._enact(
+                self.controller.decide_process_died(
+                    broker.broker_id, broker_epoch=broker.broker_epoch, now_ms=self.now_ms()
+                )
+            )
+
+    def tick(self) -> None:
+        """Fence the brokers that were silent for too long."""
+        due_ms = self.controller.next_expiry_ms()
+        while due_ms is not None and due_ms <= self.now_ms():
+            self._enact(self.controller.decide_expiry(self.now_ms()))
+            due_ms = self.controller.next_expiry_ms()
+        self._environment.timeline.push(TICK_US, self.tick)
+
+    def _enact(self, decision: Decision[object]) -> None:
+        for record in decision.records:
+            self.controller.apply(Offset(len(self.history.records)), record)
+            self.history.records.append(record)
+        if not decision.records:
+            return
+        for record in decision.records:
+            if isinstance(record, RegisterBroker):
+                self._oracle.registered(record.broker_id)
+        broken = self.controller.check_invariants()
+        check(not broken, f"controller: {broken}")
+        self._show()
+        self._committed()
+
+    def _show(self) -> None:
+        cluster = self.controller.cluster
+        for name in cluster.topic_names():
+            for index, partition in enumerate(cluster.partitions(name)):
+                at = TopicPartition(name, index)
+                members = Members((*partition.isr, *partition.elr), partition.leader_epoch)
+                if self._oracle.members.get(at) != members:
+                    self._oracle.elected(at, members)
+                if partition.leader_id >= 0 and self._leaders.get(at) != partition.leader_epoch:
+                    self._leaders[at] = partition.leader_epoch
+                    self.elections += 1

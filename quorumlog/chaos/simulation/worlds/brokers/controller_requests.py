@@ -1,0 +1,128 @@
+"""What a simulated broker asks of the controller: requests over the network, and ISR proposals."""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
+    CONTROLLER_ID,
+    ControllerNode,
+)
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterPartitions,
+    ControllerRequest,
+    IsrResults,
+)
+from quorumlog.metadata_quorum.controller_client import IsrProposal
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicPartition
+
+PROPOSAL_TIMEOUT_US: Final = 200_000
+
+
+class Node(Protocol):
+    """The broker that asks."""
+
+    replicas: ReplicaSet
+    broker_epoch: int
+
+    @property
+    def node_id(self) -> BrokerId:
+        """Return the id of the broker."""
+
+    @property
+    def machine(self) -> Machine:
+        """Return where it runs."""
+
+    def take(self, action: Callable[..., None], *arguments: object) -> None:
+        """Do something now, or after the pause of the process."""
+
+    def learn(self, end: int) -> None:
+        """Replay the metadata log up to an offset (exclusive)."""
+
+
+class ControllerRequests:
+    """The requests of one broker, and the Proposals of its partitions."""
+
+    def __init__(self, node: Node, environment: Environment, controller: ControllerNode) -> None:
+        self._node: Final = node
+        self._environment: Final = environment
+        self._controller: Final = controller
+        self._proposals: Final[dict[TopicPartition, effects.ProposeIsr]] = {}
+
+    def forget(self) -> None:
+        """Begin another life: nothing is proposed."""
+        self._proposals.clear()
+
+    def ask(self, request: ControllerRequest, answered: Callable[[Any], None]) -> None:
+        """Send a request; it, or its answer, may be lost, late or doubled."""
+        network, push = self._environment.network, self._environment.timeline.push
+        incarnation = self._node.machine.incarnation
+
+        def arrive() -> None:
+            response = self._controller.ask(request)
+            end = len(self._controller.history.records)
+            for after_us in network.arrivals_us(CONTROLLER_ID, self._node.node_id):
+                push(after_us, come_back, response, end)
+
+        def come_back(response: object, end: int) -> None:
+            if self._node.machine.is_up and self._node.machine.incarnation == incarnation:
+                self._node.take(answered, response)
+                self._node.take(self._node.learn, end)
+
+        for after_us in network.arrivals_us(self._node.node_id, CONTROLLER_ID):
+            push(after_us, arrive)
+
+    def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
+        """Ask the controller, in place of what was proposed before."""
+        self._proposals[driver.topic_partition] = proposal
+        request = AlterPartitions(
+            broker_id=self._node.node_id,
+            broker_epoch=self._node.broker_epoch,
+            proposals=(
+                IsrProposal(
+                    topic_id=driver.topic_id,
+                    partition=PartitionIndex(driver.topic_partition.partition),
+                    leader_epoch=proposal.leader_epoch,
+                    partition_epoch=proposal.partition_epoch,
+                    new_isr=tuple(
+                        (member, self._node.broker_epoch if member == self._node.node_id else epoch)
+                        for member, epoch in proposal.new_isr
+                    ),
+                ),
+            ),
+        )
+
+        def isr_answered(results: IsrResults | None) -> None:
+            self._isr_answered(driver, proposal, results)
+
+        self.ask(request, isr_answered)
+        self._node.machine.later(PROPOSAL_TIMEOUT_US, self._node.take, isr_answered, None)
+
+    def _isr_answered(
+        self, driver: PartitionDriver, proposal: effects.ProposeIsr, results: IsrResults | None
+    ) -> None:
+        at = driver.topic_partition
+        if (
+            self._proposals.get(at) is not proposal
+            or self._node.replicas.drivers.get(at) is not driver
+        ):
+            return
+        del self._proposals[at]
+        answer = events.IsrAnswered(
+            asked_epoch=proposal.partition_epoch, error_code=ErrorCode.REQUEST_TIMED_OUT
+        )
+        if results is not None and results.error_code is ErrorCode.NONE:
+            [result] = results.results
+            answer = events.IsrAnswered(
+                asked_epoch=proposal.partition_epoch,
+                error_code=result.error_code,
+                leader_epoch=result.leader_epoch,
+                partition_epoch=result.partition_epoch,
+                isr=result.isr,
+            )
+        driver.feed(self._node.machine.now_ms(), answer)

@@ -1,0 +1,42 @@
+"""A disk queue whose work takes simulated time: a partition is busy meanwhile, others are not."""
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final, Protocol, TypeVar
+
+from quorumlog.broker.partitions.log.disk_queue import outcome_of
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.storage.errors import StorageError
+
+T = TypeVar("T")
+
+
+class Take(Protocol):
+    """How a process takes in what has happened."""
+
+    def __call__(self, action: Callable[..., None], *arguments: object) -> None:
+        """Call `action` now, or after a pause of the process."""
+
+
+class SimulatedDiskQueue:
+    """A DiskQueue of one life of a process. What is under way when that ends is never done."""
+
+    def __init__(self, machine: Machine, environment: Environment, take: Take) -> None:
+        self._machine: Final = machine
+        self._environment: Final = environment
+        self._take: Final = take
+        self._busy_until_us: Final[dict[Hashable, int]] = {}
+
+    def submit(
+        self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
+    ) -> None:
+        """Do `work` after all that was submitted for `key` before; then tell `done` its result."""
+        now_us = self._machine.timeline.now_us
+        started_us = max(self._busy_until_us.get(key, 0), now_us)
+        ended_us = started_us + self._environment.fsync_us()
+        self._busy_until_us[key] = ended_us
+        self._machine.later(ended_us - now_us, self._take, _do_disk_work, work, done)
+
+
+def _do_disk_work(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+    done(outcome_of(work))

@@ -1,0 +1,165 @@
+"""What must hold for replicated partitions, seen from outside all brokers, after every step.
+
+It knows what each log holds, what was shown as committed, what producers were told, and the ISR
+and ELR that the metadata names. It models the system and shares no code with the cores.
+Sources: KIP-101 (replicas agree), KIP-497 and KIP-966 (ISR and ELR hold what is committed).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+SEQUENCED: Final = b"sequence "
+"""How the values of the idempotent producer begin; the number follows."""
+
+
+class Members(NamedTuple):
+    """The brokers that must hold all that is committed, and the leader's place in time."""
+
+    holders: tuple[int, ...]  # ISR and ELR
+    leader_epoch: int
+
+
+_NOBODY: Final = Members((), -1)
+Place = tuple[int, TopicPartition]  # a replica
+
+
+class ReplicationOracle:
+    """Remembers what may never change, over all brokers and crashes.
+
+    - per replica: what its log holds, and how much of that is as committed;
+    - per partition: what was ever shown as committed, and what was acknowledged;
+    - the brokers that have lost unflushed records and are not registered again yet. The metadata
+      cannot know it, and may still name them.
+    """
+
+    def __init__(self) -> None:
+        self.committed: Final[dict[TopicPartition, list[Entry]]] = defaultdict(list)
+        self.acknowledged: Final[dict[TopicPartition, dict[int, bytes]]] = defaultdict(dict)
+        self.logs: Final[dict[Place, list[Entry]]] = defaultdict(list)
+        self.members: Final[dict[TopicPartition, Members]] = {}
+        self.lossy: Final[set[int]] = set()
+        self._shortened: Final[set[Place]] = set()  # logs that a power loss may have cut
+        self._agreed: Final[dict[Place, int]] = defaultdict(int)
+        self._high_watermarks: Final[dict[Place, int]] = defaultdict(int)
+
+    # --- logs ---
+
+    def appended(self, broker_id: int, at: TopicPartition, entries: Iterable[Entry]) -> None:
+        """Note new entries at the end of a replica's log."""
+        self.logs[broker_id, at] += entries
+
+    def truncated(self, broker_id: int, at: TopicPartition, end: int) -> None:
+        """Note that a replica's log ends earlier now."""
+        place = broker_id, at
+        del self.logs[place][end:]
+        self._agreed[place] = min(self._agreed[place], end)
+        self._check_holders(at)
+
+    def stopped(self, broker_id: int, *, loses_power: bool) -> None:
+        """Note the end of a process; with the power it loses what was not flushed."""
+        if loses_power:
+            self.lossy.add(broker_id)
+            self._shortened.update(place for place in self.logs if place[0] == broker_id)
+        for place in self._high_watermarks:
+            if place[0] == broker_id:
+                self._high_watermarks[place] = 0
+
+    def recovered(self, broker_id: int, at: TopicPartition, entries: list[Entry]) -> None:
+        """Compare what a process finds in a log with what was written there."""
+        place = broker_id, at
+        before = self.logs[place]
+        check(
+            entries == before[: len(entries)], f"recovery: {broker_id} finds in {at} what was not"
+        )
+        is_whole = len(entries) == len(before) or place in self._shortened
+        self._shortened.discard(place)
+        check(is_whole, f"durability: {broker_id} lost records of {at}, but not its power")
+        self.logs[place] = entries
+        self._agreed[place] = min(self._agreed[place], len(entries))
+
+    # --- metadata ---
+
+    def registered(self, broker_id: int) -> None:
+        """Note that the metadata knows what a broker may have lost."""
+        self.lossy.discard(broker_id)
+
+    def elected(self, at: TopicPartition, members: Members) -> None:
+        """Note what the metadata says of a partition now."""
+        self.members[at] = members
+        self._check_holders(at)
+
+    def _check_holders(self, at: TopicPartition) -> None:
+        """Check that every member of ISR and ELR holds all that is committed."""
+        committed = self.committed[at]
+        for member in self.members.get(at, _NOBODY).holders:
+            if member not in self.lossy:
+                held = self._agreement(member, at)
+                rule = f"isr-complete: {member} is in ISR or ELR of {at} with {held} of"
+                check(held == len(committed), f"{rule} {len(committed)} committed records")
+
+    def _agreement(self, broker_id: int, at: TopicPartition) -> int:
+        """Return how many records of a replica, from the first on, are as committed."""
+        place = broker_id, at
+        log, committed, agreed = self.logs[place], self.committed[at], self._agreed[place]
+        end = min(len(log), len(committed))
+        while agreed < end and log[agreed] == committed[agreed]:
+            agreed += 1
+        self._agreed[place] = agreed
+        return agreed
+
+    # --- commits ---
+
+    def showed(self, broker_id: int, at: TopicPartition, end: int, *, leads: bool) -> None:
+        """Note a replica's high watermark."""
+        place = broker_id, at
+        if end == self._high_watermarks[place]:
+            return
+        self._high_watermarks[place] = end
+        log, committed = self.logs[place], self.committed[at]
+        check(end <= len(log), f"commit-held: {broker_id} shows {end} of {len(log)} in {at}")
+        is_known = end <= len(committed)
+        check(leads or is_known, f"commit-led: follower {broker_id} commits {end} of {at} first")
+        common = min(end, len(committed))
+        rule = f"commit-agreed: {broker_id} shows other records below {common} of {at}"
+        check(self._agreement(broker_id, at) >= common, rule)
+        if not is_known:
+            new = log[len(committed) : end]
+            self._check_sequences(at, new)
+            committed += new
+            self._check_holders(at)
+
+    def _check_sequences(self, at: TopicPartition, new: list[Entry]) -> None:
+        """Check that the idempotent producer's records are committed once and in order."""
+        known = (one for one in reversed(self.committed[at]) if one.content.startswith(SEQUENCED))
+        last = next(known, None)
+        expected = 0 if last is None else _sequence(last) + 1
+        for entry in new:
+            if entry.content.startswith(SEQUENCED):
+                found = _sequence(entry)
+                check(found == expected, f"exactly-once: {found} in {at}, after {expected - 1}")
+                expected += 1
+
+    def acknowledge(self, at: TopicPartition, offset: int, value: bytes) -> None:
+        """Note that a producer was told that its record is committed at this offset."""
+        committed = self.committed[at]
+        is_there = offset < len(committed) and committed[offset].content == value
+        check(is_there, f"acked-committed: {value!r} was acknowledged at {offset} of {at}")
+        self.acknowledged[at][offset] = value
+
+    def finish(self) -> None:
+        """Compare all replicas, at the end, with what is committed and was acknowledged."""
+        for (broker_id, at), log in self.logs.items():
+            if broker_id not in self.members[at].holders:
+                continue
+            check(log == self.committed[at], f"converged: {broker_id} differs in {at}")
+            for offset, value in self.acknowledged[at].items():
+                check(log[offset].content == value, f"acked-lost: {offset} of {at} on {broker_id}")
+
+
+def _sequence(entry: Entry) -> int:
+    return int(entry.content.removeprefix(SEQUENCED))

@@ -1,0 +1,113 @@
+"""Producers with acks=all. They learn where the leader is from any broker, perhaps an old one."""
+
+from typing import Final
+
+from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
+from quorumlog.broker.partitions.core.producer_state import BATCHES_KEPT
+from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
+from quorumlog.chaos.simulation.worlds.brokers.oracle import SEQUENCED, ReplicationOracle
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.records import Record, encode_batch
+
+PRODUCER_ID: Final = 7
+SEND_AGAIN_US: Final = 1_500_000
+
+
+class Producer:
+    """Writes to one partition: batches of its own, and those of an idempotent producer.
+
+    The idempotent one numbers its batches, has at most BATCHES_KEPT under way, as it must, and
+    sends all again from the first that is not acknowledged when it does not hear of that one.
+    """
+
+    def __init__(
+        self,
+        at: TopicPartition,
+        nodes: dict[int, BrokerNode],
+        *,
+        environment: Environment,
+        oracle: ReplicationOracle,
+        rng: Rng,
+        every_us: int,
+    ) -> None:
+        self.acknowledged = 0  # sequences below are
+        self._at: Final = at
+        self._nodes: Final = nodes
+        self._environment: Final = environment
+        self._oracle: Final = oracle
+        self._rng: Final = rng
+        self._every_us: Final = every_us
+        self._values = self._next = 0
+        self._is_stopped = False
+        self._progress_us = 0  # when the newest sequence was acknowledged, or all sent again
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._is_stopped = True
+
+    def run(self) -> None:
+        """Send something, and go on until `stop`."""
+        if self._is_stopped:
+            return
+        if self._rng.random() < 0.5:
+            self._values += 1
+            self._send(b"value %d" % self._values, -1)
+        self._send_next_sequence()
+        after_us = self._rng.randrange(1, 2 * self._every_us)
+        self._environment.timeline.push(after_us, self.run)
+
+    def _send_next_sequence(self) -> None:
+        now_us = self._environment.timeline.now_us
+        if now_us - self._progress_us > SEND_AGAIN_US:
+            self._next, self._progress_us = self.acknowledged, now_us
+        # The first goes alone: a leader that knows nothing of a producer takes any number.
+        under_way_max = BATCHES_KEPT if self.acknowledged else 1
+        if self._next - self.acknowledged < under_way_max:
+            self._send(SEQUENCED + b"%d" % self._next, self._next)
+            self._next += 1
+
+    def _send(self, value: bytes, sequence: int) -> None:
+        node = self._nodes.get(self._leader())
+        if node is None:
+            return
+        record = Record(0, self._environment.timeline.now_us // 1000, None, value)
+        batch = encode_batch(
+            [record],
+            producer_id=PRODUCER_ID if sequence >= 0 else -1,
+            producer_epoch=0 if sequence >= 0 else -1,
+            base_sequence=sequence,
+        )
+        done = self._answer_from(node.node_id, value, sequence)
+        network, push = self._environment.network, self._environment.timeline.push
+        for after_us in network.arrivals_us(CONTROLLER_ID, node.node_id)[:1]:  # TCP: no second copy
+            push(after_us, node.take, node.produce, self._at, batch, done)
+
+    def _leader(self) -> int:
+        """Return the leader as some broker knows it, perhaps one that no longer leads."""
+        running = [node for node in self._nodes.values() if node.machine.is_up]
+        if not running:
+            return -1
+        partition = self._rng.choice(running).replicas.image.partition(self._at)
+        return -1 if partition is None else partition.leader_id
+
+    def _answer_from(self, node_id: int, value: bytes, sequence: int) -> ProduceDone:
+        network, push = self._environment.network, self._environment.timeline.push
+
+        def done(result: ProduceResult) -> None:
+            for after_us in network.arrivals_us(node_id, CONTROLLER_ID)[:1]:
+                push(after_us, self._answered, value, sequence, result)
+
+        return done
+
+    def _answered(self, value: bytes, sequence: int, result: ProduceResult) -> None:
+        if result.error_code is not ErrorCode.NONE:
+            return
+        self._oracle.acknowledge(self._at, result.base_offset, value)
+        if sequence >= self.acknowledged:
+            self.acknowledged = sequence + 1
+            self._next = max(self._next, self.acknowledged)
+            self._progress_us = self._environment.timeline.now_us

@@ -1,0 +1,176 @@
+"""Requests and answers between simulated nodes, as HTTP over TCP carries them.
+
+A process that died refuses at once. A machine without power, or a cut link, is silent until the
+request times out. The oracle sees every message that is sent.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
+
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.network import Network
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.kernel.timeline import Timeline
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import (
+    BeginQuorumEpochRequest,
+    FetchRequest,
+    FetchResponse,
+    Request,
+    Response,
+    VoteRequest,
+    VoteResponse,
+)
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class Caller(NamedTuple):
+    """The process that made a request, and its own name for it."""
+
+    node_id: int
+    incarnation: int
+    request_id: int
+    request: Request
+
+
+class Node(Protocol):
+    """What the messenger needs of a process."""
+
+    log: MetadataLog
+
+    @property
+    def machine(self) -> Machine:
+        """Return where it runs."""
+
+    @property
+    def node_id(self) -> int:
+        """Return the id of the node."""
+
+    @property
+    def asked(self) -> dict[int, Caller]:
+        """Return the callers that wait for an answer, by the token of the request."""
+
+    @property
+    def waiting(self) -> set[int]:
+        """Return the ids of its own requests that have no outcome yet."""
+
+    def feed(self, event: events.Event) -> None:
+        """Let the process take in a fact."""
+
+    def feed_response(self, received: events.ResponseReceived, records: bytes) -> None:
+        """Let the process take in a response with its records."""
+
+
+class Messenger:
+    """Carries messages between `nodes`, which the world fills."""
+
+    def __init__(
+        self, network: Network, timeline: Timeline, oracle: Oracle, *, fetch_bytes_max: int
+    ) -> None:
+        self.nodes: Mapping[int, Node] = {}
+        self._network: Final = network
+        self._timeline: Final = timeline
+        self._oracle: Final = oracle
+        self._fetch_bytes_max: Final = fetch_bytes_max
+        self._last_token = 0
+
+    def send_request(self, node: Node, effect: effects.SendRequest) -> None:
+        """Send a request. Exactly one outcome will be fed, unless the process ends."""
+        request, target = effect.request, effect.destination
+        self._inspect_request(node.node_id, request)
+        node.waiting.add(effect.request_id)
+        caller = Caller(node.node_id, node.machine.incarnation, effect.request_id, request)
+        for after_us in self._network.arrivals_us(node.node_id, target):
+            self._timeline.push(after_us, self._request_arrived, target, caller)
+        self._timeline.push(effect.timeout_ms * 1000, self._request_failed, caller)
+
+    def _inspect_request(self, node_id: int, request: Request) -> None:
+        match request:
+            case VoteRequest(replica_epoch=epoch, pre_vote=pre_vote):
+                if not pre_vote:
+                    self._oracle.saw_vote(node_id, epoch, node_id)
+            case BeginQuorumEpochRequest(leader_epoch=epoch):
+                self._oracle.saw_leader(node_id, epoch)
+            case FetchRequest(current_leader_epoch=epoch):
+                pass
+            case _:
+                epoch = request.leader_epoch
+        self._oracle.showed_epoch(node_id, epoch)
+
+    def _request_arrived(self, target: int, caller: Caller) -> None:
+        node = self.nodes[target]
+        if not node.machine.is_up:
+            self.fail_request(target, caller)
+            return
+        self._last_token += 1
+        node.asked[self._last_token] = caller
+        received = events.RequestReceived(request_id=self._last_token, request=caller.request)
+        node.feed(received)
+
+    def fail_request(self, target: int, caller: Caller) -> None:
+        """Let the caller learn that `target` refuses the connection, if a message gets through."""
+        for after_us in self._network.arrivals_us(target, caller.node_id)[:1]:
+            self._timeline.push(after_us, self._request_failed, caller)
+
+    def _request_failed(self, caller: Caller) -> None:
+        node = self._waiting_node(caller)
+        if node is not None:
+            node.feed(events.RequestFailed(request_id=caller.request_id))
+
+    def _waiting_node(self, caller: Caller) -> Node | None:
+        """Return the node if it still waits for an outcome of this request; it has one now."""
+        node = self.nodes[caller.node_id]
+        is_meant = node.machine.is_up and node.machine.incarnation == caller.incarnation
+        if not is_meant or caller.request_id not in node.waiting:
+            return None
+        node.waiting.discard(caller.request_id)
+        return node
+
+    def answer_fetch(self, node: Node, effect: effects.AnswerFetch) -> None:
+        """Read the records and send them. Raises StorageError."""
+        records = b""
+        if effect.records_from < effect.records_to:
+            records = node.log.read(effect.records_from, effect.records_to, self._fetch_bytes_max)
+        self.send_response(node, effect.request_id, effect.response, records)
+
+    def send_response(self, node: Node, token: int, response: Response, records: bytes) -> None:
+        """Answer the request that the process knows by `token`."""
+        caller = node.asked.pop(token)
+        self._inspect_response(node.node_id, caller.request, response)
+        for after_us in self._network.arrivals_us(node.node_id, caller.node_id):
+            self._timeline.push(
+                after_us, self._response_arrived, caller, node.node_id, response, records
+            )
+
+    def _inspect_response(self, node_id: int, request: Request, response: Response) -> None:
+        self._oracle.showed_epoch(node_id, response.leader_epoch)
+        match response:
+            case VoteResponse(vote_granted=True):
+                if isinstance(request, VoteRequest) and not request.pre_vote:
+                    self._oracle.saw_vote(node_id, response.leader_epoch, request.replica_id)
+            case FetchResponse(error_code=ErrorCode.NONE, leader_epoch=epoch):
+                self._oracle.saw_leader(node_id, epoch)
+                is_current = isinstance(request, FetchRequest) and (
+                    request.current_leader_epoch == epoch
+                )
+                check(is_current, f"fetch-epoch: {node_id} answers in epoch {epoch}")
+            case _:
+                pass
+
+    def _response_arrived(
+        self, caller: Caller, source: int, response: Response, records: bytes
+    ) -> None:
+        node = self._waiting_node(caller)
+        if node is None:
+            return
+        records, fetched = describe(records) if records else (b"", None)
+        received = events.ResponseReceived(
+            request_id=caller.request_id,
+            source=BrokerId(source),
+            response=response,
+            records=fetched,
+        )
+        node.feed_response(received, records)

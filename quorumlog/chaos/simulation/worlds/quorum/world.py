@@ -1,0 +1,143 @@
+"""The metadata quorum: voters, observers, and clients that write to every node that leads.
+
+In the calm at the end one node must lead, and all logs must become equal and committed.
+"""
+
+from typing import Final
+
+from quorumlog.chaos.faults.leadership import FalseNotice, Resign
+from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.options import Options
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.run import Environment
+from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger
+from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
+from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class QuorumWorld:
+    """A World."""
+
+    def __init__(self, schedule: Schedule, quorum_class: type[Quorum] = Quorum) -> None:
+        options = Options(schedule)
+        voters = range(1, options.number("nodes") + 1)
+        machines = range(1, len(voters) + options.number("observers") + 1)
+        self.elections = 0
+        self.environment: Final = Environment(schedule.seed, tuple(machines))
+        self.oracle: Final = Oracle(tuple(machines), tuple(voters))
+        self.nodes: Final[dict[int, QuorumNode]] = {}
+        minority = (len(voters) - 1) // 2
+        self.left_down_max: Final = minority if options.flag("is_minority_left_down") else 0
+        self._timeline: Final = self.environment.timeline
+        self._client_rng: Final = seeded("clients", schedule.seed)
+        self._propose_every_us: Final = options.number("propose_every_us")
+        self._batch_records_max: Final = options.number("batch_records_max")
+        self._proposed = 0
+        self._has_proposed_in_calm = False
+        messenger = Messenger(
+            self.environment.network,
+            self._timeline,
+            self.oracle,
+            fetch_bytes_max=options.number("fetch_bytes_max"),
+        )
+        messenger.nodes = self.nodes
+        for node_id, machine in self.environment.machines.items():
+            machine.process = self.nodes[node_id] = QuorumNode(
+                machine,
+                tuple(map(BrokerId, voters)),
+                environment=self.environment,
+                messenger=messenger,
+                oracle=self.oracle,
+                quorum_class=quorum_class,
+                settings=QuorumSettings(
+                    controller_quorum_dead_process_notice_enable=options.flag("is_death_noticed")
+                ),
+                segment_bytes=options.number("segment_bytes"),
+                peers=self.nodes,
+                became_leader=self._count_election,
+            )
+
+    def _count_election(self) -> None:
+        self.elections += 1
+
+    # --- clients ---
+
+    def begin(self) -> None:
+        """Let the clients write."""
+        self._propose()
+
+    def _propose(self) -> None:
+        for node in self.nodes.values():
+            if node.accepts_records:
+                count = self._client_rng.randrange(1, self._batch_records_max + 1)
+                values = [b"value %d" % (self._proposed + index) for index in range(count)]
+                self._proposed += count
+                node.propose(values)
+        if not self.environment.is_calm:
+            self._timeline.push(self._propose_every_us, self._propose)
+
+    def committed(self) -> int:
+        """Return how many records are committed."""
+        return len(self.oracle.committed)
+
+    # --- faults ---
+
+    def members_of(self, role: str) -> list[int]:
+        """Return the leader of the newest epoch; no other role is known here."""
+        if role != "metadata-leader":
+            return []
+        leaders = [n for n in self.nodes.values() if n.machine.is_up and n.quorum.is_leader]
+        newest = max(leaders, key=lambda node: node.quorum.leader_epoch, default=None)
+        return [] if newest is None else [newest.node_id]
+
+    def may_lose_power(self, machine: Machine) -> bool:
+        """Allow it always: a quorum commits only what is flushed."""
+        del machine
+        return True
+
+    def inflict(self, action: Action, machine: Machine) -> None:
+        """Let a leader resign, or a node believe that its leader died."""
+        node = self.nodes[machine.node_id]
+        match action.fault:
+            case Resign():
+                node.feed(events.ResignRequested())
+            case FalseNotice():
+                node.feed(events.PeerProcessDied(node_id=node.quorum.leader_id))
+            case _:
+                raise ValueError(f"the quorum world has no fault {action.fault.name}")
+
+    # --- calm ---
+
+    def calm_down(self) -> None:
+        """Do nothing: the clients see it themselves."""
+
+    def has_settled(self) -> bool:
+        """Tell whether one node leads and all is committed everywhere; write something first."""
+        nodes = [node for node in self.nodes.values() if not node.machine.is_left_down]
+        first = nodes[0].quorum
+        leads = any(node.quorum.is_leader for node in nodes)
+        is_committed = first.high_watermark == first.log_end_offset
+        if len(self._states()) == 1 and leads and is_committed and self._has_proposed_in_calm:
+            for node in nodes:
+                self.oracle.finish(node.node_id, node.read_entries())
+            return True
+        if leads and not self._has_proposed_in_calm:
+            self._propose()
+            self._has_proposed_in_calm = True
+        return False
+
+    def describe(self) -> str:
+        """Return leader, epoch, log end and high watermark as each node knows them."""
+        return str(sorted(self._states()))
+
+    def _states(self) -> set[tuple[int, int, int, int]]:
+        quorums = [n.quorum for n in self.nodes.values() if not n.machine.is_left_down]
+        return {
+            (quorum.leader_id, quorum.leader_epoch, quorum.log_end_offset, quorum.high_watermark)
+            for quorum in quorums
+        }

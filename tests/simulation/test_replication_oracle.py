@@ -1,0 +1,115 @@
+"""Each rule of the oracle of replication, broken by hand beside a history that keeps it."""
+
+import pytest
+
+from quorumlog.chaos.simulation.kernel.rules import Violation
+from quorumlog.chaos.simulation.worlds.brokers.oracle import Members, ReplicationOracle
+from quorumlog.chaos.simulation.worlds.entries import Entry
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+AT = TopicPartition("t", 0)
+A, B, C = (Entry(1, value, 0) for value in (b"a", b"b", b"c"))
+OTHER = Entry(2, b"other", 0)
+
+
+def replicated() -> ReplicationOracle:
+    """Brokers 1 and 2 hold A and B, of which A is committed; broker 3 holds A and is in no ISR."""
+    oracle = ReplicationOracle()
+    for broker_id, log in ((1, [A, B]), (2, [A, B]), (3, [A])):
+        oracle.recovered(broker_id, AT, [])
+        oracle.appended(broker_id, AT, log)
+    oracle.elected(AT, Members((1, 2), 1))
+    oracle.showed(1, AT, 1, leads=True)
+    return oracle
+
+
+def broken(rule: str) -> "pytest.RaisesExc[Violation]":
+    return pytest.raises(Violation, match=f"^{rule}: ")
+
+
+def test_what_holds_is_accepted() -> None:
+    oracle = replicated()
+    oracle.showed(1, AT, 2, leads=True)
+    oracle.showed(2, AT, 2, leads=False)
+    oracle.acknowledge(AT, 1, b"b")
+    oracle.appended(3, AT, [B])
+    oracle.elected(AT, Members((1, 2, 3), 1))
+    oracle.finish()
+
+
+def test_a_member_of_isr_or_elr_holds_what_is_committed() -> None:
+    oracle = replicated()
+    oracle.showed(1, AT, 2, leads=True)
+    with broken("isr-complete"):
+        oracle.elected(AT, Members((1, 2, 3), 1))
+
+
+def test_nothing_is_committed_that_a_member_lacks() -> None:
+    oracle = replicated()
+    oracle.elected(AT, Members((1, 2, 3), 1))
+    with broken("isr-complete"):
+        oracle.showed(1, AT, 2, leads=True)
+
+
+def test_a_member_that_cuts_what_is_committed_is_seen() -> None:
+    with broken("isr-complete"):
+        replicated().truncated(2, AT, 0)
+
+
+def test_a_member_without_power_is_excused_until_it_registers() -> None:
+    oracle = replicated()
+    oracle.stopped(2, loses_power=True)
+    oracle.recovered(2, AT, [])
+    oracle.elected(AT, Members((1, 2), 2))
+    oracle.registered(2)
+    with broken("isr-complete"):
+        oracle.elected(AT, Members((1, 2), 3))
+
+
+def test_only_a_power_loss_shortens_a_log() -> None:
+    oracle = replicated()
+    oracle.stopped(2, loses_power=False)
+    with broken("durability"):
+        oracle.recovered(2, AT, [A])
+
+
+def test_nothing_is_found_that_was_not_written() -> None:
+    with broken("recovery"):
+        replicated().recovered(2, AT, [A, B, C])
+
+
+def test_a_follower_does_not_commit_first() -> None:
+    with broken("commit-led"):
+        replicated().showed(2, AT, 2, leads=False)
+
+
+def test_nothing_is_shown_that_is_not_held() -> None:
+    with broken("commit-held"):
+        replicated().showed(3, AT, 2, leads=True)
+
+
+def test_all_show_the_same() -> None:
+    oracle = replicated()
+    oracle.truncated(3, AT, 0)
+    oracle.appended(3, AT, [OTHER])
+    with broken("commit-agreed"):
+        oracle.showed(3, AT, 1, leads=False)
+
+
+def test_what_is_acknowledged_is_committed_there() -> None:
+    with broken("acked-committed"):
+        replicated().acknowledge(AT, 1, b"b")
+
+
+def test_sequences_are_committed_once_and_in_order() -> None:
+    oracle = ReplicationOracle()
+    first, third = Entry(1, b"sequence 0", 0), Entry(1, b"sequence 2", 0)
+    oracle.appended(1, AT, [first, third])
+    oracle.elected(AT, Members((1,), 1))
+    with broken("exactly-once"):
+        oracle.showed(1, AT, 2, leads=True)
+
+
+def test_all_replicas_are_equal_in_the_end() -> None:
+    with broken("converged"):
+        replicated().finish()

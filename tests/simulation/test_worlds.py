@@ -1,0 +1,93 @@
+"""The worlds with brokers: seeds hold, mutants are found, failing runs replay and shrink."""
+
+import pytest
+
+from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.simulation import WORLDS, replay, shrink, simulate
+from quorumlog.chaos.simulation.kernel.rules import Violation
+from quorumlog.chaos.simulation.kernel.timeline import EVENTS_AT_ONE_INSTANT_MAX, Timeline
+
+# Mutants that the swarm finds often: a seed of each. docs/architecture/simulation.md counts all.
+FOUND = [
+    ("partition", "commits_alone", 0, "isr-complete"),
+    ("partition", "lets_laggards_join", 1, "isr-complete"),
+    ("partition", "ignores_divergence", 0, "commit-agreed"),
+    ("partition", "truncates_to_its_high_watermark", 2, "isr-complete"),
+    ("partition", "shrinks_before_it_is_granted", 0, "isr-complete"),
+    ("composed", "keeps_the_elr_while_it_commits", 0, "isr-complete"),
+    ("composed", "elects_whoever_lives", 2, "isr-complete"),
+]
+
+
+@pytest.mark.parametrize("world", ["partition", "composed"])
+def test_seeds_hold(world: str) -> None:
+    for seed in range(8):
+        result = simulate(seed, world=world, duration_ms=5_000)
+        assert result.valid, result
+        assert result.committed > 0
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 5])
+def test_seeds_hold_with_other_numbers_of_brokers(nodes: int) -> None:
+    for seed in range(2):
+        assert simulate(seed, world="composed", nodes=nodes, duration_ms=3_000).valid
+
+
+def test_each_kind_of_fault_alone() -> None:
+    for fault in WORLDS["partition"].faults:
+        assert simulate(7, world="partition", duration_ms=2_500, faults=[fault.name]).valid
+
+
+@pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)
+def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> None:
+    duration_ms = 10_000 if mutant == "elects_whoever_lives" else 6_000
+    violation = simulate(seed, world=world, mutant=mutant, duration_ms=duration_ms).violation
+    assert violation is not None
+    assert violation.startswith(f"{rule}: ")
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_equal_arguments_give_an_equal_result(world: str) -> None:
+    first, second, other = (simulate(seed, world=world, duration_ms=2_500) for seed in (4, 4, 5))
+    assert first == second
+    assert first.digest != other.digest
+    read_again = Schedule.from_json(first.schedule.to_json())
+    assert replay(read_again) == first
+
+
+def test_a_failing_run_shows_its_end_and_shrinks() -> None:
+    mutant = "keeps_the_elr_while_it_commits"
+    failing = simulate(0, world="composed", mutant=mutant, duration_ms=6_000)
+    assert any("records-" in line and "Leader" in line for line in failing.trace)
+    smallest = Schedule.from_json(shrink(failing).to_json())
+    assert len(smallest.actions) < len(failing.schedule.actions)
+    again = replay(smallest, mutant=mutant)
+    assert again.violation is not None
+    assert again.violation.startswith("isr-complete: ")
+    assert replay(smallest).valid
+
+
+def test_a_leader_that_is_busy_for_ever_is_a_finding_with_a_trace() -> None:
+    result = simulate(0, duration_ms=10_000, mutant="never_resigns")
+    assert result.violation is not None
+    assert result.violation.startswith("progress: more than ")
+    assert "Ticked" in result.trace[-1]
+
+
+def test_events_at_one_instant_are_limited_and_those_in_time_are_not() -> None:
+    timeline = Timeline()
+    left = 3 * EVENTS_AT_ONE_INSTANT_MAX
+
+    def happen(after_us: int) -> None:
+        nonlocal left
+        left -= 1
+        if left:
+            timeline.push(after_us, happen, after_us)
+
+    happen(1)
+    timeline.run()
+    assert timeline.events == 3 * EVENTS_AT_ONE_INSTANT_MAX - 1
+    left = 3 * EVENTS_AT_ONE_INSTANT_MAX
+    happen(0)
+    with pytest.raises(Violation, match="progress: "):
+        timeline.run()
