@@ -257,7 +257,7 @@ class Replicas:
         """Give up leadership for as long as this process lives: the directory cannot be trusted.
 
         # DEVIATION: Kafka ends the process when its only log directory fails.
-        # docs/decisions/0049-a-log-that-fails-fences-its-broker.md
+        # docs/decisions/0047-a-log-that-fails-fences-its-broker.md
         """
         if not self._has_failed_log:
             self._has_failed_log = True

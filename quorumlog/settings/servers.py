@@ -223,7 +223,7 @@ class StaticConfig:
         its names: of log.roll.ms, Kafka has no default, and of log.roll.hours it has 168.
 
         # DEVIATION: Kafka drops the levels before the first that has the name itself.
-        # docs/decisions/0053-a-setting-is-one-row-and-shows-what-is-in-force.md
+        # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
         """
         setting = self.table[name]
         names = [name, *(alias.name for alias in setting.aliases)]

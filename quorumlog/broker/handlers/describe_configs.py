@@ -70,7 +70,7 @@ def _entries(
             return []  # what is set for all brokers while they run: nothing can be
         case ResourceType.GROUP if name:
             # DEVIATION: Kafka has settings of groups, of protocols that are not here.
-            # docs/decisions/0053-a-setting-is-one-row-and-shows-what-is-in-force.md
+            # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
             return []
         case ResourceType.GROUP:
             return _Refusal(ErrorCode.INVALID_REQUEST, "Group name must not be empty")

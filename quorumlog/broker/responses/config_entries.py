@@ -61,7 +61,7 @@ def broker_entries(static: StaticConfig) -> Iterator[ConfigEntry]:
     """Yield every setting of a broker.
 
     # DEVIATION: Kafka alters some while a broker runs, and shows each unit of a time by itself.
-    # docs/decisions/0053-a-setting-is-one-row-and-shows-what-is-in-force.md
+    # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
     """
     for name, setting in static.table.items():
         yield _entry(name, static.texts.get(name), setting, static.levels(name), read_only=True)

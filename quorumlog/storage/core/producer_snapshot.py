@@ -5,7 +5,7 @@ follows, int32 count, then 46 bytes per entry. Byte layout: docs/log-format.md.
 
 # DEVIATION: Kafka writes one entry per producer, for its last batch. We write up to five, the
 # oldest first: Kafka takes the last one it reads of a producer.
-# docs/decisions/0050-a-producer-snapshot-holds-every-remembered-batch.md
+# docs/decisions/0048-a-producer-snapshot-holds-every-remembered-batch.md
 """
 
 import struct

@@ -16,7 +16,7 @@ class LogSettings:
     """The settings of one log. Raises ValueError for what the file formats cannot hold."""
 
     # DEVIATION: Kafka takes 1 MiB at least. A test of many segments sets less, for its whole node.
-    # docs/decisions/0054-a-node-may-have-small-segments.md
+    # docs/decisions/0050-a-node-may-have-small-segments.md
     segment_bytes: int = behind(
         TopicConfig.segment_bytes, kinds.whole(ConfigType.INT, 1, INT32_MAX)
     )

@@ -5,7 +5,7 @@ the epoch begins: recovery learns the epochs above that point from the batches. 
 nor a leader waits for this file. It is replaced whole (KAFKA-16541: a torn file after power loss).
 
 # DEVIATION: Kafka writes the file whenever an epoch begins.
-# docs/decisions/0048-the-epoch-file-is-written-with-a-flush.md
+# docs/decisions/0046-the-epoch-file-is-written-with-a-flush.md
 """
 
 from collections.abc import Iterable
