@@ -343,7 +343,7 @@ class Consumer(AsyncClient[_Opened]):
             raise ValueError("committing needs a group_id")
         return group
 
-    # --- questions about any partition, assigned or not ------------------------------------------
+    # --- questions about any partition, assigned or not ---
 
     async def beginning_offsets(
         self, partitions: Iterable[TopicPartition]

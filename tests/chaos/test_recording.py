@@ -44,7 +44,7 @@ def test_the_first_signal_ends_the_run_and_a_second_does_not_end_the_tidying(num
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def test_a_signal_cancels_what_runs_on_the_loop() -> None:
+async def test_a_signal_cancels_what_runs_on_the_loop() -> None:
     async def work(interruption: Interruption) -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -57,7 +57,7 @@ def test_a_signal_cancels_what_runs_on_the_loop() -> None:
         return "not cancelled"
 
     with Interruption() as interruption:
-        assert asyncio.run(work(interruption)) == "cancelled"
+        assert await work(interruption) == "cancelled"
 
 
 def test_what_was_ignored_stays_ignored_and_threads_change_nothing() -> None:
@@ -264,7 +264,7 @@ def test_the_end_is_asked_for_after_all_was_read(tmp_path: Path) -> None:
     assert log.open == 0
 
 
-def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_closed(
+async def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_closed(
     tmp_path: Path,
 ) -> None:
     log = FakeLog()
@@ -279,7 +279,7 @@ def test_what_is_cancelled_stays_open_in_the_history_and_its_clients_are_closed(
         await asyncio.wait([running])
 
     with HistoryWriter(tmp_path) as writer:
-        asyncio.run(work(writer))
+        await work(writer)
     sends = [row for row in read_history(tmp_path).to_pylist() if row["f"] == "send"]
     assert [row["type"] for row in sends] == ["invoke", "invoke"]
     assert log.open == 0

@@ -69,24 +69,21 @@ def numbers(records: list[ConsumerRecord]) -> list[int]:
 
 
 @pytest.mark.parametrize("compression_type", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_what_is_sent_is_read_once(bootstrap: str, compression_type: str) -> None:
-    async def scenario() -> None:
-        await fill(bootstrap, 1_000, compression_type=compression_type)
-        async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign(PARTITIONS)
-            records = await read(consumer, 1_000)
-            ends = await consumer.end_offsets(PARTITIONS)
-        assert sorted(numbers(records)) == list(range(1_000))
-        assert sum(ends.values()) == 1_000
-        for partition in PARTITIONS:
-            own = [record for record in records if record.partition == partition.partition]
-            assert [record.offset for record in own] == list(range(ends[partition]))
-            assert numbers(own) == sorted(numbers(own))
-
-    asyncio.run(scenario())
+async def test_what_is_sent_is_read_once(bootstrap: str, compression_type: str) -> None:
+    await fill(bootstrap, 1_000, compression_type=compression_type)
+    async with Consumer(bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign(PARTITIONS)
+        records = await read(consumer, 1_000)
+        ends = await consumer.end_offsets(PARTITIONS)
+    assert sorted(numbers(records)) == list(range(1_000))
+    assert sum(ends.values()) == 1_000
+    for partition in PARTITIONS:
+        own = [record for record in records if record.partition == partition.partition]
+        assert [record.offset for record in own] == list(range(ends[partition]))
+        assert numbers(own) == sorted(numbers(own))
 
 
-def test_confluents_consumer_reads_what_we_send(bootstrap: str) -> None:
+async def test_confluents_consumer_reads_what_we_send(bootstrap: str) -> None:
     headers = (("h", b"\x00"), ("none", None))
 
     async def scenario() -> int:
@@ -97,7 +94,7 @@ def test_confluents_consumer_reads_what_we_send(bootstrap: str) -> None:
             await producer.send_and_wait("t", None, key=None, partition=2)
         return sent.offset
 
-    assert asyncio.run(scenario()) == 0
+    assert await scenario() == 0
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
     )
@@ -109,7 +106,7 @@ def test_confluents_consumer_reads_what_we_send(bootstrap: str) -> None:
     assert (second.key(), second.value()) == (None, None)
 
 
-def test_keys_go_where_librdkafkas_murmur2_puts_them(bootstrap: str) -> None:
+async def test_keys_go_where_librdkafkas_murmur2_puts_them(bootstrap: str) -> None:
     keys = [b"key-%d" % number for number in range(40)]
     theirs: dict[bytes | None, int | None] = {}
     producer = confluent_kafka.Producer(
@@ -126,30 +123,27 @@ def test_keys_go_where_librdkafkas_murmur2_puts_them(bootstrap: str) -> None:
             sent = {key: await ours.send_and_wait("t", b"", key=key) for key in keys}
         return {key: metadata.partition for key, metadata in sent.items()}
 
-    assert asyncio.run(scenario()) == theirs
+    assert await scenario() == theirs
 
 
-def test_seek_and_position(bootstrap: str) -> None:
-    async def scenario() -> None:
-        async with Producer(bootstrap) as producer:
-            for number in range(10):
-                await producer.send("t", b"%d" % number, partition=0)
-        first = PARTITIONS[0]
-        async with Consumer(bootstrap) as consumer:  # latest by default
-            consumer.assign([first])
-            assert await consumer.position(first) == 10
-            consumer.seek(first, 4)
-            assert numbers(await read(consumer, 6)) == list(range(4, 10))
-            consumer.seek_to_beginning(first)
-            assert await consumer.position(first) == 0
-            assert numbers(await read(consumer, 10)) == list(range(10))
-            assert await consumer.poll(0) == {}
-            assert await consumer.beginning_offsets([first]) == {first: 0}
-
-    asyncio.run(scenario())
+async def test_seek_and_position(bootstrap: str) -> None:
+    async with Producer(bootstrap) as producer:
+        for number in range(10):
+            await producer.send("t", b"%d" % number, partition=0)
+    first = PARTITIONS[0]
+    async with Consumer(bootstrap) as consumer:  # latest by default
+        consumer.assign([first])
+        assert await consumer.position(first) == 10
+        consumer.seek(first, 4)
+        assert numbers(await read(consumer, 6)) == list(range(4, 10))
+        consumer.seek_to_beginning(first)
+        assert await consumer.position(first) == 0
+        assert numbers(await read(consumer, 10)) == list(range(10))
+        assert await consumer.poll(0) == {}
+        assert await consumer.beginning_offsets([first]) == {first: 0}
 
 
-def test_a_group_shares_the_partitions_and_commits(bootstrap: str) -> None:
+async def test_a_group_shares_the_partitions_and_commits(bootstrap: str) -> None:
     class Log(RebalanceListener):
         def __init__(self) -> None:
             self.assigned: list[frozenset[TopicPartition]] = []
@@ -157,96 +151,84 @@ def test_a_group_shares_the_partitions_and_commits(bootstrap: str) -> None:
         async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
             self.assigned.append(partitions)
 
-    async def scenario() -> None:
-        await fill(bootstrap, 500)
-        logs = Log(), Log()
-        # The mock now and then hangs up on a member that waits for its leader's assignment, and
-        # then holds the next join back for a session: so the session is short, and the wait long.
-        options = {
-            "group_id": "g",
-            "auto_offset_reset": "earliest",
-            "heartbeat_interval_ms": 200,
-            "session_timeout_ms": 3_000,
-        }
-        async with Consumer(bootstrap, **options) as one, Consumer(bootstrap, **options) as two:  # type: ignore[arg-type]  # a dict of options
-            one.subscribe(["t"], logs[0])
-            two.subscribe(["t"], logs[1])
-            seen: list[ConsumerRecord] = []
-            ends = await two.end_offsets(PARTITIONS)
+    await fill(bootstrap, 500)
+    logs = Log(), Log()
+    # The mock now and then hangs up on a member that waits for its leader's assignment, and
+    # then holds the next join back for a session: so the session is short, and the wait long.
+    options = {
+        "group_id": "g",
+        "auto_offset_reset": "earliest",
+        "heartbeat_interval_ms": 200,
+        "session_timeout_ms": 3_000,
+    }
+    async with Consumer(bootstrap, **options) as one, Consumer(bootstrap, **options) as two:  # type: ignore[arg-type]  # a dict of options
+        one.subscribe(["t"], logs[0])
+        two.subscribe(["t"], logs[1])
+        seen: list[ConsumerRecord] = []
+        ends = await two.end_offsets(PARTITIONS)
 
-            async def positions() -> dict[TopicPartition, int]:
-                return {
-                    name: await consumer.position(name)
-                    for consumer in (one, two)
-                    for name in consumer.assignment()
-                }
+        async def positions() -> dict[TopicPartition, int]:
+            return {
+                name: await consumer.position(name)
+                for consumer in (one, two)
+                for name in consumer.assignment()
+            }
 
-            # The mock refuses a commit in a rebalance, and who is given that partition reads it
-            # again: what counts is the places the members came to, not how much they have read.
-            async with asyncio.timeout(90):
-                while (
-                    len(one.assignment()) != 2
-                    or len(two.assignment()) != 2
-                    or await positions() != ends
-                ):
-                    for consumer in (one, two):
-                        for batch in (await consumer.poll(50)).values():
-                            seen += batch
-            assert one.assignment() | two.assignment() == {*PARTITIONS}
-            assert not one.assignment() & two.assignment()
-            assert sorted({*numbers(seen)}) == list(range(500))
-            await one.commit()
-            await two.commit()
-            committed = await one.committed(PARTITIONS)
-            assert {name: place.offset for name, place in committed.items()} == ends
-            assert logs[0].assigned
-            assert logs[1].assigned
-        async with Consumer(bootstrap, group_id="g") as late:
-            late.assign(PARTITIONS)
-            assert await late.poll(200) == {}  # it goes on where the group was
-            assert await late.position(PARTITIONS[0]) == ends[PARTITIONS[0]]
-
-    asyncio.run(scenario())
+        # The mock refuses a commit in a rebalance, and who is given that partition reads it
+        # again: what counts is the places the members came to, not how much they have read.
+        async with asyncio.timeout(90):
+            while (
+                len(one.assignment()) != 2
+                or len(two.assignment()) != 2
+                or await positions() != ends
+            ):
+                for consumer in (one, two):
+                    for batch in (await consumer.poll(50)).values():
+                        seen += batch
+        assert one.assignment() | two.assignment() == {*PARTITIONS}
+        assert not one.assignment() & two.assignment()
+        assert sorted({*numbers(seen)}) == list(range(500))
+        await one.commit()
+        await two.commit()
+        committed = await one.committed(PARTITIONS)
+        assert {name: place.offset for name, place in committed.items()} == ends
+        assert logs[0].assigned
+        assert logs[1].assigned
+    async with Consumer(bootstrap, group_id="g") as late:
+        late.assign(PARTITIONS)
+        assert await late.poll(200) == {}  # it goes on where the group was
+        assert await late.position(PARTITIONS[0]) == ends[PARTITIONS[0]]
 
 
-def test_an_unknown_group_position_without_reset_is_an_error(bootstrap: str) -> None:
-    async def scenario() -> None:
-        await fill(bootstrap, 1)
-        async with Consumer(bootstrap, group_id="g", auto_offset_reset="none") as consumer:
-            consumer.assign(PARTITIONS[:1])
-            with pytest.raises(KafkaError, match="nothing is committed") as caught:
-                await consumer.position(PARTITIONS[0])
-            assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-
-    asyncio.run(scenario())
+async def test_an_unknown_group_position_without_reset_is_an_error(bootstrap: str) -> None:
+    await fill(bootstrap, 1)
+    async with Consumer(bootstrap, group_id="g", auto_offset_reset="none") as consumer:
+        consumer.assign(PARTITIONS[:1])
+        with pytest.raises(KafkaError, match="nothing is committed") as caught:
+            await consumer.position(PARTITIONS[0])
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_describe_and_list(bootstrap: str) -> None:
-    async def scenario() -> None:
-        await fill(bootstrap, 1)
-        async with Admin(bootstrap) as admin:
-            cluster = await admin.describe_cluster()
-            assert sorted(cluster.nodes) == [1, 2, 3]
-            assert await admin.list_topics() == ["t"]
-            topic = (await admin.describe_topics(["t"]))["t"]
-            assert len(topic.partitions) == 4
-            with pytest.raises(KafkaError) as caught:  # the mock has no CreateTopics
-                await admin.delete_topics(["t"])
-            assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
-            assert caught.value.definite
-
-    asyncio.run(scenario())
-
-
-def test_nobody_listens() -> None:
-    async def scenario() -> None:
-        producer = Producer("127.0.0.1:1", socket_connection_setup_timeout_ms=200)
-        with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1") as caught:
-            await producer.start()
+async def test_describe_and_list(bootstrap: str) -> None:
+    await fill(bootstrap, 1)
+    async with Admin(bootstrap) as admin:
+        cluster = await admin.describe_cluster()
+        assert sorted(cluster.nodes) == [1, 2, 3]
+        assert await admin.list_topics() == ["t"]
+        topic = (await admin.describe_topics(["t"]))["t"]
+        assert len(topic.partitions) == 4
+        with pytest.raises(KafkaError) as caught:  # the mock has no CreateTopics
+            await admin.delete_topics(["t"])
+        assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
         assert caught.value.definite
-        assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
-    asyncio.run(scenario())
+
+async def test_nobody_listens() -> None:
+    producer = Producer("127.0.0.1:1", socket_connection_setup_timeout_ms=200)
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1") as caught:
+        await producer.start()
+    assert caught.value.definite
+    assert caught.value.code == ErrorCode.BROKER_NOT_AVAILABLE
 
 
 def test_the_same_without_an_event_loop(bootstrap: str) -> None:

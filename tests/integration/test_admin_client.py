@@ -43,100 +43,88 @@ async def send_for_ever(producer: Producer, topic: str) -> None:
         await producer.send_and_wait(topic, bytes(1_000))
 
 
-def test_a_topic_grows_and_takes_records(cluster: LocalCluster) -> None:
-    async def scenario() -> None:
-        await fill(cluster, "grows", 1)
-        async with Admin(cluster.bootstrap) as admin:
-            with pytest.raises(KafkaError) as caught:
-                await admin.create_partitions({"grows": 1})
-            assert caught.value.code == ErrorCode.INVALID_PARTITIONS
-            assert caught.value.definite
-            await admin.create_partitions({"grows": 3}, validate_only=True)
-            await admin.create_partitions({"grows": 3})
-            while len((await admin.describe_topics(["grows"]))["grows"].partitions) < 3:
-                await asyncio.sleep(0.01)  # the broker that was asked may learn of it last
-        async with Producer(cluster.bootstrap) as producer:
-            sent = await producer.send_and_wait("grows", b"v", partition=2)
-        assert sent.offset == 0
-
-    asyncio.run(scenario())
+async def test_a_topic_grows_and_takes_records(cluster: LocalCluster) -> None:
+    await fill(cluster, "grows", 1)
+    async with Admin(cluster.bootstrap) as admin:
+        with pytest.raises(KafkaError) as caught:
+            await admin.create_partitions({"grows": 1})
+        assert caught.value.code == ErrorCode.INVALID_PARTITIONS
+        assert caught.value.definite
+        await admin.create_partitions({"grows": 3}, validate_only=True)
+        await admin.create_partitions({"grows": 3})
+        while len((await admin.describe_topics(["grows"]))["grows"].partitions) < 3:
+            await asyncio.sleep(0.01)  # the broker that was asked may learn of it last
+    async with Producer(cluster.bootstrap) as producer:
+        sent = await producer.send_and_wait("grows", b"v", partition=2)
+    assert sent.offset == 0
 
 
-def test_settings_are_changed_and_in_force(cluster: LocalCluster) -> None:
-    async def scenario() -> None:
-        await fill(cluster, "settings", 1)
-        async with Admin(cluster.bootstrap) as admin:
-            with pytest.raises(KafkaError) as caught:
-                await admin.alter_configs("topic", "settings", {"no.such": 1})
-            assert caught.value.code == ErrorCode.INVALID_CONFIG
-            await admin.alter_configs("topic", "settings", {"max.message.bytes": 300})
+async def test_settings_are_changed_and_in_force(cluster: LocalCluster) -> None:
+    await fill(cluster, "settings", 1)
+    async with Admin(cluster.bootstrap) as admin:
+        with pytest.raises(KafkaError) as caught:
+            await admin.alter_configs("topic", "settings", {"no.such": 1})
+        assert caught.value.code == ErrorCode.INVALID_CONFIG
+        await admin.alter_configs("topic", "settings", {"max.message.bytes": 300})
+        found = await admin.describe_configs("topic", "settings")
+        while found["max.message.bytes"].value != "300":
+            await asyncio.sleep(0.01)
             found = await admin.describe_configs("topic", "settings")
-            while found["max.message.bytes"].value != "300":
-                await asyncio.sleep(0.01)
-                found = await admin.describe_configs("topic", "settings")
-            assert found["max.message.bytes"].source == 1
-            async with Producer(cluster.bootstrap) as producer:
-                with pytest.raises(KafkaError) as too_large:
-                    await send_for_ever(producer, "settings")  # until the leader knows it, too
-                assert too_large.value.code == ErrorCode.MESSAGE_TOO_LARGE
-            await admin.alter_configs("topic", "settings", delete=["max.message.bytes"])
-            names = {one.name for one in await admin.list_config_resources(["topic"])}
-            assert "settings" in names
-
-    asyncio.run(scenario())
+        assert found["max.message.bytes"].source == 1
+        async with Producer(cluster.bootstrap) as producer:
+            with pytest.raises(KafkaError) as too_large:
+                await send_for_ever(producer, "settings")  # until the leader knows it, too
+            assert too_large.value.code == ErrorCode.MESSAGE_TOO_LARGE
+        await admin.alter_configs("topic", "settings", delete=["max.message.bytes"])
+        names = {one.name for one in await admin.list_config_resources(["topic"])}
+        assert "settings" in names
 
 
-def test_records_are_deleted_and_offsets_listed(cluster: LocalCluster) -> None:
-    async def scenario() -> None:
-        await fill(cluster, "deleted", 10)
-        name = TopicPartition("deleted", 0)
-        async with Admin(cluster.bootstrap) as admin:
-            (producer,) = (await admin.describe_producers([name]))[name]
-            assert producer.last_sequence == 9
+async def test_records_are_deleted_and_offsets_listed(cluster: LocalCluster) -> None:
+    await fill(cluster, "deleted", 10)
+    name = TopicPartition("deleted", 0)
+    async with Admin(cluster.bootstrap) as admin:
+        (producer,) = (await admin.describe_producers([name]))[name]
+        assert producer.last_sequence == 9
+        with pytest.raises(KafkaError) as caught:
+            await admin.delete_records({name: 11})
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert caught.value.definite
+        assert await admin.delete_records({name: 4}) == {name: 4}
+        assert (await admin.list_offsets({name: "earliest"}))[name].offset == 4
+        assert (await admin.list_offsets({name: "latest"}))[name].offset == 10
+        assert await admin.delete_records({name: -1}) == {name: 10}
+    async with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([name])
+        assert await consumer.position(name) == 10
+
+
+async def test_a_groups_offsets_are_set_and_forgotten(cluster: LocalCluster) -> None:
+    await fill(cluster, "read", 6, partitions=2)
+    first, second = TopicPartition("read", 0), TopicPartition("read", 1)
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.alter_consumer_group_offsets("readers", {first: 1, second: 2})
+        with pytest.raises(KafkaError, match="the offset of read-7 is not committed"):
+            await admin.alter_consumer_group_offsets("readers", {TopicPartition("read", 7): 1})
+        await admin.delete_consumer_group_offsets("readers", [second])
+        left = await admin.list_consumer_group_offsets("readers")
+        assert {name: place.offset for name, place in left.items()} == {first: 1}
+        async with Consumer(
+            cluster.bootstrap, group_id="readers", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.subscribe(["read"])
+            seen: dict[TopicPartition, int] = {}
+            while len(seen) < 2:
+                for name, records in (await consumer.poll(500)).items():
+                    seen.setdefault(name, records[0].offset)
+            assert seen == {first: 1, second: 0}
             with pytest.raises(KafkaError) as caught:
-                await admin.delete_records({name: 11})
-            assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
-            assert caught.value.definite
-            assert await admin.delete_records({name: 4}) == {name: 4}
-            assert (await admin.list_offsets({name: "earliest"}))[name].offset == 4
-            assert (await admin.list_offsets({name: "latest"}))[name].offset == 10
-            assert await admin.delete_records({name: -1}) == {name: 10}
-        async with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-            consumer.assign([name])
-            assert await consumer.position(name) == 10
-
-    asyncio.run(scenario())
-
-
-def test_a_groups_offsets_are_set_and_forgotten(cluster: LocalCluster) -> None:
-    async def scenario() -> None:
-        await fill(cluster, "read", 6, partitions=2)
-        first, second = TopicPartition("read", 0), TopicPartition("read", 1)
-        async with Admin(cluster.bootstrap) as admin:
-            await admin.alter_consumer_group_offsets("readers", {first: 1, second: 2})
-            with pytest.raises(KafkaError, match="the offset of read-7 is not committed"):
-                await admin.alter_consumer_group_offsets("readers", {TopicPartition("read", 7): 1})
-            await admin.delete_consumer_group_offsets("readers", [second])
-            left = await admin.list_consumer_group_offsets("readers")
-            assert {name: place.offset for name, place in left.items()} == {first: 1}
-            async with Consumer(
-                cluster.bootstrap, group_id="readers", auto_offset_reset="earliest"
-            ) as consumer:
-                consumer.subscribe(["read"])
-                seen: dict[TopicPartition, int] = {}
-                while len(seen) < 2:
-                    for name, records in (await consumer.poll(500)).items():
-                        seen.setdefault(name, records[0].offset)
-                assert seen == {first: 1, second: 0}
-                with pytest.raises(KafkaError) as caught:
-                    await admin.alter_consumer_group_offsets("readers", {first: 0})
-                assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
-                with pytest.raises(KafkaError) as subscribed:
-                    await admin.delete_consumer_group_offsets("readers", [first])
-                assert subscribed.value.code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            await admin.delete_consumer_groups(["readers"])
-
-    asyncio.run(scenario())
+                await admin.alter_consumer_group_offsets("readers", {first: 0})
+            assert caught.value.code == ErrorCode.UNKNOWN_MEMBER_ID
+            with pytest.raises(KafkaError) as subscribed:
+                await admin.delete_consumer_group_offsets("readers", [first])
+            assert subscribed.value.code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        await admin.delete_consumer_groups(["readers"])
 
 
 def test_the_quorum_and_the_logs_are_described(cluster: LocalCluster) -> None:
@@ -161,24 +149,21 @@ def test_the_quorum_and_the_logs_are_described(cluster: LocalCluster) -> None:
             admin.describe_configs("broker", "9")
 
 
-def test_leadership_comes_back_to_the_preferred_replica(cluster: LocalCluster) -> None:
+async def test_leadership_comes_back_to_the_preferred_replica(cluster: LocalCluster) -> None:
     name = TopicPartition("led", 0)
 
-    async def scenario() -> None:
-        async with Admin(cluster.bootstrap) as admin:
-            await admin.create_topics([NewTopic("led", assignments={0: (2, 3, 1)})])
-            cluster.kill(2)
-            while (await admin.describe_topics(["led"]))["led"].partitions[0].leader_id in {-1, 2}:
-                await asyncio.sleep(0.01)
-            cluster.start_node(2)
-            while 2 not in (await admin.describe_topics(["led"]))["led"].partitions[0].isr:
-                await asyncio.sleep(0.01)
-            assert (await admin.elect_leaders([name]))[name] is None
-            again = (await admin.elect_leaders([name]))[name]
-            assert again is not None
-            assert again.code == ErrorCode.ELECTION_NOT_NEEDED
-
-    asyncio.run(scenario())
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topics([NewTopic("led", assignments={0: (2, 3, 1)})])
+        cluster.kill(2)
+        while (await admin.describe_topics(["led"]))["led"].partitions[0].leader_id in {-1, 2}:
+            await asyncio.sleep(0.01)
+        cluster.start_node(2)
+        while 2 not in (await admin.describe_topics(["led"]))["led"].partitions[0].isr:
+            await asyncio.sleep(0.01)
+        assert (await admin.elect_leaders([name]))[name] is None
+        again = (await admin.elect_leaders([name]))[name]
+        assert again is not None
+        assert again.code == ErrorCode.ELECTION_NOT_NEEDED
 
 
 def test_the_commands_of_an_administrator(cluster: LocalCluster, tmp_path: Path) -> None:

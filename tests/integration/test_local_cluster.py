@@ -73,7 +73,7 @@ def test_killing_each_role_in_turn_loses_nothing_acknowledged() -> None:
         assert asyncio.run(read_all(cluster.bootstrap, "kept")) == [*range(next_value)]
 
 
-def test_a_group_survives_its_coordinator() -> None:
+async def test_a_group_survives_its_coordinator() -> None:
     async def scenario(cluster: LocalCluster) -> list[int]:
         await create(cluster.bootstrap, "grouped")
         await produce(cluster.bootstrap, "grouped", range(COUNT))
@@ -109,7 +109,7 @@ def test_a_group_survives_its_coordinator() -> None:
         return sorted(seen)
 
     with LocalCluster(nodes=3) as cluster:
-        assert asyncio.run(scenario(cluster)) == [*range(COUNT + 20)]
+        assert await scenario(cluster) == [*range(COUNT + 20)]
 
 
 def coordinator_of(cluster: LocalCluster, group: str) -> int:

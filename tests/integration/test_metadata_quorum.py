@@ -4,7 +4,7 @@ import asyncio
 import io
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -152,109 +152,87 @@ async def running(nodes: Nodes) -> AsyncIterator[Nodes]:
         await nodes.stop(*list(nodes.running), resign=False)
 
 
-def run(scenario: Awaitable[None]) -> None:
-    async def main() -> None:
-        await scenario
-
-    asyncio.run(main())
-
-
-def test_a_topic_is_created_and_every_node_sees_the_same(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path, observers=1)) as nodes:
-            await nodes.active()
-            for node_id in (1, 2, 3):
-                await nodes.register(node_id)
-            (result,) = await nodes.running[4].controller.create_topics(
-                [NewTopic(name="t", partitions=3, replication_factor=3)]
-            )
-            assert result.error_code is ErrorCode.NONE
-            image = await nodes.agree()
-            assert [sorted(p.isr) for p in image.topics["t"].partitions] == [[1, 2, 3]] * 3
-            assert not any(broker.fenced for broker in image.brokers.values())
-            for seen in nodes.seen.values():
-                assert seen.ends == sorted(seen.ends)
-
-    run(scenario())
+async def test_a_topic_is_created_and_every_node_sees_the_same(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path, observers=1)) as nodes:
+        await nodes.active()
+        for node_id in (1, 2, 3):
+            await nodes.register(node_id)
+        (result,) = await nodes.running[4].controller.create_topics(
+            [NewTopic(name="t", partitions=3, replication_factor=3)]
+        )
+        assert result.error_code is ErrorCode.NONE
+        image = await nodes.agree()
+        assert [sorted(p.isr) for p in image.topics["t"].partitions] == [[1, 2, 3]] * 3
+        assert not any(broker.fenced for broker in image.brokers.values())
+        for seen in nodes.seen.values():
+            assert seen.ends == sorted(seen.ends)
 
 
-def test_when_the_active_controller_is_killed_another_takes_over_and_fences_it(
+async def test_when_the_active_controller_is_killed_another_takes_over_and_fences_it(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path)) as nodes:
-            killed = await nodes.active()
-            for node_id in (1, 2, 3):
-                await nodes.register(node_id)
-            await nodes.running[killed].controller.create_topics(
-                [NewTopic(name="t", partitions=3, replication_factor=3)]
-            )
-            await nodes.agree()
-            await nodes.stop(killed, resign=False)
-            survivor = nodes.running[await nodes.active()]
-            await eventually(lambda: survivor.image.brokers[BrokerId(killed)].fenced)
-            image = await nodes.agree()
-            for partition in image.topics["t"].partitions:
-                assert killed not in {partition.leader_id, *partition.isr}
-            # What was there is still there, and it goes on.
-            await nodes.start(killed)
-            await nodes.register(killed)
-            await nodes.running[killed].controller.create_topics([NewTopic(name="u")])
-            assert {*(await nodes.agree()).topics} == {"t", "u"}
-
-    run(scenario())
+    async with running(Nodes(tmp_path)) as nodes:
+        killed = await nodes.active()
+        for node_id in (1, 2, 3):
+            await nodes.register(node_id)
+        await nodes.running[killed].controller.create_topics(
+            [NewTopic(name="t", partitions=3, replication_factor=3)]
+        )
+        await nodes.agree()
+        await nodes.stop(killed, resign=False)
+        survivor = nodes.running[await nodes.active()]
+        await eventually(lambda: survivor.image.brokers[BrokerId(killed)].fenced)
+        image = await nodes.agree()
+        for partition in image.topics["t"].partitions:
+            assert killed not in {partition.leader_id, *partition.isr}
+        # What was there is still there, and it goes on.
+        await nodes.start(killed)
+        await nodes.register(killed)
+        await nodes.running[killed].controller.create_topics([NewTopic(name="u")])
+        assert {*(await nodes.agree()).topics} == {"t", "u"}
 
 
-def test_a_dead_broker_is_fenced_at_once(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path, observers=1)) as nodes:
-            active = await nodes.active()
-            await nodes.register(4)
-            await nodes.stop(4, resign=False)
-            await eventually(lambda: nodes.running[active].image.brokers[BrokerId(4)].fenced)
-
-    run(scenario())
+async def test_a_dead_broker_is_fenced_at_once(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path, observers=1)) as nodes:
+        active = await nodes.active()
+        await nodes.register(4)
+        await nodes.stop(4, resign=False)
+        await eventually(lambda: nodes.running[active].image.brokers[BrokerId(4)].fenced)
 
 
-def test_all_nodes_killed_at_once_come_back_with_what_was_committed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path)) as nodes:
-            await nodes.active()
-            for node_id in (1, 2, 3):
-                await nodes.register(node_id)
-            for number in range(5):
-                await nodes.running[1].controller.create_topics([NewTopic(name=f"t{number}")])
-            before = await nodes.agree()
-            await nodes.stop(1, 2, 3, resign=False)
-            await nodes.start(1, 2, 3)
-            await nodes.active()
-            await nodes.register(1)
-            after = await nodes.agree()
-            assert after.topics.keys() == before.topics.keys()
-            assert after.epoch > before.epoch
-
-    run(scenario())
+async def test_all_nodes_killed_at_once_come_back_with_what_was_committed(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path)) as nodes:
+        await nodes.active()
+        for node_id in (1, 2, 3):
+            await nodes.register(node_id)
+        for number in range(5):
+            await nodes.running[1].controller.create_topics([NewTopic(name=f"t{number}")])
+        before = await nodes.agree()
+        await nodes.stop(1, 2, 3, resign=False)
+        await nodes.start(1, 2, 3)
+        await nodes.active()
+        await nodes.register(1)
+        after = await nodes.agree()
+        assert after.topics.keys() == before.topics.keys()
+        assert after.epoch > before.epoch
 
 
-def test_brokers_come_into_service_by_themselves_and_leave_in_order(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path)) as nodes:
-            lifecycles = {node_id: lifecycle_of(nodes, node_id) for node_id in (1, 2, 3)}
-            for lifecycle in lifecycles.values():
-                lifecycle.start()
-            for lifecycle in lifecycles.values():
-                await asyncio.wait_for(lifecycle.unfenced.wait(), 10)
-            first = (await nodes.running[1].controller.create_topics([topic_on(1, 2, 3)]))[0]
-            assert first.error_code is ErrorCode.NONE
-            await lifecycles[1].stop(timeout_ms=5000)
-            image = await nodes.agree()
-            (partition,) = image.topics["t"].partitions
-            assert (partition.leader_id, partition.isr) == (2, (2, 3))
-            assert [image.brokers[BrokerId(n)].fenced for n in (1, 2, 3)] == [True, False, False]
-            for node_id in (2, 3):
-                await lifecycles[node_id].stop(timeout_ms=5000)
-
-    run(scenario())
+async def test_brokers_come_into_service_by_themselves_and_leave_in_order(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path)) as nodes:
+        lifecycles = {node_id: lifecycle_of(nodes, node_id) for node_id in (1, 2, 3)}
+        for lifecycle in lifecycles.values():
+            lifecycle.start()
+        for lifecycle in lifecycles.values():
+            await asyncio.wait_for(lifecycle.unfenced.wait(), 10)
+        first = (await nodes.running[1].controller.create_topics([topic_on(1, 2, 3)]))[0]
+        assert first.error_code is ErrorCode.NONE
+        await lifecycles[1].stop(timeout_ms=5000)
+        image = await nodes.agree()
+        (partition,) = image.topics["t"].partitions
+        assert (partition.leader_id, partition.isr) == (2, (2, 3))
+        assert [image.brokers[BrokerId(n)].fenced for n in (1, 2, 3)] == [True, False, False]
+        for node_id in (2, 3):
+            await lifecycles[node_id].stop(timeout_ms=5000)
 
 
 def topic_on(*replicas: int) -> NewTopic:
@@ -282,75 +260,61 @@ def lifecycle_of(nodes: Nodes, node_id: int) -> BrokerLifecycle:
     return lifecycle
 
 
-def test_a_leader_that_resigns_hands_over(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path)) as nodes:
-            first = await nodes.active()
-            await nodes.stop(first)
-            assert await nodes.active() != first
-
-    run(scenario())
+async def test_a_leader_that_resigns_hands_over(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path)) as nodes:
+        first = await nodes.active()
+        await nodes.stop(first)
+        assert await nodes.active() != first
 
 
-def test_without_a_majority_requests_fail_and_nothing_is_committed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path, request_timeout_ms=1000)) as nodes:
-            active = await nodes.active()
-            await nodes.register(active)
-            end = nodes.running[active].image.end_offset
-            await nodes.stop(*({1, 2, 3} - {active}), resign=False)
-            with pytest.raises(ControllerUnavailable):
-                await nodes.running[active].controller.create_topics([NewTopic(name="t")])
-            assert nodes.running[active].image.end_offset == end
-
-    run(scenario())
+async def test_without_a_majority_requests_fail_and_nothing_is_committed(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path, request_timeout_ms=1000)) as nodes:
+        active = await nodes.active()
+        await nodes.register(active)
+        end = nodes.running[active].image.end_offset
+        await nodes.stop(*({1, 2, 3} - {active}), resign=False)
+        with pytest.raises(ControllerUnavailable):
+            await nodes.running[active].controller.create_topics([NewTopic(name="t")])
+        assert nodes.running[active].image.end_offset == end
 
 
-def test_bytes_that_are_no_request_are_refused_and_harm_nobody(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path, voters=1)) as nodes:
-            await nodes.active()
-            good = {"cluster_id": CLUSTER_ID, "protocol_version": 1, "sender_id": 9, "body": {}}
-            cases: list[tuple[str, bytes, int, str]] = [
-                ("Vote", b"", 400, "not CBOR"),
-                ("Vote", b"\xff\x00garbage", 400, "not CBOR"),
-                ("Vote", b"\x9b" + b"\xff" * 8, 400, "malformed"),
-                ("Vote", b"\x81" * 100_000, 400, "malformed"),
-                ("Vote", cbor2.dumps([1, 2]), 400, "expected a map"),
-                ("Vote", cbor2.dumps({**good, "sender_id": "x"}), 400, "sender_id: expected int"),
-                ("Vote", cbor2.dumps(good), 400, "VoteRequest.replica_id"),
-                ("Nothing", cbor2.dumps(good), 404, "no such RPC"),
-                ("Vote", bytes(17 * 1024 * 1024), 413, ""),
-            ]
-            url = f"http://{nodes.address(1)}/rpc/"
-            async with aiohttp.ClientSession() as session:
-                for name, body, status, text in cases:
-                    async with session.post(url + name, data=io.BytesIO(body)) as answer:
-                        assert (answer.status, text in await answer.text()) == (status, True)
-                other = cbor2.dumps(
-                    {**good, "cluster_id": "other", "body": {"leader_id": 9, "leader_epoch": 99}}
-                )
-                async with session.post(url + "BeginQuorumEpoch", data=other) as answer:
-                    reply = cbor2.loads(await answer.read())
-                    assert reply["error_code"] == ErrorCode.INCONSISTENT_CLUSTER_ID
-            assert nodes.running[1].is_active_controller
-
-    run(scenario())
+async def test_bytes_that_are_no_request_are_refused_and_harm_nobody(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path, voters=1)) as nodes:
+        await nodes.active()
+        good = {"cluster_id": CLUSTER_ID, "protocol_version": 1, "sender_id": 9, "body": {}}
+        cases: list[tuple[str, bytes, int, str]] = [
+            ("Vote", b"", 400, "not CBOR"),
+            ("Vote", b"\xff\x00garbage", 400, "not CBOR"),
+            ("Vote", b"\x9b" + b"\xff" * 8, 400, "malformed"),
+            ("Vote", b"\x81" * 100_000, 400, "malformed"),
+            ("Vote", cbor2.dumps([1, 2]), 400, "expected a map"),
+            ("Vote", cbor2.dumps({**good, "sender_id": "x"}), 400, "sender_id: expected int"),
+            ("Vote", cbor2.dumps(good), 400, "VoteRequest.replica_id"),
+            ("Nothing", cbor2.dumps(good), 404, "no such RPC"),
+            ("Vote", bytes(17 * 1024 * 1024), 413, ""),
+        ]
+        url = f"http://{nodes.address(1)}/rpc/"
+        async with aiohttp.ClientSession() as session:
+            for name, body, status, text in cases:
+                async with session.post(url + name, data=io.BytesIO(body)) as answer:
+                    assert (answer.status, text in await answer.text()) == (status, True)
+            other = cbor2.dumps(
+                {**good, "cluster_id": "other", "body": {"leader_id": 9, "leader_epoch": 99}}
+            )
+            async with session.post(url + "BeginQuorumEpoch", data=other) as answer:
+                reply = cbor2.loads(await answer.read())
+                assert reply["error_code"] == ErrorCode.INCONSISTENT_CLUSTER_ID
+        assert nodes.running[1].is_active_controller
 
 
-def test_who_does_not_know_the_secret_is_not_heard(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with running(Nodes(tmp_path, voters=2, shared_secret="s3")) as nodes:
-            await nodes.active()  # the nodes themselves do
-            vote = cbor2.dumps({"cluster_id": CLUSTER_ID, "protocol_version": 1, "sender_id": 9})
-            async with aiohttp.ClientSession() as session:
-                for headers in ({}, {"X-Quorumlog-Secret": "s"}, {"X-Quorumlog-Secret": "s33"}):
-                    url = f"http://{nodes.address(1)}"
-                    async with session.post(
-                        url + "/rpc/Vote", data=vote, headers=headers
-                    ) as answer:
-                        assert answer.status == 403
-                    async with session.get(url + "/presence?node_id=1", headers=headers) as answer:
-                        assert answer.status == 403
-
-    run(scenario())
+async def test_who_does_not_know_the_secret_is_not_heard(tmp_path: Path) -> None:
+    async with running(Nodes(tmp_path, voters=2, shared_secret="s3")) as nodes:
+        await nodes.active()  # the nodes themselves do
+        vote = cbor2.dumps({"cluster_id": CLUSTER_ID, "protocol_version": 1, "sender_id": 9})
+        async with aiohttp.ClientSession() as session:
+            for headers in ({}, {"X-Quorumlog-Secret": "s"}, {"X-Quorumlog-Secret": "s33"}):
+                url = f"http://{nodes.address(1)}"
+                async with session.post(url + "/rpc/Vote", data=vote, headers=headers) as answer:
+                    assert answer.status == 403
+                async with session.get(url + "/presence?node_id=1", headers=headers) as answer:
+                    assert answer.status == 403

@@ -104,7 +104,7 @@ def test_confluent_kafka_is_told_which_records_a_compacted_topic_refuses(
     assert outcomes[b"again"] is None
 
 
-def test_aiokafka_reads_what_it_wrote(cluster: LocalCluster) -> None:
+async def test_aiokafka_reads_what_it_wrote(cluster: LocalCluster) -> None:
     create(cluster.bootstrap, "aiokafka")
 
     async def both() -> set[bytes]:
@@ -127,7 +127,7 @@ def test_aiokafka_reads_what_it_wrote(cluster: LocalCluster) -> None:
                     seen.update(record.value for record in records)
         return seen
 
-    assert asyncio.run(both()) == VALUES
+    assert await both() == VALUES
 
 
 def test_kafka_python_reads_what_it_wrote(cluster: LocalCluster) -> None:

@@ -40,13 +40,13 @@ from tests.support.cluster.replication_cluster import (
     TOPIC_ID,
     Cluster,
     batch,
-    run,
+    three_brokers,
     until,
 )
 
 
-def test_acks_all_is_on_every_replica(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_acks_all_is_on_every_replica(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         for number in range(20):
             produced = await cluster.produce(BROKERS[0], b"%d" % number)
             assert produced == (ErrorCode.NONE, number, -1, 0, None, ())
@@ -56,11 +56,9 @@ def test_acks_all_is_on_every_replica(tmp_path: Path) -> None:
         logs = [node.records() for node in cluster.nodes.values()]
         assert logs == [[b"%d" % number for number in range(20)]] * 3
 
-    run(tmp_path, story)
 
-
-def test_a_dead_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_dead_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         await cluster.produce(BROKERS[0], b"a")
         await cluster.stop_node(BROKERS[2])
         produced = await cluster.produce(BROKERS[0], b"b")  # waits until the ISR has shrunk
@@ -71,11 +69,9 @@ def test_a_dead_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:
         assert dict(cluster.asked[-1].new_isr)[BROKERS[2]] == 2
         assert cluster.nodes[BROKERS[2]].records() == [b"a", b"b"]
 
-    run(tmp_path, story)
 
-
-def test_a_deposed_leader_gives_up_what_nobody_else_has(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_deposed_leader_gives_up_what_nobody_else_has(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         await cluster.produce(BROKERS[0], b"a")
         cluster.deaf.add(BROKERS[0])
         cluster.elect(2, (2, 3))
@@ -92,11 +88,9 @@ def test_a_deposed_leader_gives_up_what_nobody_else_has(tmp_path: Path) -> None:
         await until(lambda: cluster.partition.isr in {BROKERS, (2, 3, 1)})
         assert [node.records() for node in cluster.nodes.values()] == [[b"a", b"kept"]] * 3
 
-    run(tmp_path, story)
 
-
-def test_too_small_an_isr_refuses_and_a_timeout_says_so(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_too_small_an_isr_refuses_and_a_timeout_says_so(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         await cluster.stop_node(BROKERS[1])
         await cluster.stop_node(BROKERS[2])
         timed_out = await cluster.produce(BROKERS[0], b"a", timeout_ms=30)
@@ -107,11 +101,9 @@ def test_too_small_an_isr_refuses_and_a_timeout_says_so(tmp_path: Path) -> None:
         assert (await cluster.produce(BROKERS[0], b"c", acks=1)).base_offset == 1
         assert cluster.nodes[BROKERS[0]].offsets() == (0, 2)  # strict min ISR
 
-    run(tmp_path, story)
 
-
-def test_deletion_answers_who_waits_and_removes_the_logs(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_deletion_answers_who_waits_and_removes_the_logs(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         await cluster.stop_node(BROKERS[2])
         waiting = asyncio.ensure_future(cluster.produce(BROKERS[0], b"a"))
         await asyncio.sleep(0)
@@ -122,11 +114,9 @@ def test_deletion_answers_who_waits_and_removes_the_logs(tmp_path: Path) -> None
         await cluster.start_node(BROKERS[2], broker_epoch=2)  # it was down: now a stray
         assert [path.name[:9] for path in (tmp_path / "3").glob("*-stray")] == ["orders-0."]
 
-    run(tmp_path, story)
 
-
-def test_a_cluster_that_stops_cleanly_starts_with_all_it_had(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_cluster_that_stops_cleanly_starts_with_all_it_had(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         await cluster.produce(BROKERS[0], b"a")
         for who in BROKERS:
             await cluster.stop_node(who)
@@ -137,8 +127,6 @@ def test_a_cluster_that_stops_cleanly_starts_with_all_it_had(tmp_path: Path) -> 
             assert cluster.nodes[who].replicas.clean_shutdown_epoch == 1
         cluster.elect(3, (1, 2, 3))
         assert (await cluster.produce(BROKERS[2], b"b")).base_offset == 1
-
-    run(tmp_path, story)
 
 
 async def connect(cluster: Cluster) -> KafkaConnection:
@@ -169,8 +157,8 @@ async def offset_for(client: KafkaConnection, timestamp: int) -> tuple[int, int,
     return answer.error_code, answer.offset, answer.timestamp
 
 
-def test_a_producer_through_the_socket(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_producer_through_the_socket(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         client = await connect(cluster)
         first = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
         assert await send(client, first) == (ErrorCode.NONE, 0)
@@ -183,11 +171,11 @@ def test_a_producer_through_the_socket(tmp_path: Path) -> None:
         assert (await send(client, batch(b"c"), acks=2))[0] == ErrorCode.INVALID_REQUIRED_ACKS
         await client.close()
 
-    run(tmp_path, story)
 
-
-def test_a_producer_without_answers_is_told_by_the_end_of_its_connection(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_producer_without_answers_is_told_by_the_end_of_its_connection(
+    tmp_path: Path,
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
         client = await connect(cluster)
         topic = TopicProduceData(
             name=AT.topic,
@@ -204,11 +192,11 @@ def test_a_producer_without_answers_is_told_by_the_end_of_its_connection(tmp_pat
         assert cluster.nodes[BROKERS[1]].records() == [b"a"]
         await client.close()
 
-    run(tmp_path, story)
 
-
-def test_a_fetch_that_asks_for_more_than_fits_is_answered_with_what_fits(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_fetch_that_asks_for_more_than_fits_is_answered_with_what_fits(
+    tmp_path: Path,
+) -> None:
+    async with three_brokers(tmp_path) as cluster:
         client = await connect(cluster)
         for _ in range(3):
             await cluster.produce(BROKERS[0], b"x" * 100)
@@ -225,11 +213,9 @@ def test_a_fetch_that_asks_for_more_than_fits_is_answered_with_what_fits(tmp_pat
             assert len(answer.records) == expected
         await client.close()
 
-    run(tmp_path, story)
 
-
-def test_a_consumer_through_the_socket(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_a_consumer_through_the_socket(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         client = await connect(cluster)
         await cluster.produce(BROKERS[0], b"a", b"b")
         _, records = await read(client, 0)
@@ -243,11 +229,9 @@ def test_a_consumer_through_the_socket(tmp_path: Path) -> None:
         assert b"c" in (await poll)[1]
         await client.close()
 
-    run(tmp_path, story)
 
-
-def test_offsets_through_the_socket(tmp_path: Path) -> None:
-    async def story(cluster: Cluster) -> None:
+async def test_offsets_through_the_socket(tmp_path: Path) -> None:
+    async with three_brokers(tmp_path) as cluster:
         client = await connect(cluster)
         await cluster.produce(BROKERS[0], b"a", b"b")
         assert await offset_for(client, -1) == (ErrorCode.NONE, 2, -1)
@@ -260,5 +244,3 @@ def test_offsets_through_the_socket(tmp_path: Path) -> None:
         end = await client.send(OffsetForLeaderEpochRequest(topics=[topic]))
         assert end.topics[0].partitions[0].end_offset == 2
         await client.close()
-
-    run(tmp_path, story)

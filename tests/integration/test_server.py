@@ -76,20 +76,17 @@ def manage_groups_with_confluent(bootstrap: str) -> None:
     assert deleted.result(timeout=20) is None
 
 
-def test_confluent_kafka_from_creation_to_deletion(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with single_broker(tmp_path) as broker:
-            client = Confluent(broker.bootstrap)
-            await asyncio.to_thread(describe_with_confluent, broker.bootstrap)
-            await asyncio.to_thread(client.produce)
-            values = await asyncio.to_thread(client.consume, MESSAGES)
-            assert sorted(values) == [*range(MESSAGES)]
-            await asyncio.to_thread(manage_groups_with_confluent, broker.bootstrap)
-
-    asyncio.run(scenario())
+async def test_confluent_kafka_from_creation_to_deletion(tmp_path: Path) -> None:
+    async with single_broker(tmp_path) as broker:
+        client = Confluent(broker.bootstrap)
+        await asyncio.to_thread(describe_with_confluent, broker.bootstrap)
+        await asyncio.to_thread(client.produce)
+        values = await asyncio.to_thread(client.consume, MESSAGES)
+        assert sorted(values) == [*range(MESSAGES)]
+        await asyncio.to_thread(manage_groups_with_confluent, broker.bootstrap)
 
 
-def test_two_members_share_the_partitions_and_one_takes_over(tmp_path: Path) -> None:
+async def test_two_members_share_the_partitions_and_one_takes_over(tmp_path: Path) -> None:
     def poll_until_assigned(consumers: list[Any], sizes: list[int]) -> None:
         for _ in range(400):
             for consumer in consumers:
@@ -110,63 +107,54 @@ def test_two_members_share_the_partitions_and_one_takes_over(tmp_path: Path) -> 
         poll_until_assigned([first], [3])
         first.close()
 
-    async def scenario() -> None:
-        async with single_broker(tmp_path) as broker:
-            await asyncio.to_thread(describe_with_confluent, broker.bootstrap)
-            await asyncio.to_thread(share, broker.bootstrap)
-
-    asyncio.run(scenario())
+    async with single_broker(tmp_path) as broker:
+        await asyncio.to_thread(describe_with_confluent, broker.bootstrap)
+        await asyncio.to_thread(share, broker.bootstrap)
 
 
-def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
+async def test_committed_offsets_survive_a_restart(tmp_path: Path) -> None:
     """The second broker leads the same logs, and loads the groups from them."""
 
-    async def scenario() -> None:
-        async with single_broker(tmp_path) as broker:
-            await asyncio.to_thread(describe_with_confluent, broker.bootstrap)
-            client = Confluent(broker.bootstrap)
-            await asyncio.to_thread(client.produce)
-            before = await asyncio.to_thread(client.consume, MESSAGES)
-        async with single_broker(tmp_path, controller=broker.controller) as restarted:
-            client = Confluent(restarted.bootstrap)
-            await asyncio.to_thread(client.produce)
-            after = await asyncio.to_thread(client.consume, MESSAGES)
-            assert sorted(after) == sorted(before) == [*range(MESSAGES)]
-            admin = AdminClient(client.config)
-            groups = await asyncio.to_thread(admin.list_consumer_groups().result, 20)
-            assert [group.group_id for group in groups.valid] == ["g"]
-
-    asyncio.run(scenario())
+    async with single_broker(tmp_path) as broker:
+        await asyncio.to_thread(describe_with_confluent, broker.bootstrap)
+        client = Confluent(broker.bootstrap)
+        await asyncio.to_thread(client.produce)
+        before = await asyncio.to_thread(client.consume, MESSAGES)
+    async with single_broker(tmp_path, controller=broker.controller) as restarted:
+        client = Confluent(restarted.bootstrap)
+        await asyncio.to_thread(client.produce)
+        after = await asyncio.to_thread(client.consume, MESSAGES)
+        assert sorted(after) == sorted(before) == [*range(MESSAGES)]
+        admin = AdminClient(client.config)
+        groups = await asyncio.to_thread(admin.list_consumer_groups().result, 20)
+        assert [group.group_id for group in groups.valid] == ["g"]
 
 
-def test_aiokafka(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with single_broker(tmp_path) as broker:
-            producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, enable_idempotence=True)
-            await producer.start()
-            for value in range(MESSAGES):
-                await producer.send_and_wait("t", str(value).encode())
-            await producer.stop()
-            consumer = AIOKafkaConsumer(
-                "t",
-                bootstrap_servers=broker.bootstrap,
-                group_id="g",
-                auto_offset_reset="earliest",
-                enable_auto_commit=False,
-            )
-            await consumer.start()
-            async with asyncio.timeout(30):
-                values = [int((await consumer.getone()).value) for _ in range(MESSAGES)]
-            assert values == [*range(MESSAGES)]
-            await consumer.commit()
-            [where] = consumer.assignment()
-            assert await consumer.committed(where) == MESSAGES
-            await consumer.stop()
-
-    asyncio.run(scenario())
+async def test_aiokafka(tmp_path: Path) -> None:
+    async with single_broker(tmp_path) as broker:
+        producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, enable_idempotence=True)
+        await producer.start()
+        for value in range(MESSAGES):
+            await producer.send_and_wait("t", str(value).encode())
+        await producer.stop()
+        consumer = AIOKafkaConsumer(
+            "t",
+            bootstrap_servers=broker.bootstrap,
+            group_id="g",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        await consumer.start()
+        async with asyncio.timeout(30):
+            values = [int((await consumer.getone()).value) for _ in range(MESSAGES)]
+        assert values == [*range(MESSAGES)]
+        await consumer.commit()
+        [where] = consumer.assignment()
+        assert await consumer.committed(where) == MESSAGES
+        await consumer.stop()
 
 
-def test_kafka_python(tmp_path: Path) -> None:
+async def test_kafka_python(tmp_path: Path) -> None:
     def use(bootstrap: str) -> None:
         producer = kafka.KafkaProducer(bootstrap_servers=bootstrap)
         for value in range(MESSAGES):
@@ -192,8 +180,5 @@ def test_kafka_python(tmp_path: Path) -> None:
         assert [group["group_id"] for group in admin.list_groups()] == ["g"]
         admin.close()
 
-    async def scenario() -> None:
-        async with single_broker(tmp_path) as broker:
-            await asyncio.to_thread(use, broker.bootstrap)
-
-    asyncio.run(scenario())
+    async with single_broker(tmp_path) as broker:
+        await asyncio.to_thread(use, broker.bootstrap)

@@ -22,7 +22,7 @@ class ImageWatch:
         self.image = image or ClusterImage()
         self._waiting: set[asyncio.Event] = set()
 
-    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002  # ImagePublisher's signature
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - ImagePublisher's signature
         """Take over the new image and wake every waiting request."""
         self.image = image
         for published in self._waiting:

@@ -161,7 +161,7 @@ class BrokerLifecycle:
                         _logger.warning("broker %d cannot register: %s", self._id, error)
                     last_error = error
                     failures += 1
-                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random.random())  # noqa: S311 -- jitter, no secret
+                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random.random())  # noqa: S311 - jitter, no secret
                     await asyncio.sleep(delay_ms / 1000)
         except TimeoutError:
             raise RegistrationFailed(f"broker {self._id} cannot register: {last_error}") from None

@@ -309,7 +309,7 @@ class Membership:
         self._failures += 1
         self._retry_ms = now_ms + self._backoff.delay_ms(self._failures, 0.5)
 
-    # --- what is due now --------------------------------------------------------------------
+    # --- what is due now ---
 
     def _advance(self, now_ms: float) -> list[Effect]:
         if not self.topics:

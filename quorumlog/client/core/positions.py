@@ -132,7 +132,7 @@ class Positions:
             raise KeyError(f"{topic_partition} is not assigned to this consumer")
         return position
 
-    # --- errors that `poll` raises ---------------------------------------------------------------
+    # --- errors that `poll` raises ---
 
     def report(self, topic_partition: TopicPartition | None, error: KafkaError) -> None:
         """Let `poll` raise `error`, in place of an older one of the same partition."""

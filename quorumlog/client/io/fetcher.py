@@ -155,7 +155,7 @@ class Fetcher:
         for position in positions:
             self._positions.handle_failure(now_ms, position, random_fraction())
 
-    # --- positions -------------------------------------------------------------------------------
+    # --- positions ---
 
     async def _find_committed(self, positions: list[Position]) -> None:
         found: Mapping[TopicPartition, OffsetAndMetadata] = {}

@@ -170,7 +170,7 @@ class GroupSession:
             case _:
                 assert_never(effect)
 
-    # --- requests, each of which ends as a fact ---------------------------------------------------
+    # --- requests, each of which ends as a fact ---
 
     async def _find(self) -> None:
         try:

@@ -82,7 +82,7 @@ class Sender:
         """Tell whether one more request may be sent to this broker now."""
         return self._in_flight[broker_id] < self._settings.max_in_flight
 
-    # --- requests ---------------------------------------------------------------------------------
+    # --- requests ---
 
     def wake(self) -> None:
         """Send soon what may be sent now."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -78,10 +78,6 @@ async def serving(
         finally:
             await server.stop(grace_ms=50)
             assert server.connection_count == 0
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
 
 
 def beat(throttle_time_ms: int) -> HeartbeatResponse:

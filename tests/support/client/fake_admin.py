@@ -1,7 +1,7 @@
 """Fake brokers that offer the administrative requests that a test gives them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -68,11 +68,3 @@ async def only_cluster() -> AsyncIterator[AdminCluster]:
 async def cluster_and_admin() -> AsyncIterator[tuple[AdminCluster, Admin]]:
     async with asyncio.timeout(20), only_cluster() as cluster, Admin(cluster.bootstrap) as admin:
         yield cluster, admin
-
-
-def play(scenario: Callable[[AdminCluster, Admin], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with cluster_and_admin() as (cluster, admin):
-            await scenario(cluster, admin)
-
-    asyncio.run(run())

@@ -1,7 +1,7 @@
 """Three brokers' data paths in one process: real logs and sockets, and a controller of our own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -246,11 +246,3 @@ async def three_brokers(directory: Path) -> AsyncIterator[Cluster]:
     finally:
         for who in sorted(cluster.up):
             await cluster.stop_node(who)
-
-
-def run(directory: Path, story: Callable[[Cluster], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        async with three_brokers(directory) as cluster:
-            await story(cluster)
-
-    asyncio.run(whole())

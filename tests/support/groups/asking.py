@@ -1,10 +1,9 @@
 """A broker and a connection to it, for the tests of the handlers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.settings import BrokerSettings
@@ -29,10 +28,6 @@ async def asking(
             yield broker, connection
         finally:
             await connection.close()
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)
 
 
 def versions(api_key: int) -> range:

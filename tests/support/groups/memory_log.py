@@ -1,8 +1,6 @@
 """A group service over a log in memory, one partition of `__consumer_offsets`."""
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.requests import CommitResult
@@ -132,7 +130,3 @@ class World:
 
 def code(result: CommitResult) -> ErrorCode:
     return result.partitions.get(T0, result.error_code)
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(scenario)

@@ -11,7 +11,6 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.log.offset_lookup import LATEST
-from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from quorumlog.wire.codec.records import read_header
@@ -20,17 +19,17 @@ from tests.support.broker.one_broker import (
     append,
     fetch_of,
     from_leader,
+    one_broker,
     publish,
-    run,
     sequenced,
 )
 from tests.support.broker.replicas import image
 
 
-def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -> None:
+async def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -> None:
     """Its newest batches are in memory: they must not outlive the leadership they were made in."""
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         driver = replicas.driver(AT)
         assert driver is not None
         append(replicas)  # offset 0 in epoch 0, which no follower has fetched
@@ -63,11 +62,9 @@ def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: Path) -
         second = read_header(records, first.size_in_bytes)
         assert [first.leader_epoch, second.leader_epoch] == [1, 2]
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)
 
         def latest(replica_id: BrokerId) -> OffsetAnswer:
@@ -77,13 +74,11 @@ def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: Path) 
         assert latest(BrokerId(9)).offset == 0  # it is no replica of this partition
         assert latest(BrokerId(2)).offset == latest(DEBUG_REPLICA).offset == 1
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_committed(
+async def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_committed(
     tmp_path: Path,
 ) -> None:
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         waiting: list[asyncio.Future[ProduceResult]] = []
 
         def produce(sequence: int) -> list[bool]:
@@ -100,5 +95,3 @@ def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_committed(
         assert [one.done() for one in waiting] == [True, True, False, True]
         assert waiting[3].result() == waiting[1].result()
         assert produce(0)[4]  # committed long ago
-
-    run(tmp_path, story, isr=(1, 2))

@@ -24,6 +24,7 @@ from tests.support.broker.one_broker import (
     fetch_of,
     follow,
     from_leader,
+    one_broker,
     publish,
     run,
 )
@@ -149,10 +150,10 @@ def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_path: 
     tell(tmp_path, story)
 
 
-def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> None:
+async def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> None:
     disk, queue = FaultyDisk(), HeldQueue()
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2), disk=disk, disk_queue=queue) as replicas:
         driver, _ = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
@@ -161,8 +162,6 @@ def test_a_cut_that_fails_takes_the_replica_offline(tmp_path: Path) -> None:
         queue.release()
         assert not driver.partition.state.is_leader  # what it heard meanwhile is void
         assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
-
-    run(tmp_path, story, isr=(1, 2), disk=disk, disk_queue=queue)
 
 
 def feed_at_once(driver: PartitionDriver, now_ms: int, event: events.Event) -> None:

@@ -7,7 +7,15 @@ from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, NO_REPLICA
 from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
-from tests.support.broker.one_broker import AT, append, fetch_of, follow, from_leader, run, size
+from tests.support.broker.one_broker import (
+    AT,
+    append,
+    fetch_of,
+    follow,
+    from_leader,
+    one_broker,
+    size,
+)
 
 LATEST, EARLIEST = -1, -2
 
@@ -19,30 +27,26 @@ def answer_of(replicas: Replicas, replica_id: int, leader_epoch: int = -1) -> Er
     return answers[0].error_code
 
 
-def test_it_reads_above_the_high_watermark_of_a_leader(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_it_reads_above_the_high_watermark_of_a_leader(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)  # broker 2 is in the ISR and does not fetch
         assert size(replicas.fetch(fetch_of(0, replica_id=NO_REPLICA, max_wait_ms=0))) == 0
         assert size(replicas.fetch(fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
         assert replicas.list_offset(AT, LATEST).offset == 0
         assert replicas.list_offset(AT, LATEST, replica_id=DEBUG_REPLICA).offset == 1
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_it_is_not_counted_as_a_follower(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_it_is_not_counted_as_a_follower(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)
         replicas.fetch(fetch_of(1, replica_id=DEBUG_REPLICA, max_wait_ms=0))
         partition = replicas.partition(AT)
         assert partition is not None
         assert partition.state.high_watermark == 0
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_it_reads_a_follower(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_it_reads_a_follower(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         take = follow(replicas)
         take(from_leader(0))
         for replica_id in (NO_REPLICA, BrokerId(3)):
@@ -54,11 +58,9 @@ def test_it_reads_a_follower(tmp_path: Path) -> None:
             found = replicas.list_offset(AT, timestamp, replica_id=DEBUG_REPLICA)
             assert (found.error_code, found.offset) == (ErrorCode.NONE, offset)
 
-    run(tmp_path, story)
 
-
-def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         follow(replicas)  # in leader epoch 1
         assert answer_of(replicas, DEBUG_REPLICA, 0) is ErrorCode.FENCED_LEADER_EPOCH
         assert answer_of(replicas, DEBUG_REPLICA, 1) is ErrorCode.NONE
@@ -66,11 +68,9 @@ def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
         newer = replicas.list_offset(AT, LATEST, Epoch(2), DEBUG_REPLICA)
         assert newer.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
 
-    run(tmp_path, story)
 
-
-def test_what_a_follower_commits_ends_its_wait(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_what_a_follower_commits_ends_its_wait(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         take = follow(replicas)
         waiting = replicas.fetch(fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=60_000))
         assert isinstance(waiting, asyncio.Future)
@@ -78,5 +78,3 @@ def test_what_a_follower_commits_ends_its_wait(tmp_path: Path) -> None:
         async with asyncio.timeout(5):
             answers: list[FetchedPartition] = await waiting
         assert size(answers) > 0
-
-    run(tmp_path, story)

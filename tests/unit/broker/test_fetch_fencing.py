@@ -10,7 +10,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.broker.one_broker import BATCH
-from tests.support.groups.asking import asking, create, run
+from tests.support.groups.asking import asking, create
 from tests.support.groups.single_broker import TestController
 
 AT = TopicPartition("orders", 0)
@@ -33,25 +33,22 @@ def raise_leader_epoch(controller: TestController, epoch: int) -> None:
         (4, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_a_consumer_of_another_leader_epoch_reads_nothing(
+async def test_a_consumer_of_another_leader_epoch_reads_nothing(
     version: int, known_epoch: int, expected: ErrorCode, tmp_path: Path
 ) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            topic_id = TopicId(await create(connection, AT.topic, partitions=1))
-            raise_leader_epoch(broker.controller, 3)
-            assert broker.replicas.append(AT, BATCH, acks=1, timeout_ms=0).done()
-            wanted = FetchPartition(
-                partition=0,
-                current_leader_epoch=known_epoch,
-                fetch_offset=0,
-                partition_max_bytes=1000,
-            )
-            topic = FetchTopic(topic=AT.topic, topic_id=topic_id, partitions=[wanted])
-            request = FetchRequest(max_wait_ms=0, max_bytes=1000, topics=[topic])
-            response = await connection.send(request, version=version)
-            [data] = response.responses[0].partitions
-            assert data.error_code == expected
-            assert bool(data.records) == (expected is ErrorCode.NONE)
-
-    run(scenario())
+    async with asking(tmp_path) as (broker, connection):
+        topic_id = TopicId(await create(connection, AT.topic, partitions=1))
+        raise_leader_epoch(broker.controller, 3)
+        assert broker.replicas.append(AT, BATCH, acks=1, timeout_ms=0).done()
+        wanted = FetchPartition(
+            partition=0,
+            current_leader_epoch=known_epoch,
+            fetch_offset=0,
+            partition_max_bytes=1000,
+        )
+        topic = FetchTopic(topic=AT.topic, topic_id=topic_id, partitions=[wanted])
+        request = FetchRequest(max_wait_ms=0, max_bytes=1000, topics=[topic])
+        response = await connection.send(request, version=version)
+        [data] = response.responses[0].partitions
+        assert data.error_code == expected
+        assert bool(data.records) == (expected is ErrorCode.NONE)

@@ -15,7 +15,7 @@ from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.identifiers import Offset
-from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, run, size
+from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, one_broker, size
 
 
 class FollowerTwo:
@@ -47,8 +47,10 @@ class FollowerTwo:
         return await fetched if isinstance(fetched, asyncio.Future) else fetched
 
 
-def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower, partition = FollowerTwo(replicas), replicas.partition(AT)
         assert partition is not None
         assert [one.high_watermark for one in await follower.fetch()] == [0]
@@ -63,11 +65,9 @@ def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(tmp_path
         assert await follower.fetch() == []
         assert await follower.fetch(max_wait_ms=1) == []
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_a_follower_that_waits_gets_the_batch_that_is_appended(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_follower_that_waits_gets_the_batch_that_is_appended(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         await follower.fetch()
         for offset in range(3):
@@ -78,13 +78,11 @@ def test_a_follower_that_waits_gets_the_batch_that_is_appended(tmp_path: Path) -
             assert (len(told.records), told.high_watermark) == (1, offset)
             follower.names(offset + 1)
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: Path) -> None:
+async def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: Path) -> None:
     """Whether it may join the ISR depends on the controller's answers, too."""
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         await follower.fetch()
         seen: list[Offset] = []
@@ -104,11 +102,9 @@ def test_now_and_then_a_follower_counts_without_naming_anything(tmp_path: Path) 
             await follower.fetch()
             assert seen == [0]
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         await follower.fetch()
         first, second = (replicas.fetch(follower.spec(60_000)) for _ in range(2))
@@ -118,11 +114,9 @@ def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Path) -> 
         append(replicas)
         assert size(await second) == len(BATCH)
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         waiting = replicas.fetch(follower.spec(60_000))
         assert isinstance(waiting, asyncio.Future)
@@ -131,5 +125,3 @@ def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -
         assert follower.session.waiting is None
         append(replicas)
         assert size(await follower.fetch()) == len(BATCH)
-
-    run(tmp_path, story, isr=(1, 2))

@@ -6,7 +6,14 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
-from tests.support.broker.one_broker import AT, append, follow, from_leader, publish, run
+from tests.support.broker.one_broker import (
+    AT,
+    append,
+    follow,
+    from_leader,
+    one_broker,
+    publish,
+)
 from tests.support.broker.replicas import image
 
 ALONE = image(1, 0, 0, (1,), replicas=(1,))
@@ -18,8 +25,10 @@ def segments(replicas: Replicas) -> list[Offset]:
     return [*driver.log.segment_base_offsets]
 
 
-def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path) as replicas:
         append(replicas)
         publish(replicas, ALONE, segment_bytes="14")
         append(replicas)
@@ -29,22 +38,20 @@ def test_a_leader_rolls_segments_by_the_new_size_and_by_the_old_one_again(tmp_pa
         append(replicas)
         assert segments(replicas) == [0, 1, 2]
 
-    run(tmp_path, story)
 
-
-def test_a_follower_rolls_its_own_segments_by_the_new_size(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_follower_rolls_its_own_segments_by_the_new_size(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take = follow(replicas)
         take(from_leader(0))
         publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)), segment_bytes="14")
         take(from_leader(1))
         assert segments(replicas) == [0, 1]
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
+    async with one_broker(
+        tmp_path, log_settings=LogSettings(segment_bytes=1000, segment_ms=5)
+    ) as replicas:
         driver = replicas.driver(AT)
         assert driver is not None
         changed = {"segment_ms": "7", "index_interval_bytes": "9", "cleanup_policy": "compact"}
@@ -53,34 +60,26 @@ def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> None:
             segment_ms=7, index_interval_bytes=9, cleanup_policy="compact", segment_bytes=1000
         )
 
-    run(tmp_path, story, log_settings=LogSettings(segment_bytes=1000, segment_ms=5))
 
-
-def test_min_insync_replicas_is_in_force_on_the_leader_at_once(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_min_insync_replicas_is_in_force_on_the_leader_at_once(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         assert append(replicas, acks=-1).error_code is ErrorCode.NONE
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)), min_insync_replicas="2")
         assert append(replicas, acks=-1).error_code is ErrorCode.NOT_ENOUGH_REPLICAS
         publish(replicas, image(1, 0, 2, (1,), replicas=(1, 2)), min_insync_replicas="1")
         assert append(replicas, acks=-1).error_code is ErrorCode.NONE
 
-    run(tmp_path, story)
 
-
-def test_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_message_limits_are_in_force_at_once(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         publish(replicas, ALONE, max_message_bytes="10")
         assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
         publish(replicas, ALONE)
         assert append(replicas).error_code is ErrorCode.NONE
 
-    run(tmp_path, story)
 
-
-def test_a_compacting_node_wants_keys_of_topics_that_name_no_policy(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_compacting_node_wants_keys_of_topics_that_name_no_policy(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=LogSettings(cleanup_policy="compact")) as replicas:
         assert append(replicas).error_code is ErrorCode.INVALID_RECORD
         publish(replicas, ALONE, cleanup_policy="delete")
         assert append(replicas).error_code is ErrorCode.NONE
-
-    run(tmp_path, story, log_settings=LogSettings(cleanup_policy="compact"))

@@ -16,7 +16,16 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.log_directories import close_all
-from tests.support.broker.one_broker import AT, append, fetch_of, follow, from_leader, publish, run
+from tests.support.broker.one_broker import (
+    AT,
+    append,
+    fetch_of,
+    follow,
+    from_leader,
+    one_broker,
+    publish,
+    run,
+)
 from tests.support.broker.replicas import BROKERS, image
 
 CHECKPOINT = "log-start-offset-checkpoint"
@@ -96,8 +105,8 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
         run(tmp_path, part, log_settings=SMALL)
 
 
-def test_a_start_lasts_through_a_crash_as_soon_as_it_is_answered_for(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_start_lasts_through_a_crash_as_soon_as_it_is_answered_for(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         for _ in range(3):
             append(replicas)
         await delete(replicas, 2)
@@ -107,11 +116,9 @@ def test_a_start_lasts_through_a_crash_as_soon_as_it_is_answered_for(tmp_path: P
         assert log.log_start_offset == 2
         log.close(clean=False)
 
-    run(tmp_path, story)
 
-
-def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
         append(replicas)
@@ -126,11 +133,9 @@ def test_a_deletion_waits_for_the_followers_that_live(tmp_path: Path) -> None:
         assert await lost == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
         assert await delete(replicas, 2) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
 
-    run(tmp_path, story)
 
-
-def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take = follow(replicas)
         take(from_leader(0) + from_leader(1))
         driver = replicas.driver(AT)
@@ -168,13 +173,11 @@ def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> None:
         assert driver.log.log_end_offset == 0
         assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 0\n"
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
+async def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
     tmp_path: Path,
 ) -> None:
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path) as replicas:
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
         append(replicas)
@@ -191,13 +194,11 @@ def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_are_not(
         assert await deleted == (ErrorCode.NONE, 2)
         consumer.cancel()
 
-    run(tmp_path, story)
 
-
-def test_a_follower_fetches_at_once_when_its_start_is_kept(
+async def test_a_follower_fetches_at_once_when_its_start_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follow(replicas)(from_leader(0))
         has_fetched = asyncio.Event()
         monkeypatch.setattr(replicas._log_starts, "_fetch_now", has_fetched.set)
@@ -207,8 +208,6 @@ def test_a_follower_fetches_at_once_when_its_start_is_kept(
         async with asyncio.timeout(5):
             await has_fetched.wait()
         assert driver.partition.state.kept_log_start_offset == 1
-
-    run(tmp_path, story, isr=(1, 2))
 
 
 def test_a_topic_of_the_same_name_does_not_inherit_a_start(tmp_path: Path) -> None:
@@ -247,25 +246,21 @@ def test_a_torn_checkpoint_is_refused_by_name(tmp_path: Path) -> None:
         LogDirectory(RealDisk(), str(tmp_path), LogSettings()).start()
 
 
-def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(tmp_path: Path) -> None:
-    async def fill(replicas: Replicas) -> None:
+async def test_segments_that_a_crash_left_dead_are_removed_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         for _ in range(7):
             append(replicas)
-
-    async def story(replicas: Replicas) -> None:
+    (tmp_path / CHECKPOINT).write_text("0\n1\norders 0 5\n")
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
         await until_removed(tmp_path, [f"{offset:020d}.log" for offset in (4, 6)])
         assert start_of(replicas) == 5
 
-    run(tmp_path, fill, log_settings=SMALL)
-    (tmp_path / CHECKPOINT).write_text("0\n1\norders 0 5\n")
-    run(tmp_path, story, log_settings=SMALL)
 
-
-def test_other_partitions_are_not_here(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_other_partitions_are_not_here(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         told: list[DeletionResult] = []
         unknown = TopicPartition("none", 0)
         replicas.deletions.delete(unknown, 0, timeout_ms=1, done=told.append)
         assert told == [(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)]
-
-    run(tmp_path, story)

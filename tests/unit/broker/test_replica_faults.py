@@ -22,8 +22,8 @@ from tests.support.broker.one_broker import (
     fetch_of,
     follow,
     from_leader,
+    one_broker,
     publish,
-    run,
     sequenced,
     size,
 )
@@ -50,10 +50,12 @@ def admit(replicas: Replicas) -> None:
     assert replicas.may_lead.is_set()
 
 
-def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, disk=disk) as replicas:
         append(replicas, acks=-1, records=sequenced(0))
         disk.errors = {"append": ENOSPC}
         refused = append(replicas, acks=-1, records=sequenced(1))
@@ -63,13 +65,11 @@ def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(tmp_path
         disk.errors = {}
         assert append(replicas, acks=-1, records=sequenced(1)).base_offset == 1
 
-    run(tmp_path, story, disk=disk)
 
-
-def test_a_leader_whose_disk_breaks_in_an_append_goes_offline(tmp_path: Path) -> None:
+async def test_a_leader_whose_disk_breaks_in_an_append_goes_offline(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, disk=disk) as replicas:
         admit(replicas)
         append(replicas, acks=-1, records=sequenced(0))
         disk.errors = {"append": EIO}
@@ -80,20 +80,16 @@ def test_a_leader_whose_disk_breaks_in_an_append_goes_offline(tmp_path: Path) ->
         publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
         assert_offline(replicas)
 
-    run(tmp_path, story, disk=disk)
-
-    async def next_life(replicas: Replicas) -> None:
+    async with one_broker(tmp_path) as replicas:
         publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
         assert append(replicas, acks=-1, records=sequenced(0)).base_offset == 0  # a duplicate
         assert append(replicas, acks=-1, records=sequenced(1)).base_offset == 1
 
-    run(tmp_path, next_life)
 
-
-def test_a_read_that_fails_is_the_error_of_one_request(tmp_path: Path) -> None:
+async def test_a_read_that_fails_is_the_error_of_one_request(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, disk=disk) as replicas:
         append(replicas)
         disk.errors = {"pread": EIO}
         answers = replicas.fetch(fetch_of(0))
@@ -103,16 +99,16 @@ def test_a_read_that_fails_is_the_error_of_one_request(tmp_path: Path) -> None:
         assert size(replicas.fetch(fetch_of(0))) == len(BATCH)
         assert append(replicas).base_offset == 1
 
-    run(tmp_path, story, disk=disk)
 
-
-def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
+async def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ticks, "TICK_MS_MAX", 1)
     disk = FaultyDisk()
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(
+        tmp_path, disk=disk, log_settings=LogSettings(segment_bytes=100)
+    ) as replicas:
         admit(replicas)
         for sequence in range(3):
             append(replicas, records=sequenced(sequence))
@@ -126,11 +122,9 @@ def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
         disk.errors = {}
         assert_offline(replicas)
 
-    run(tmp_path, story, disk=disk, log_settings=LogSettings(segment_bytes=100))
-
 
 @pytest.mark.parametrize("number", [EMFILE, ENOSPC])
-def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
+async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ticks, "TICK_MS_MAX", 1)
@@ -143,7 +137,7 @@ def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
     disk = Exhausted()
     disk.on = "orders-1"
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, disk=disk) as replicas:
         disk.errors = {"open": number}
         now = image(1, 0, 1, (1,), replicas=(1,))
         topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(now, now))
@@ -157,13 +151,13 @@ def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
                 await asyncio.sleep(0)
         assert not replicas.failure.done()
 
-    run(tmp_path, story, disk=disk)
 
-
-def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(tmp_path: Path) -> None:
+async def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(
+    tmp_path: Path,
+) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2), disk=disk) as replicas:
         take, torn = follow(replicas), from_leader(1)
         torn[-1] ^= 1
         assert take(from_leader(0)).failures == 0
@@ -178,18 +172,14 @@ def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(tmp_pat
         assert take(from_leader(1)).failures == 0
         assert (partition.state.high_watermark, partition.state.log_end_offset) == (2, 2)
 
-    run(tmp_path, story, isr=(1, 2), disk=disk)
 
-
-def test_a_follower_whose_disk_breaks_goes_offline(tmp_path: Path) -> None:
+async def test_a_follower_whose_disk_breaks_goes_offline(tmp_path: Path) -> None:
     disk = FaultyDisk()
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2), disk=disk) as replicas:
         admit(replicas)
         take = follow(replicas)
         disk.errors = {"append": EIO}
         take(from_leader(0))
         disk.errors = {}
         assert_offline(replicas)
-
-    run(tmp_path, story, isr=(1, 2), disk=disk)

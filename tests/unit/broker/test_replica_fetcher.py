@@ -52,25 +52,22 @@ def asked_in(request: FetchRequest | None) -> list[int]:
     return [one.partition for topic in request.topics for one in topic.partitions]
 
 
-def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is full leaves out the last ones: not the same ones each time."""
 
-    async def story() -> None:
-        monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
-        fetches = fetcher()
-        fetches.set_followed(
-            FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)
-        )
-        assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
-        answers = [
-            PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
-            for index in range(4)
-        ]
-        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
-        fetches._take(fetches._session, FetchResponse(responses=[topic]))
-        assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
-
-    asyncio.run(story())
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+    fetches = fetcher()
+    fetches.set_followed(
+        FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(4)
+    )
+    assert asked_in(fetches._request(fetches._session)) == [0, 1, 2, 3]
+    answers = [
+        PartitionData(partition_index=index, records=b"some" if index in {0, 2} else b"")
+        for index in range(4)
+    ]
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
+    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
 
 
 class ParkingLeader:
@@ -101,71 +98,60 @@ class ParkingLeader:
             await self.news.wait()
 
 
-def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
+async def test_a_fetch_says_who_asks_in_which_epoch_from_where() -> None:
     """Without the two epochs a leader could tell neither a deposed one nor a parted log."""
     driver = FakeDriver(3)
     driver.partition.state = SimpleNamespace(log_end_offset=70, kept_log_start_offset=20)
     driver.log.epochs.latest_epoch = 4
 
-    async def story() -> None:
-        fetches = fetcher(broker_epoch=77)
-        fetches._followed[TOPIC_ID, 3] = FollowedPartition(cast(Any, driver), Epoch(5))
-        request = fetches._request(fetches._session)
-        assert request is not None
-        assert request.replica_state == ReplicaState(replica_id=1, replica_epoch=77)
-        [topic] = request.topics
-        assert topic.topic_id == driver.topic_id
-        assert topic.partitions == [
-            FetchPartition(
-                partition=3,
-                current_leader_epoch=5,
-                fetch_offset=70,
-                last_fetched_epoch=4,
-                log_start_offset=20,
-                partition_max_bytes=BrokerSettings().replica_fetch_max_bytes,
-            )
-        ]
-
-    asyncio.run(story())
+    fetches = fetcher(broker_epoch=77)
+    fetches._followed[TOPIC_ID, 3] = FollowedPartition(cast(Any, driver), Epoch(5))
+    request = fetches._request(fetches._session)
+    assert request is not None
+    assert request.replica_state == ReplicaState(replica_id=1, replica_epoch=77)
+    [topic] = request.topics
+    assert topic.topic_id == driver.topic_id
+    assert topic.partitions == [
+        FetchPartition(
+            partition=3,
+            current_leader_epoch=5,
+            fetch_offset=70,
+            last_fetched_epoch=4,
+            log_start_offset=20,
+            partition_max_bytes=BrokerSettings().replica_fetch_max_bytes,
+        )
+    ]
 
 
-def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
+async def test_a_change_is_asked_for_at_once_however_many_fetches_are_parked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story() -> None:
-        leader = ParkingLeader()
-        monkeypatch.setattr(KafkaConnection, "open", leader.open)
-        fetches = fetcher()
-        followed = [
-            FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)
-        ]
-        async with asyncio.timeout(5):
-            for count in range(1, 11):
-                fetches.set_followed(followed[:count])
-                await leader.fetches(count)
-        assert leader.asked == [list(range(count)) for count in range(1, 11)]
-        assert leader.open_connections == LOOPS_MAX
-        await fetches.stop()
-        assert leader.open_connections == 0
-
-    asyncio.run(story())
+    leader = ParkingLeader()
+    monkeypatch.setattr(KafkaConnection, "open", leader.open)
+    fetches = fetcher()
+    followed = [FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(10)]
+    async with asyncio.timeout(5):
+        for count in range(1, 11):
+            fetches.set_followed(followed[:count])
+            await leader.fetches(count)
+    assert leader.asked == [list(range(count)) for count in range(1, 11)]
+    assert leader.open_connections == LOOPS_MAX
+    await fetches.stop()
+    assert leader.open_connections == 0
 
 
-def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Metadata may name other partitions while it is being stopped."""
     runs: list[int] = []
 
     async def note_run(_fetcher: ReplicaFetcher, serial: int) -> None:
         runs.append(serial)
 
-    async def story() -> None:
-        monkeypatch.setattr(ReplicaFetcher, "_run", note_run)
-        stopped = fetcher()
-        stopped.wake()
-        await asyncio.sleep(0)
-        await stopped.stop()
-        stopped.set_followed([])
-        await asyncio.sleep(0)
-        assert len(runs) == 1
-
-    asyncio.run(story())
+    monkeypatch.setattr(ReplicaFetcher, "_run", note_run)
+    stopped = fetcher()
+    stopped.wake()
+    await asyncio.sleep(0)
+    await stopped.stop()
+    stopped.set_followed([])
+    await asyncio.sleep(0)
+    assert len(runs) == 1

@@ -3,16 +3,23 @@
 from pathlib import Path
 
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.records import read_header, restamp
-from tests.support.broker.one_broker import AT, append, follow, from_leader, publish, run, sequenced
+from tests.support.broker.one_broker import (
+    AT,
+    append,
+    follow,
+    from_leader,
+    one_broker,
+    publish,
+    sequenced,
+)
 from tests.support.broker.replicas import image
 
 
-def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take = follow(replicas)
         newer = from_leader(2, sequence=2)
         restamp(newer, 0, base_offset=2, leader_epoch=2)
@@ -24,11 +31,9 @@ def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Path) ->
         assert gap.error_code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         assert append(replicas, records=sequenced(2)).base_offset == 2
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take, driver = follow(replicas), replicas.driver(AT)
         assert driver is not None
         take(from_leader(0, sequence=0) + from_leader(1, sequence=1))
@@ -57,18 +62,14 @@ def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Pat
         take(from_leader(9))
         assert driver.partition.state.log_end_offset == 10
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Path) -> None:
+async def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Path) -> None:
     """A newer leader's batches may not be what the log of the epoch we fetch in holds."""
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take, newer = follow(replicas), from_leader(1)
         restamp(newer, 0, base_offset=1, leader_epoch=2)
         take(from_leader(0) + newer)
         partition = replicas.partition(AT)
         assert partition is not None
         assert partition.state.log_end_offset == 1  # KAFKA-18723
-
-    run(tmp_path, story, isr=(1, 2))

@@ -25,25 +25,23 @@ from tests.support.broker.one_broker import (
     TOPIC_ID,
     append,
     fetch_of,
+    one_broker,
     publish,
-    run,
     size,
 )
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 
-def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         assert append(replicas, acks=-1) == ProduceResult(ErrorCode.NONE, 0, -1, 0)
         read = replicas.read_local(AT, 0, 1000)
         assert read_header(read.records).leader_epoch == 0
         assert replicas.read_local(AT, 5, 1000).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
 
-    run(tmp_path, story)
 
-
-def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         poll = replicas.fetch(fetch_of(0, min_bytes=2 * len(BATCH)))
         assert isinstance(poll, asyncio.Future)
         append(replicas)
@@ -52,22 +50,18 @@ def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
         append(replicas)
         assert size(await poll) == 2 * len(BATCH)
 
-    run(tmp_path, story)
 
-
-def test_the_first_batch_is_returned_even_if_it_is_too_large(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_the_first_batch_is_returned_even_if_it_is_too_large(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         append(replicas)
         append(replicas)
         assert size(replicas.fetch(fetch_of(0, max_bytes=1))) == len(BATCH)
         assert size(replicas.fetch(fetch_of(0, partition_max_bytes=1))) == len(BATCH)
         assert size(replicas.fetch(fetch_of(0))) == 2 * len(BATCH)
 
-    run(tmp_path, story)
 
-
-def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         consumer = replicas.fetch(fetch_of(0))
         follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
         assert isinstance(consumer, asyncio.Future)
@@ -81,11 +75,11 @@ def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_path: Pa
         assert size(await consumer) == 3 * len(BATCH)
         assert replicas.read_local(AT, 0, 1, ReadEnd.LOG_END).next_offset == 1
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
         assert isinstance(follower, asyncio.Future)
         publish(replicas, image(1, 1, 1, (1, 2), replicas=(1, 2)))
@@ -98,11 +92,9 @@ def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(tmp_
         waits.cancel()
         assert produced.result().error_code is ErrorCode.NONE
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_who_waits_when_the_leader_is_deposed_is_told(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_who_waits_when_the_leader_is_deposed_is_told(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         seen: list[tuple[str, int]] = []
 
         class Listener:
@@ -125,11 +117,9 @@ def test_who_waits_when_the_leader_is_deposed_is_told(tmp_path: Path) -> None:
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         assert seen == [("resigned", 1), ("led", 2)]
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         batch = encode_batch(
             [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=0
         )
@@ -139,8 +129,6 @@ def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
         waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0))
         assert first.result() == second.result() == ProduceResult(ErrorCode.NONE, 0, -1, 0)
         cast(asyncio.Future[Any], waits).cancel()
-
-    run(tmp_path, story, isr=(1, 2))
 
 
 def recreate(replicas: Replicas, new_id: TopicId) -> None:
@@ -155,10 +143,10 @@ def recreate(replicas: Replicas, new_id: TopicId) -> None:
 
 
 @pytest.mark.parametrize("replica_id", [-1, 2])
-def test_who_waits_for_a_topic_gets_nothing_of_the_next_one_of_its_name(
+async def test_who_waits_for_a_topic_gets_nothing_of_the_next_one_of_its_name(
     tmp_path: Path, replica_id: int
 ) -> None:
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         spec = fetch_of(0, replica_id, leader_epoch=0)
         spec.partitions[0].topic_id = TOPIC_ID
         waiting = replicas.fetch(spec)
@@ -172,13 +160,11 @@ def test_who_waits_for_a_topic_gets_nothing_of_the_next_one_of_its_name(
         [late] = cast(list[FetchedPartition], replicas.fetch(spec))
         assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_only_so_many_produces_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_produces_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(appends, "WAITING_MAX", 2)
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         waiting = [replicas.append(AT, BATCH, acks=-1, timeout_ms=2**31 - 1) for _ in range(2)]
         refused = append(replicas, acks=-1)
         assert refused.error_code is ErrorCode.REQUEST_TIMED_OUT
@@ -187,15 +173,13 @@ def test_only_so_many_produces_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert [one.result().base_offset for one in waiting] == [0, 1]
         assert not replicas.append(AT, BATCH, acks=-1, timeout_ms=1000).done()
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_a_truncation_that_cuts_no_record_reads_none(
+async def test_a_truncation_that_cuts_no_record_reads_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deposed leader that wrote nothing gives up its epoch, at each change of leaders."""
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)
         append(replicas)
         publish(replicas, image(1, 5, 1, (1, 2), replicas=(1, 2)))
@@ -220,20 +204,16 @@ def test_a_truncation_that_cuts_no_record_reads_none(
             assert driver.log.epochs.latest_epoch == 0  # KAFKA-10706
         assert rebuilt == [1]
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_configs_take_effect_when_they_are_published(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_configs_take_effect_when_they_are_published(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         assert append(replicas).error_code is ErrorCode.NONE
         publish(replicas, image(1, 0, 0, (1,), replicas=(1,)), max_message_bytes="10")
         assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
 
-    run(tmp_path, story)
 
-
-def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         driver = replicas.driver(AT)
         assert driver is not None
         batches = [
@@ -254,13 +234,11 @@ def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
         assert append(replicas, records=batches[1]).base_offset == 1  # KAFKA-6683
         assert not replicas.failure.done()  # there may be room again
 
-    run(tmp_path, story)
 
-
-def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
+async def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
     """The clean shutdown marker would speak for it too."""
 
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path) as replicas:
         await replicas.stop()
         other = TopicPartition("other", 0)
         topic = TopicImage(
@@ -269,13 +247,11 @@ def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
         cluster = ClusterImage(brokers=ALL_ALIVE, topics={"other": topic})
         replicas.publish(ClusterDelta(partitions=frozenset({other})), cluster)
         assert replicas.driver(other) is None
-
-    run(tmp_path, story)
     assert not (tmp_path / "other-0").exists()
 
 
-def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         driver = replicas.driver(AT)
         assert driver is not None
         flush, may_flush = driver.log.flush, threading.Event()
@@ -294,29 +270,23 @@ def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Pa
             may_flush.set()
             await flushing
 
-    run(tmp_path, story)
 
-
-def test_a_log_that_cannot_be_opened_is_not_taken_for_a_stray(tmp_path: Path) -> None:
+async def test_a_log_that_cannot_be_opened_is_not_taken_for_a_stray(tmp_path: Path) -> None:
     """Renamed, it would be empty at the next start, and this replica perhaps elected."""
 
-    async def first(replicas: Replicas) -> None:
+    async with one_broker(tmp_path) as replicas:
         append(replicas)
-
-    run(tmp_path, first)
-
-    async def second(replicas: Replicas) -> None:
-        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
-        assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
-        replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
-        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
-        assert not replicas.failure.done()
-        assert not replicas.may_lead.is_set()
 
     def damaged(*args: object, **options: object) -> None:
         raise StorageError("input/output error")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Log, "open", damaged)
-        run(tmp_path, second)
+        async with one_broker(tmp_path) as replicas:
+            publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+            assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
+            replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
+            publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
+            assert not replicas.failure.done()
+            assert not replicas.may_lead.is_set()
     assert (tmp_path / "orders-0").exists()

@@ -20,7 +20,7 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, run, size
+from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, one_broker, size
 from tests.support.broker.peer import Peer
 from tests.support.groups.asking import create
 from tests.support.groups.single_broker import SETTINGS, single_broker
@@ -69,8 +69,8 @@ def short(replicas: Replicas) -> Callable[[], None]:
     return account.close
 
 
-def test_a_fetch_that_finds_no_room_waits_for_it_and_followers_do_not(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_fetch_that_finds_no_room_waits_for_it_and_followers_do_not(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)
         replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))  # committed
         end = short(replicas)
@@ -91,11 +91,9 @@ def test_a_fetch_that_finds_no_room_waits_for_it_and_followers_do_not(tmp_path: 
             account.close()
         assert replicas.response_memory.held == 0
 
-    run(tmp_path, story, isr=(1, 2))
 
-
-def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         append(replicas)
         end, account = short(replicas), replicas.response_memory.open_account()
         assert size(replicas.fetch(fetch_of(0, account=account, max_wait_ms=0))) == 0
@@ -106,13 +104,11 @@ def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
         assert size(replicas.fetch(fetch_of(0, account=account))) == len(BATCH)
         account.close()
 
-    run(tmp_path, story)
 
-
-def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_room(
+async def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_room(
     tmp_path: Path,
 ) -> None:
-    async def story(replicas: Replicas) -> None:
+    async with one_broker(tmp_path) as replicas:
         append(replicas)
         patient, other = (replicas.response_memory.open_account() for _ in range(2))
         gathers = replicas.fetch(
@@ -130,11 +126,9 @@ def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_room(
         other.close()
         assert replicas.response_memory.held == 0
 
-    run(tmp_path, story)
 
-
-def test_a_consumer_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) -> None:
-    async def story(replicas: Replicas) -> None:
+async def test_a_consumer_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
         append(replicas)
         account = replicas.response_memory.open_account()
         gathers = replicas.fetch(fetch_of(0, account=account, min_bytes=1000))
@@ -144,8 +138,6 @@ def test_a_consumer_that_leaves_gives_back_what_was_read_for_it(tmp_path: Path) 
         append(replicas)
         await asyncio.sleep(0)
         assert replicas.response_memory.held == 0
-
-    run(tmp_path, story)
 
 
 def big_fetch(topic_id: bytes, offset: int, replica_id: int = -1) -> FetchRequest:
@@ -180,67 +172,61 @@ async def reads_all(port: int, topic_id: bytes) -> int:
     return got
 
 
-def test_many_consumers_that_never_read_stay_within_the_limit_and_others_go_on(
+async def test_many_consumers_that_never_read_stay_within_the_limit_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_module, "SILENCE_CHECK_S", 0.02)
     monkeypatch.setattr(server_module, "SILENT_S", 0.05)
     settings = replace(SETTINGS, queued_max_response_bytes=CAPACITY)
 
-    async def scenario() -> None:
-        async with single_broker(tmp_path, settings) as broker:
-            asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
-            topic_id = await create(asking, AT.topic, partitions=1)
-            for _ in range(BIG_BATCHES):
-                broker.replicas.append(AT, BIG, acks=1, timeout_ms=0)
-            server = Server(broker.context, on_fatal=broker.violations.append)
-            listener = socket.create_server(("127.0.0.1", 0))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            port = await server.serve(listener)
-            memory = broker.replicas.response_memory
-            peers = [await never_reading(port) for _ in range(10)]
-            for peer in peers:
-                peer.send(big_fetch(topic_id, 0), 1, 16)
-            async with asyncio.timeout(30):
-                while not memory.is_scarce:
-                    await asyncio.sleep(0)
-                unsent = sum(peer.transport.get_write_buffer_size() for peer in server._connections)
-                assert memory.held <= CAPACITY + len(BIG)
-                assert unsent <= CAPACITY + len(BIG) + len(peers) * WRITE_BUFFER
-                assert await reads_all(broker.port, topic_id) == BIG_BATCHES * len(BIG)
-                assert server.stats.connections_silent > 0
-            for peer in peers:
-                peer.writer.transport.abort()
-            await asking.close()
-            await server.stop(grace_ms=50)
-            assert memory.held == 0
-
-    asyncio.run(scenario())
+    async with single_broker(tmp_path, settings) as broker:
+        asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+        topic_id = await create(asking, AT.topic, partitions=1)
+        for _ in range(BIG_BATCHES):
+            broker.replicas.append(AT, BIG, acks=1, timeout_ms=0)
+        server = Server(broker.context, on_fatal=broker.violations.append)
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        port = await server.serve(listener)
+        memory = broker.replicas.response_memory
+        peers = [await never_reading(port) for _ in range(10)]
+        for peer in peers:
+            peer.send(big_fetch(topic_id, 0), 1, 16)
+        async with asyncio.timeout(30):
+            while not memory.is_scarce:
+                await asyncio.sleep(0)
+            unsent = sum(peer.transport.get_write_buffer_size() for peer in server._connections)
+            assert memory.held <= CAPACITY + len(BIG)
+            assert unsent <= CAPACITY + len(BIG) + len(peers) * WRITE_BUFFER
+            assert await reads_all(broker.port, topic_id) == BIG_BATCHES * len(BIG)
+            assert server.stats.connections_silent > 0
+        for peer in peers:
+            peer.writer.transport.abort()
+        await asking.close()
+        await server.stop(grace_ms=50)
+        assert memory.held == 0
 
 
-def test_a_client_that_takes_nothing_for_the_idle_time_is_closed(tmp_path: Path) -> None:
+async def test_a_client_that_takes_nothing_for_the_idle_time_is_closed(tmp_path: Path) -> None:
     """As in Kafka; a client that waits for its answer is not idle."""
     settings = replace(SETTINGS, connections_max_idle_ms=200)
 
-    async def scenario() -> None:
-        async with single_broker(tmp_path) as broker:
-            asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
-            topic_id = await create(asking, AT.topic, partitions=1)
-            for _ in range(BIG_BATCHES):
-                broker.replicas.append(AT, BIG, acks=1, timeout_ms=0)
-            server = Server(
-                replace(broker.context, settings=settings), on_fatal=broker.violations.append
-            )
-            listener = socket.create_server(("127.0.0.1", 0))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            peer = await never_reading(await server.serve(listener))
-            peer.send(big_fetch(topic_id, 0), 1, 16)
-            async with asyncio.timeout(30):
-                while not server.stats.connections_idle:
-                    await asyncio.sleep(0.01)
-            peer.writer.transport.abort()
-            await asking.close()
-            await server.stop(grace_ms=50)
-            assert broker.replicas.response_memory.held == 0
-
-    asyncio.run(scenario())
+    async with single_broker(tmp_path) as broker:
+        asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
+        topic_id = await create(asking, AT.topic, partitions=1)
+        for _ in range(BIG_BATCHES):
+            broker.replicas.append(AT, BIG, acks=1, timeout_ms=0)
+        server = Server(
+            replace(broker.context, settings=settings), on_fatal=broker.violations.append
+        )
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        peer = await never_reading(await server.serve(listener))
+        peer.send(big_fetch(topic_id, 0), 1, 16)
+        async with asyncio.timeout(30):
+            while not server.stats.connections_idle:
+                await asyncio.sleep(0.01)
+        peer.writer.transport.abort()
+        await asking.close()
+        await server.stop(grace_ms=50)
+        assert broker.replicas.response_memory.held == 0

@@ -26,7 +26,7 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.asking import asking, create, run, versions
+from tests.support.groups.asking import asking, create, versions
 
 OTHER = BrokerId(2)
 TOPIC, BROKER_RESOURCE = 2, 4
@@ -43,51 +43,45 @@ async def grow(
 # --- CreatePartitions ---
 
 
-def test_a_topic_grows_and_takes_records_in_its_new_partitions(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            await create(connection, "t", 1)
-            for version in versions(37):
-                wanted = CreatePartitionsTopic(name="t", count=version + 2, assignments=None)
-                assert await grow(connection, wanted, version=version) == [("t", "NONE")]
-                assert len(broker.context.image.topics["t"].partitions) == version + 2
-                batch = encode_batch([Record(0, 0, None, b"v")])
-                data = PartitionProduceData(index=version + 1, records=batch)
-                produce = ProduceRequest(
-                    acks=-1,
-                    timeout_ms=1000,
-                    topic_data=[TopicProduceData(name="t", partition_data=[data])],
-                )
-                [answer] = (await connection.send(produce, version=9)).responses
-                assert answer.partition_responses[0].error_code == ErrorCode.NONE
-
-    run(scenario())
-
-
-def test_growth_is_refused_topic_by_topic(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            await create(connection, "t", 2)
-            await create(connection, "u", 1)
-            bad = CreatePartitionsAssignment(broker_ids=[7])
-            outcomes = await grow(
-                connection,
-                CreatePartitionsTopic(name="t", count=2, assignments=None),
-                CreatePartitionsTopic(name="u", count=2, assignments=[bad]),
-                CreatePartitionsTopic(name="none", count=2, assignments=None),
-                CreatePartitionsTopic(name="__consumer_offsets", count=99, assignments=None),
+async def test_a_topic_grows_and_takes_records_in_its_new_partitions(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t", 1)
+        for version in versions(37):
+            wanted = CreatePartitionsTopic(name="t", count=version + 2, assignments=None)
+            assert await grow(connection, wanted, version=version) == [("t", "NONE")]
+            assert len(broker.context.image.topics["t"].partitions) == version + 2
+            batch = encode_batch([Record(0, 0, None, b"v")])
+            data = PartitionProduceData(index=version + 1, records=batch)
+            produce = ProduceRequest(
+                acks=-1,
+                timeout_ms=1000,
+                topic_data=[TopicProduceData(name="t", partition_data=[data])],
             )
-            assert outcomes == [
-                ("t", "INVALID_PARTITIONS"),
-                ("u", "INVALID_REPLICA_ASSIGNMENT"),
-                ("none", "UNKNOWN_TOPIC_OR_PARTITION"),
-                ("__consumer_offsets", "INVALID_PARTITIONS"),
-            ]
-            wanted = CreatePartitionsTopic(name="u", count=9, assignments=None)
-            assert await grow(connection, wanted, validate_only=True) == [("u", "NONE")]
-            assert len(broker.context.image.topics["u"].partitions) == 1
+            [answer] = (await connection.send(produce, version=9)).responses
+            assert answer.partition_responses[0].error_code == ErrorCode.NONE
 
-    run(scenario())
+
+async def test_growth_is_refused_topic_by_topic(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t", 2)
+        await create(connection, "u", 1)
+        bad = CreatePartitionsAssignment(broker_ids=[7])
+        outcomes = await grow(
+            connection,
+            CreatePartitionsTopic(name="t", count=2, assignments=None),
+            CreatePartitionsTopic(name="u", count=2, assignments=[bad]),
+            CreatePartitionsTopic(name="none", count=2, assignments=None),
+            CreatePartitionsTopic(name="__consumer_offsets", count=99, assignments=None),
+        )
+        assert outcomes == [
+            ("t", "INVALID_PARTITIONS"),
+            ("u", "INVALID_REPLICA_ASSIGNMENT"),
+            ("none", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("__consumer_offsets", "INVALID_PARTITIONS"),
+        ]
+        wanted = CreatePartitionsTopic(name="u", count=9, assignments=None)
+        assert await grow(connection, wanted, validate_only=True) == [("u", "NONE")]
+        assert len(broker.context.image.topics["u"].partitions) == 1
 
 
 # --- Configurations ---
@@ -142,72 +136,63 @@ async def alter_some(
     return ErrorCode(outcome.error_code).name, outcome.error_message
 
 
-def test_a_configuration_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            await create(connection, "t")
-            for version in versions(33):
-                number = str(version + 1)
-                wanted: dict[str, str | None] = {"segment.ms": number, "flush.ms": "5"}
-                assert await replace_configs(connection, "t", wanted, version=version) == (
-                    "NONE",
-                    None,
-                )
-                assert await configuration(connection, "t") == wanted
-            assert await replace_configs(connection, "t", {}) == ("NONE", None)
-            assert await configuration(connection, "t") == {}
-
-    run(scenario())
-
-
-def test_single_settings_are_altered_beside_the_others(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            await create(connection, "t")
-            for version in versions(44):
-                changes = [("retention.ms", 0, "5"), ("cleanup.policy", 2, "compact")]
-                assert await alter_some(connection, "t", *changes, version=version) == (
-                    "NONE",
-                    None,
-                )
-                assert await configuration(connection, "t") == {
-                    "retention.ms": "5",
-                    "cleanup.policy": "delete,compact",
-                }
-                back = [("retention.ms", 1, None), ("cleanup.policy", 3, "delete")]
-                await alter_some(connection, "t", *back, version=version)
-                assert await configuration(connection, "t") == {"cleanup.policy": "compact"}
-                await alter_some(connection, "t", ("cleanup.policy", 1, None), version=version)
-
-    run(scenario())
-
-
-def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            await create(connection, "t")
-            for changes, error_code, message in (
-                ([("retenton.ms", 0, "5")], "INVALID_CONFIG", "did you mean retention.ms"),
-                ([("retention.ms", 0, "x")], "INVALID_CONFIG", "Not a number"),
-                ([("retention.ms", 0, None)], "INVALID_REQUEST", "Null value"),
-                ([("retention.ms", 2, "5")], "INVALID_CONFIG", "not LIST"),
-                ([("retention.ms", 9, "5")], "INVALID_REQUEST", "Unknown operation type 9"),
-                ([("flush.ms", 0, "5")] * 2, "INVALID_REQUEST", "duplicate config keys"),
-            ):
-                refused, why = await alter_some(connection, "t", *changes)
-                assert (refused, message in (why or "")) == (error_code, True), (changes, why)
-            refused, why = await alter_some(connection, "none", ("flush.ms", 0, "5"))
-            assert (refused, why) == (
-                "UNKNOWN_TOPIC_OR_PARTITION",
-                "The topic 'none' does not exist.",
+async def test_a_configuration_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        for version in versions(33):
+            number = str(version + 1)
+            wanted: dict[str, str | None] = {"segment.ms": number, "flush.ms": "5"}
+            assert await replace_configs(connection, "t", wanted, version=version) == (
+                "NONE",
+                None,
             )
-            refused, why = await replace_configs(connection, "t", {"flush.ms": None})
-            assert (refused, why) == ("INVALID_REQUEST", "Null value not supported for : flush.ms")
-            validated = await alter_some(connection, "t", ("flush.ms", 0, "5"), validate_only=True)
-            assert validated == ("NONE", None)
-            assert await configuration(connection, "t") == {}
+            assert await configuration(connection, "t") == wanted
+        assert await replace_configs(connection, "t", {}) == ("NONE", None)
+        assert await configuration(connection, "t") == {}
 
-    run(scenario())
+
+async def test_single_settings_are_altered_beside_the_others(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        for version in versions(44):
+            changes = [("retention.ms", 0, "5"), ("cleanup.policy", 2, "compact")]
+            assert await alter_some(connection, "t", *changes, version=version) == (
+                "NONE",
+                None,
+            )
+            assert await configuration(connection, "t") == {
+                "retention.ms": "5",
+                "cleanup.policy": "delete,compact",
+            }
+            back = [("retention.ms", 1, None), ("cleanup.policy", 3, "delete")]
+            await alter_some(connection, "t", *back, version=version)
+            assert await configuration(connection, "t") == {"cleanup.policy": "compact"}
+            await alter_some(connection, "t", ("cleanup.policy", 1, None), version=version)
+
+
+async def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
+        for changes, error_code, message in (
+            ([("retenton.ms", 0, "5")], "INVALID_CONFIG", "did you mean retention.ms"),
+            ([("retention.ms", 0, "x")], "INVALID_CONFIG", "Not a number"),
+            ([("retention.ms", 0, None)], "INVALID_REQUEST", "Null value"),
+            ([("retention.ms", 2, "5")], "INVALID_CONFIG", "not LIST"),
+            ([("retention.ms", 9, "5")], "INVALID_REQUEST", "Unknown operation type 9"),
+            ([("flush.ms", 0, "5")] * 2, "INVALID_REQUEST", "duplicate config keys"),
+        ):
+            refused, why = await alter_some(connection, "t", *changes)
+            assert (refused, message in (why or "")) == (error_code, True), (changes, why)
+        refused, why = await alter_some(connection, "none", ("flush.ms", 0, "5"))
+        assert (refused, why) == (
+            "UNKNOWN_TOPIC_OR_PARTITION",
+            "The topic 'none' does not exist.",
+        )
+        refused, why = await replace_configs(connection, "t", {"flush.ms": None})
+        assert (refused, why) == ("INVALID_REQUEST", "Null value not supported for : flush.ms")
+        validated = await alter_some(connection, "t", ("flush.ms", 0, "5"), validate_only=True)
+        assert validated == ("NONE", None)
+        assert await configuration(connection, "t") == {}
 
 
 @pytest.mark.parametrize(
@@ -219,82 +204,70 @@ def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_path: Pa
         (99, "Unknown resource type 99"),
     ],
 )
-def test_other_resources_are_refused_and_say_why(
+async def test_other_resources_are_refused_and_say_why(
     tmp_path: Path, resource_type: int, message: str
 ) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            change = ("log.retention.ms", 0, "5")
-            outcomes = [
-                await alter_some(connection, "1", change, resource_type=resource_type),
-                await replace_configs(connection, "1", {}, resource_type=resource_type),
-            ]
-            for refused, why in outcomes:
-                assert refused == "INVALID_REQUEST"
-                assert message in (why or "")
-
-    run(scenario())
+    async with asking(tmp_path) as (_, connection):
+        change = ("log.retention.ms", 0, "5")
+        outcomes = [
+            await alter_some(connection, "1", change, resource_type=resource_type),
+            await replace_configs(connection, "1", {}, resource_type=resource_type),
+        ]
+        for refused, why in outcomes:
+            assert refused == "INVALID_REQUEST"
+            assert message in (why or "")
 
 
-def test_a_setting_is_in_force_once_its_alteration_is_answered(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            await create(connection, "t")
+async def test_a_setting_is_in_force_once_its_alteration_is_answered(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t")
 
-            async def produce() -> str:
-                data = PartitionProduceData(
-                    index=0, records=encode_batch([Record(0, 0, None, b"v" * 100)])
-                )
-                topic = TopicProduceData(name="t", partition_data=[data])
-                request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
-                [answer] = (await connection.send(request, version=9)).responses
-                return ErrorCode(answer.partition_responses[0].error_code).name
+        async def produce() -> str:
+            data = PartitionProduceData(
+                index=0, records=encode_batch([Record(0, 0, None, b"v" * 100)])
+            )
+            topic = TopicProduceData(name="t", partition_data=[data])
+            request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+            [answer] = (await connection.send(request, version=9)).responses
+            return ErrorCode(answer.partition_responses[0].error_code).name
 
-            assert await produce() == "NONE"
-            await alter_some(connection, "t", ("max.message.bytes", 0, "100"))
-            assert await produce() == "MESSAGE_TOO_LARGE"
-            await alter_some(connection, "t", ("max.message.bytes", 1, None))
-            assert await produce() == "NONE"
-
-    run(scenario())
+        assert await produce() == "NONE"
+        await alter_some(connection, "t", ("max.message.bytes", 0, "100"))
+        assert await produce() == "MESSAGE_TOO_LARGE"
+        await alter_some(connection, "t", ("max.message.bytes", 1, None))
+        assert await produce() == "NONE"
 
 
 # --- DeleteTopics ---
 
 
-def test_a_topic_that_has_the_name_of_the_one_that_was_meant_is_not_deleted(
+async def test_a_topic_that_has_the_name_of_the_one_that_was_meant_is_not_deleted(
     tmp_path: Path,
 ) -> None:
     """KIP-516: the client named an id, and this broker knows less than the controller does."""
 
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            old_id = await create(connection, "t")
-            image = broker.context.image
-            other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="other")
-            by_id = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=old_id)])
-            await other.send(by_id, version=6)
-            new_id = await create(other, "t")
-            broker.metadata.image = image  # as if this broker had heard of none of it
-            [outcome] = (await connection.send(by_id, version=6)).responses
-            assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_ID
-            assert broker.controller.image.topic_names == {new_id: "t"}
-            await other.close()
-
-    run(scenario())
+    async with asking(tmp_path) as (broker, connection):
+        old_id = await create(connection, "t")
+        image = broker.context.image
+        other = await KafkaConnection.open("127.0.0.1", broker.port, client_id="other")
+        by_id = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=old_id)])
+        await other.send(by_id, version=6)
+        new_id = await create(other, "t")
+        broker.metadata.image = image  # as if this broker had heard of none of it
+        [outcome] = (await connection.send(by_id, version=6)).responses
+        assert outcome.error_code == ErrorCode.UNKNOWN_TOPIC_ID
+        assert broker.controller.image.topic_names == {new_id: "t"}
+        await other.close()
 
 
-def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            topic_id = await create(connection, "t")
-            asked = [DeleteTopicState(name="t"), DeleteTopicState(name=None, topic_id=topic_id)]
-            response = await connection.send(DeleteTopicsRequest(topics=asked), version=6)
-            codes = [outcome.error_code for outcome in response.responses]
-            assert codes == [ErrorCode.INVALID_REQUEST] * 2
-            assert "t" in broker.context.image.topics
-
-    run(scenario())
+async def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        topic_id = await create(connection, "t")
+        asked = [DeleteTopicState(name="t"), DeleteTopicState(name=None, topic_id=topic_id)]
+        response = await connection.send(DeleteTopicsRequest(topics=asked), version=6)
+        codes = [outcome.error_code for outcome in response.responses]
+        assert codes == [ErrorCode.INVALID_REQUEST] * 2
+        assert "t" in broker.context.image.topics
 
 
 # --- No controller ---
@@ -307,28 +280,25 @@ def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(tmp_path: Path) 
         (RequestTooLarge("too large"), "POLICY_VIOLATION"),
     ],
 )
-def test_without_an_answer_of_the_controller_each_topic_is_told_why(
+async def test_without_an_answer_of_the_controller_each_topic_is_told_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: str
 ) -> None:
     async def unavailable(*_: object, **__: object) -> None:
         raise error
 
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            await create(connection, "t")
-            methods = "create_topics find_topics delete_topics create_partitions alter_configs"
-            for name in methods.split():
-                monkeypatch.setattr(broker.controller, name, unavailable)
-            wanted = CreatePartitionsTopic(name="t", count=9, assignments=None)
-            assert await grow(connection, wanted) == [("t", expected)]
-            error_code, message = await alter_some(connection, "t", ("flush.ms", 0, "5"))
-            assert error_code == expected
-            assert "too large" in (message or "") or "may have been altered" in (message or "")
-            deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
-            [deleted] = (await connection.send(deletion, version=6)).responses
-            assert (deleted.name, deleted.error_code) == ("t", ErrorCode[expected])
-            creation = CreateTopicsRequest(topics=[CreatableTopic(name="u")])
-            [created] = (await connection.send(creation)).topics
-            assert (created.name, created.error_code) == ("u", ErrorCode[expected])
-
-    run(scenario())
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t")
+        methods = "create_topics find_topics delete_topics create_partitions alter_configs"
+        for name in methods.split():
+            monkeypatch.setattr(broker.controller, name, unavailable)
+        wanted = CreatePartitionsTopic(name="t", count=9, assignments=None)
+        assert await grow(connection, wanted) == [("t", expected)]
+        error_code, message = await alter_some(connection, "t", ("flush.ms", 0, "5"))
+        assert error_code == expected
+        assert "too large" in (message or "") or "may have been altered" in (message or "")
+        deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")])
+        [deleted] = (await connection.send(deletion, version=6)).responses
+        assert (deleted.name, deleted.error_code) == ("t", ErrorCode[expected])
+        creation = CreateTopicsRequest(topics=[CreatableTopic(name="u")])
+        [created] = (await connection.send(creation)).topics
+        assert (created.name, created.error_code) == ("u", ErrorCode[expected])

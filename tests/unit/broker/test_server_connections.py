@@ -28,48 +28,38 @@ from tests.support.broker.peer import (
     SYNC,
     beat,
     connected,
-    run,
     serving,
 )
 from tests.support.groups.single_broker import SETTINGS
 from tests.support.waiting import loop_turns, until
 
 
-def test_api_versions_says_exactly_what_is_registered(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        ask = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-        async with serving(tmp_path) as (_, _, port), connected(port) as peer:
-            for version in range(5):
-                peer.send(ask, version, version)
-                correlation_id, response = await peer.answer(API_VERSIONS, version)
-                assert correlation_id == version
-                assert isinstance(response, ApiVersionsResponse)
-                assert response.error_code == ErrorCode.NONE
-                ranges = {
-                    api.api_key: (api.min_version, api.max_version) for api in response.api_keys
-                }
-                expected = {
-                    key: (handler.min_version, handler.max_version)
-                    for key, handler in HANDLERS.items()
-                }
-                assert ranges == {**expected, 0: (0, HANDLERS[0].max_version)}
-
-    run(scenario())
-
-
-def test_a_newer_api_versions_is_answered_in_version_0(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as (_, _, port), connected(port) as peer:
-            unknown = struct.pack(">hhih", API_VERSIONS, 99, 7, 4) + b"test" + b"whatever"
-            peer.writer.write(struct.pack(">i", len(unknown)) + unknown)
-            correlation_id, response = await peer.answer(API_VERSIONS, 0)
+async def test_api_versions_says_exactly_what_is_registered(tmp_path: Path) -> None:
+    ask = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    async with serving(tmp_path) as (_, _, port), connected(port) as peer:
+        for version in range(5):
+            peer.send(ask, version, version)
+            correlation_id, response = await peer.answer(API_VERSIONS, version)
+            assert correlation_id == version
             assert isinstance(response, ApiVersionsResponse)
-            assert (correlation_id, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
-            assert len(response.api_keys) == len(HANDLERS)
-            peer.send(ApiVersionsRequest(), 8, 3)  # on the same connection, as clients do
-            assert (await peer.answer(API_VERSIONS, 3))[0] == 8
+            assert response.error_code == ErrorCode.NONE
+            ranges = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+            expected = {
+                key: (handler.min_version, handler.max_version) for key, handler in HANDLERS.items()
+            }
+            assert ranges == {**expected, 0: (0, HANDLERS[0].max_version)}
 
-    run(scenario())
+
+async def test_a_newer_api_versions_is_answered_in_version_0(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, _, port), connected(port) as peer:
+        unknown = struct.pack(">hhih", API_VERSIONS, 99, 7, 4) + b"test" + b"whatever"
+        peer.writer.write(struct.pack(">i", len(unknown)) + unknown)
+        correlation_id, response = await peer.answer(API_VERSIONS, 0)
+        assert isinstance(response, ApiVersionsResponse)
+        assert (correlation_id, response.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+        assert len(response.api_keys) == len(HANDLERS)
+        peer.send(ApiVersionsRequest(), 8, 3)  # on the same connection, as clients do
+        assert (await peer.answer(API_VERSIONS, 3))[0] == 8
 
 
 GARBAGE = {
@@ -85,10 +75,10 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("name", GARBAGE)
-def test_what_cannot_be_read_ends_the_connection_with_one_line(
+async def test_what_cannot_be_read_ends_the_connection_with_one_line(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
+    with caplog.at_level(logging.WARNING, logger="quorumlog.broker.server.connection"):
         async with serving(tmp_path) as (_, _, port):
             async with connected(port) as peer:
                 peer.send(ApiVersionsRequest(), 1, 0)
@@ -98,102 +88,85 @@ def test_what_cannot_be_read_ends_the_connection_with_one_line(
             async with connected(port) as other:
                 other.send(ApiVersionsRequest(), 2, 0)
                 assert (await other.answer(API_VERSIONS, 0))[0] == 2
-
-    with caplog.at_level(logging.WARNING, logger="quorumlog.broker.server.connection"):
-        run(scenario())
     assert len(caplog.records) == 1
 
 
-def test_requests_may_arrive_in_any_pieces(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        request = b"".join(
-            encode_request(ApiVersionsRequest(), api_version=0, correlation_id=5, client_id="x")
-        )
-        async with serving(tmp_path) as (_, _, port):
-            for split in range(1, len(request)):
-                async with connected(port) as peer:
-                    peer.writer.write(request[:split])
-                    await asyncio.sleep(0)
-                    await asyncio.sleep(0)
-                    peer.writer.write(request[split:] + request)
-                    assert (await peer.answer(API_VERSIONS, 0))[0] == 5
-                    assert (await peer.answer(API_VERSIONS, 0))[0] == 5
-
-    run(scenario())
+async def test_requests_may_arrive_in_any_pieces(tmp_path: Path) -> None:
+    request = b"".join(
+        encode_request(ApiVersionsRequest(), api_version=0, correlation_id=5, client_id="x")
+    )
+    async with serving(tmp_path) as (_, _, port):
+        for split in range(1, len(request)):
+            async with connected(port) as peer:
+                peer.writer.write(request[:split])
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                peer.writer.write(request[split:] + request)
+                assert (await peer.answer(API_VERSIONS, 0))[0] == 5
+                assert (await peer.answer(API_VERSIONS, 0))[0] == 5
 
 
-def test_responses_leave_in_the_order_of_the_requests(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        later: list[asyncio.Future[Any]] = []
+async def test_responses_leave_in_the_order_of_the_requests(tmp_path: Path) -> None:
+    later: list[asyncio.Future[Any]] = []
 
-        def handle(
-            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
-        ) -> Reply:
-            if header.correlation_id % 3 == 0:
-                return beat(header.correlation_id)
-            later.append(asyncio.get_running_loop().create_future())
-            return later[-1]
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        if header.correlation_id % 3 == 0:
+            return beat(header.correlation_id)
+        later.append(asyncio.get_running_loop().create_future())
+        return later[-1]
 
-        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
-            for correlation_id in range(9):
-                peer.send(HeartbeatRequest(), correlation_id, 1)
-            async with asyncio.timeout(5):
-                while len(later) < 6:
-                    await asyncio.sleep(0)
-            for index, answer in reversed([*enumerate(later)]):
-                answer.set_result(beat(100 + index))
-            answers = [await peer.answer(HEARTBEAT, 1) for _ in range(9)]
-            assert [correlation_id for correlation_id, _ in answers] == [*range(9)]
-            times = [response.throttle_time_ms for _, response in answers]  # type: ignore[attr-defined]
-            assert times == [0, 100, 101, 3, 102, 103, 6, 104, 105]
-
-    run(scenario())
+    async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+        for correlation_id in range(9):
+            peer.send(HeartbeatRequest(), correlation_id, 1)
+        async with asyncio.timeout(5):
+            while len(later) < 6:
+                await asyncio.sleep(0)
+        for index, answer in reversed([*enumerate(later)]):
+            answer.set_result(beat(100 + index))
+        answers = [await peer.answer(HEARTBEAT, 1) for _ in range(9)]
+        assert [correlation_id for correlation_id, _ in answers] == [*range(9)]
+        times = [response.throttle_time_ms for _, response in answers]  # type: ignore[attr-defined]
+        assert times == [0, 100, 101, 3, 102, 103, 6, 104, 105]
 
 
-def test_requests_wait_while_a_task_answers_and_its_request_stays_whole(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        gate, seen = asyncio.Event(), list[str]()
+async def test_requests_wait_while_a_task_answers_and_its_request_stays_whole(
+    tmp_path: Path,
+) -> None:
+    gate, seen = asyncio.Event(), list[str]()
 
-        async def slowly(request: HeartbeatRequest) -> HeartbeatResponse:
-            await gate.wait()
-            seen.append(request.member_id)
-            return beat(1)
+    async def slowly(request: HeartbeatRequest) -> HeartbeatResponse:
+        await gate.wait()
+        seen.append(request.member_id)
+        return beat(1)
 
-        def handle(
-            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
-        ) -> Reply:
-            if header.correlation_id == 0:
-                return slowly(request)
-            seen.append(request.member_id)
-            return beat(2)
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        if header.correlation_id == 0:
+            return slowly(request)
+        seen.append(request.member_id)
+        return beat(2)
 
-        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
-            for correlation_id in range(3):
-                peer.send(HeartbeatRequest(member_id=f"m{correlation_id}"), correlation_id, 1)
-            await peer.writer.drain()
-            await loop_turns()
-            assert seen == []
-            gate.set()
-            assert [(await peer.answer(HEARTBEAT, 1))[0] for _ in range(3)] == [0, 1, 2]
-            assert seen == ["m0", "m1", "m2"]
-
-    run(scenario())
+    async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+        for correlation_id in range(3):
+            peer.send(HeartbeatRequest(member_id=f"m{correlation_id}"), correlation_id, 1)
+        await peer.writer.drain()
+        await loop_turns()
+        assert seen == []
+        gate.set()
+        assert [(await peer.answer(HEARTBEAT, 1))[0] for _ in range(3)] == [0, 1, 2]
+        assert seen == ["m0", "m1", "m2"]
 
 
-def test_a_request_without_an_answer_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_request_without_an_answer_holds_nobody_up(tmp_path: Path) -> None:
     def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
         return None if header.correlation_id == 0 else beat(0)
 
-    async def scenario() -> None:
-        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
-            peer.send(HeartbeatRequest(), 0, 1)
-            peer.send(HeartbeatRequest(), 1, 1)
-            assert (await peer.answer(HEARTBEAT, 1))[0] == 1
-
-    run(scenario())
+    async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+        peer.send(HeartbeatRequest(), 0, 1)
+        peer.send(HeartbeatRequest(), 1, 1)
+        assert (await peer.answer(HEARTBEAT, 1))[0] == 1
 
 
-def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
     handled = 0
 
     def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
@@ -201,77 +174,66 @@ def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
         handled += 1
         return SyncGroupResponse(assignment=bytes(100_000))
 
-    async def scenario() -> None:
-        async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
-            for correlation_id in range(500):
-                peer.send(HeartbeatRequest(), correlation_id, 1)
-            before = -1
-            while before != handled or not handled:
-                before = handled
-                await loop_turns()
-            assert 0 < handled < 400, "what the sockets hold, and little more"
-            for correlation_id in range(500):
-                assert (await peer.answer(SYNC, 1))[0] == correlation_id
-            assert handled == 500
-
-    run(scenario())
+    async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
+        for correlation_id in range(500):
+            peer.send(HeartbeatRequest(), correlation_id, 1)
+        before = -1
+        while before != handled or not handled:
+            before = handled
+            await loop_turns()
+        assert 0 < handled < 400, "what the sockets hold, and little more"
+        for correlation_id in range(500):
+            assert (await peer.answer(SYNC, 1))[0] == correlation_id
+        assert handled == 500
 
 
-def test_at_most_so_many_requests_are_under_way(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        later: list[asyncio.Future[Any]] = []
+async def test_at_most_so_many_requests_are_under_way(tmp_path: Path) -> None:
+    later: list[asyncio.Future[Any]] = []
 
-        def handle(
-            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
-        ) -> Reply:
-            later.append(asyncio.get_running_loop().create_future())
-            return later[-1]
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        later.append(asyncio.get_running_loop().create_future())
+        return later[-1]
 
-        few = replace(SETTINGS, queued_max_requests=4)
-        async with serving(tmp_path, handle, few) as (_, _, port), connected(port) as peer:
-            for correlation_id in range(20):
-                peer.send(HeartbeatRequest(), correlation_id, 1)
-            await peer.writer.drain()
-            await until(lambda: len(later) == 4)
-            await loop_turns()  # more would come now
-            assert len(later) == 4
-            for index in range(20):
-                later[index].set_result(beat(0))
-                assert (await peer.answer(HEARTBEAT, 1))[0] == index
-                assert len(later) <= index + 5
-
-    run(scenario())
+    few = replace(SETTINGS, queued_max_requests=4)
+    async with serving(tmp_path, handle, few) as (_, _, port), connected(port) as peer:
+        for correlation_id in range(20):
+            peer.send(HeartbeatRequest(), correlation_id, 1)
+        await peer.writer.drain()
+        await until(lambda: len(later) == 4)
+        await loop_turns()  # more would come now
+        assert len(later) == 4
+        for index in range(20):
+            later[index].set_result(beat(0))
+            assert (await peer.answer(HEARTBEAT, 1))[0] == index
+            assert len(later) <= index + 5
 
 
-def test_a_fetch_is_answered_before_the_next_request_is_looked_at(tmp_path: Path) -> None:
+async def test_a_fetch_is_answered_before_the_next_request_is_looked_at(tmp_path: Path) -> None:
     """Many fetches that wait could be answered at once, each with 55 MiB."""
 
-    async def scenario() -> None:
-        fetches: list[asyncio.Future[Any]] = []
+    fetches: list[asyncio.Future[Any]] = []
 
-        def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
-            fetches.append(asyncio.get_running_loop().create_future())
-            return fetches[-1]
+    def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
+        fetches.append(asyncio.get_running_loop().create_future())
+        return fetches[-1]
 
-        serve = serving(tmp_path, handle, api_key=FETCH)
-        async with serve as (_, server, port), connected(port) as peer:
-            for correlation_id in range(9):
-                peer.send(FetchRequest(), correlation_id, 11)
-            peer.send(ApiVersionsRequest(), 9, 0)
-            for index in range(9):
-                while len(fetches) == index:
-                    await asyncio.sleep(0)
-                await loop_turns()
-                assert len(fetches) == index + 1
-                fetches[-1].set_result(FetchResponse())
-                assert (await peer.answer(FETCH, 11))[0] == index
-            assert (await peer.answer(API_VERSIONS, 0))[0] == 9
-            assert server.stats.requests[FETCH] == 9
-
-    run(scenario())
+    serve = serving(tmp_path, handle, api_key=FETCH)
+    async with serve as (_, server, port), connected(port) as peer:
+        for correlation_id in range(9):
+            peer.send(FetchRequest(), correlation_id, 11)
+        peer.send(ApiVersionsRequest(), 9, 0)
+        for index in range(9):
+            while len(fetches) == index:
+                await asyncio.sleep(0)
+            await loop_turns()
+            assert len(fetches) == index + 1
+            fetches[-1].set_result(FetchResponse())
+            assert (await peer.answer(FETCH, 11))[0] == index
+        assert (await peer.answer(API_VERSIONS, 0))[0] == 9
+        assert server.stats.requests[FETCH] == 9
 
 
-def test_a_handler_that_fails_ends_its_connection_alone(
+async def test_a_handler_that_fails_ends_its_connection_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def fails_later() -> HeartbeatResponse:
@@ -286,19 +248,16 @@ def test_a_handler_that_fails_ends_its_connection_alone(
             case _:
                 return HeartbeatResponse(error_code="not a number")  # type: ignore[arg-type]
 
-    async def scenario() -> None:
-        async with serving(tmp_path, handle) as (_, _, port):
-            for correlation_id in range(3):
-                async with connected(port) as peer:
-                    peer.send(HeartbeatRequest(), correlation_id, 1)
-                    assert await peer.is_closed()
-
-    run(scenario())
+    async with serving(tmp_path, handle) as (_, _, port):
+        for correlation_id in range(3):
+            async with connected(port) as peer:
+                peer.send(HeartbeatRequest(), correlation_id, 1)
+                assert await peer.is_closed()
     assert len([record for record in caplog.records if "failed" in record.message]) == 3
     assert all(record.exc_info for record in caplog.records)
 
 
-def test_a_handler_may_have_the_connection_closed(
+async def test_a_handler_may_have_the_connection_closed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
@@ -306,83 +265,66 @@ def test_a_handler_may_have_the_connection_closed(
             raise Disconnect("no answer could say it")
         return beat(7)
 
-    async def scenario() -> None:
+    with caplog.at_level(logging.WARNING):
         async with serving(tmp_path, handle) as (_, _, port), connected(port) as peer:
             for correlation_id in range(3):
                 peer.send(HeartbeatRequest(), correlation_id, 1)
             assert (await peer.answer(HEARTBEAT, 1))[0] == 0
             assert await peer.is_closed()
-
-    with caplog.at_level(logging.WARNING):
-        run(scenario())
     [line] = caplog.messages
     assert line.endswith("closed: no answer could say it")
 
 
-def test_a_bug_of_ours_is_reported_to_the_node(tmp_path: Path) -> None:
+async def test_a_bug_of_ours_is_reported_to_the_node(tmp_path: Path) -> None:
     def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
         raise InvariantViolation("planted")
 
-    async def scenario() -> None:
-        async with serving(tmp_path, handle) as (broker, _, port), connected(port) as peer:
-            peer.send(HeartbeatRequest(), 0, 1)
-            async with asyncio.timeout(5):
-                while not broker.violations:
-                    await asyncio.sleep(0)
-            assert str(broker.violations.pop()) == "planted"
-
-    run(scenario())
+    async with serving(tmp_path, handle) as (broker, _, port), connected(port) as peer:
+        peer.send(HeartbeatRequest(), 0, 1)
+        async with asyncio.timeout(5):
+            while not broker.violations:
+                await asyncio.sleep(0)
+        assert str(broker.violations.pop()) == "planted"
 
 
-def test_there_is_a_limit_of_connections_and_of_idleness(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        few = replace(SETTINGS, max_connections=1, connections_max_idle_ms=100)
-        async with serving(tmp_path, None, few) as (_, server, port), connected(port) as first:
-            first.send(ApiVersionsRequest(), 1, 0)
-            await first.answer(API_VERSIONS, 0)
-            async with connected(port) as second:
-                with suppress(ConnectionResetError):
-                    assert await second.is_closed()
-            assert server.stats.connections_refused == 1
-            assert await first.is_closed()
-            assert server.stats.connections_idle == 1
-
-    run(scenario())
+async def test_there_is_a_limit_of_connections_and_of_idleness(tmp_path: Path) -> None:
+    few = replace(SETTINGS, max_connections=1, connections_max_idle_ms=100)
+    async with serving(tmp_path, None, few) as (_, server, port), connected(port) as first:
+        first.send(ApiVersionsRequest(), 1, 0)
+        await first.answer(API_VERSIONS, 0)
+        async with connected(port) as second:
+            with suppress(ConnectionResetError):
+                assert await second.is_closed()
+        assert server.stats.connections_refused == 1
+        assert await first.is_closed()
+        assert server.stats.connections_idle == 1
 
 
-def test_what_passes_is_counted(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with serving(tmp_path) as (_, server, port), connected(port) as peer:
-            peer.send(ApiVersionsRequest(), 1, 0)
-            frame = await peer.frame()
-            peer.send(MetadataRequest(topics=None), 2, 5)
-            frame += await peer.frame()
-            assert server.stats.requests == {API_VERSIONS: 1, METADATA: 1}
-            assert server.stats.bytes_out == len(frame) + 8
-            assert server.stats.bytes_in > 0
-            assert server.connection_count == 1
-
-    run(scenario())
+async def test_what_passes_is_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, server, port), connected(port) as peer:
+        peer.send(ApiVersionsRequest(), 1, 0)
+        frame = await peer.frame()
+        peer.send(MetadataRequest(topics=None), 2, 5)
+        frame += await peer.frame()
+        assert server.stats.requests == {API_VERSIONS: 1, METADATA: 1}
+        assert server.stats.bytes_out == len(frame) + 8
+        assert server.stats.bytes_in > 0
+        assert server.connection_count == 1
 
 
-def test_a_stop_lets_what_is_under_way_end(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        later: list[asyncio.Future[Any]] = []
+async def test_a_stop_lets_what_is_under_way_end(tmp_path: Path) -> None:
+    later: list[asyncio.Future[Any]] = []
 
-        def handle(
-            context: BrokerContext, header: RequestHeader, request: HeartbeatRequest
-        ) -> Reply:
-            later.append(asyncio.get_running_loop().create_future())
-            asyncio.get_running_loop().call_later(0.02, later[-1].set_result, beat(7))
-            return later[-1]
+    def handle(context: BrokerContext, header: RequestHeader, request: HeartbeatRequest) -> Reply:
+        later.append(asyncio.get_running_loop().create_future())
+        asyncio.get_running_loop().call_later(0.02, later[-1].set_result, beat(7))
+        return later[-1]
 
-        async with serving(tmp_path, handle) as (_, server, port), connected(port) as peer:
-            peer.send(HeartbeatRequest(), 3, 1)
-            async with asyncio.timeout(5):
-                while not later:
-                    await asyncio.sleep(0)
-            await server.stop(grace_ms=2000)
-            assert (await peer.answer(HEARTBEAT, 1))[0] == 3
-            assert await peer.is_closed()
-
-    run(scenario())
+    async with serving(tmp_path, handle) as (_, server, port), connected(port) as peer:
+        peer.send(HeartbeatRequest(), 3, 1)
+        async with asyncio.timeout(5):
+            while not later:
+                await asyncio.sleep(0)
+        await server.stop(grace_ms=2000)
+        assert (await peer.answer(HEARTBEAT, 1))[0] == 3
+        assert await peer.is_closed()

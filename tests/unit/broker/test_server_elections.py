@@ -36,7 +36,7 @@ from quorumlog.wire.codec.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.asking import asking, create, run, versions
+from tests.support.groups.asking import asking, create, versions
 from tests.support.groups.single_broker import BROKER, SingleBroker
 
 OTHER = BrokerId(2)
@@ -103,52 +103,46 @@ async def elect(
     return ErrorCode(response.error_code), outcomes
 
 
-def test_preferred_leaders_take_over_where_they_are_named(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            register_other(broker)
-            for version in versions(43):
-                name = f"t{version}"
-                led_by_other(broker, name, BROKER, 2)
-                asked = {name: [1, 7], "none": [0]}
-                error_code, outcomes = await elect(connection, asked, version=version)
-                assert error_code is ErrorCode.NONE
-                assert outcomes == {
-                    (name, 1): "NONE",
-                    (name, 7): "UNKNOWN_TOPIC_OR_PARTITION",
-                    ("none", 0): "UNKNOWN_TOPIC_OR_PARTITION",
-                }
-                first, second = broker.context.image.topics[name].partitions
-                assert (first.leader_id, second.leader_id) == (OTHER, BROKER)
-                assert second.leader_epoch == 5
-
-    run(scenario())
+async def test_preferred_leaders_take_over_where_they_are_named(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        register_other(broker)
+        for version in versions(43):
+            name = f"t{version}"
+            led_by_other(broker, name, BROKER, 2)
+            asked = {name: [1, 7], "none": [0]}
+            error_code, outcomes = await elect(connection, asked, version=version)
+            assert error_code is ErrorCode.NONE
+            assert outcomes == {
+                (name, 1): "NONE",
+                (name, 7): "UNKNOWN_TOPIC_OR_PARTITION",
+                ("none", 0): "UNKNOWN_TOPIC_OR_PARTITION",
+            }
+            first, second = broker.context.image.topics[name].partitions
+            assert (first.leader_id, second.leader_id) == (OTHER, BROKER)
+            assert second.leader_epoch == 5
 
 
-def test_without_topics_all_partitions_are_looked_at_and_only_news_is_told(
+async def test_without_topics_all_partitions_are_looked_at_and_only_news_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr("quorumlog.broker.handlers.elect_leaders.ASKED_AT_ONCE", 2)
-        async with asking(tmp_path) as (broker, connection):
-            register_other(broker)
-            await create(connection, "led")
-            led_by_other(broker, "away", BROKER, 5)
-            led_by_other(broker, "at_home", OTHER, 1)
-            assert await elect(connection, None) == (
-                ErrorCode.NONE,
-                {("away", index): "NONE" for index in range(5)},
-            )
-            leaders = {one.leader_id for one in broker.context.image.topics["away"].partitions}
-            assert leaders == {BROKER}
-            assert await elect(connection, None) == (ErrorCode.NONE, {})
-            needless = await elect(connection, {"away": [0]})
-            assert needless == (ErrorCode.NONE, {("away", 0): "ELECTION_NOT_NEEDED"})
-
-    run(scenario())
+    monkeypatch.setattr("quorumlog.broker.handlers.elect_leaders.ASKED_AT_ONCE", 2)
+    async with asking(tmp_path) as (broker, connection):
+        register_other(broker)
+        await create(connection, "led")
+        led_by_other(broker, "away", BROKER, 5)
+        led_by_other(broker, "at_home", OTHER, 1)
+        assert await elect(connection, None) == (
+            ErrorCode.NONE,
+            {("away", index): "NONE" for index in range(5)},
+        )
+        leaders = {one.leader_id for one in broker.context.image.topics["away"].partitions}
+        assert leaders == {BROKER}
+        assert await elect(connection, None) == (ErrorCode.NONE, {})
+        needless = await elect(connection, {"away": [0]})
+        assert needless == (ErrorCode.NONE, {("away", 0): "ELECTION_NOT_NEEDED"})
 
 
-def test_a_look_at_all_partitions_lets_others_work_in_between(
+async def test_a_look_at_all_partitions_lets_others_work_in_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     partition = PartitionImage(
@@ -170,131 +164,113 @@ def test_a_look_at_all_partitions_lets_others_work_in_between(
         pauses.append(seconds)
         await sleep(0)
 
-    async def scenario() -> None:
-        monkeypatch.setattr(asyncio, "sleep", pause)
-        image = ClusterImage(topics={"t": topic})
-        found = [at async for at in _led_by_another(image, unclean=False)]
-        assert len(found) == len(topic.partitions)
-
-    run(scenario())
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    image = ClusterImage(topics={"t": topic})
+    found = [at async for at in _led_by_another(image, unclean=False)]
+    assert len(found) == len(topic.partitions)
     assert pauses == [0, 0]
 
 
-def test_unclean_and_unknown_elections_are_refused(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            register_other(broker)
-            led_by_other(broker, "t", BROKER, 1)
-            assert await elect(connection, {"t": [0]}, election_type=1) == (
-                ErrorCode.NONE,
-                {("t", 0): "ELECTION_NOT_NEEDED"},
-            )
-            assert await elect(connection, {"t": [0]}, election_type=2) == (
-                ErrorCode.INVALID_REQUEST,
-                {("t", 0): "INVALID_REQUEST"},
-            )
-            assert await elect(connection, None, election_type=2) == (
-                ErrorCode.INVALID_REQUEST,
-                {},
-            )
-
-    run(scenario())
+async def test_unclean_and_unknown_elections_are_refused(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        register_other(broker)
+        led_by_other(broker, "t", BROKER, 1)
+        assert await elect(connection, {"t": [0]}, election_type=1) == (
+            ErrorCode.NONE,
+            {("t", 0): "ELECTION_NOT_NEEDED"},
+        )
+        assert await elect(connection, {"t": [0]}, election_type=2) == (
+            ErrorCode.INVALID_REQUEST,
+            {("t", 0): "INVALID_REQUEST"},
+        )
+        assert await elect(connection, None, election_type=2) == (
+            ErrorCode.INVALID_REQUEST,
+            {},
+        )
 
 
-def test_what_is_not_decided_in_time_is_told_partition_by_partition(
+async def test_what_is_not_decided_in_time_is_told_partition_by_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        monkeypatch.setattr("quorumlog.broker.handlers.elect_leaders.ASKED_AT_ONCE", 1)
-        async with asking(tmp_path) as (broker, connection):
-            register_other(broker)
-            led_by_other(broker, "t", BROKER, 3)
-            decide = broker.controller.elect_leaders
+    monkeypatch.setattr("quorumlog.broker.handlers.elect_leaders.ASKED_AT_ONCE", 1)
+    async with asking(tmp_path) as (broker, connection):
+        register_other(broker)
+        led_by_other(broker, "t", BROKER, 3)
+        decide = broker.controller.elect_leaders
 
-            async def first_only(
-                partitions: Sequence[tuple[str, int]], *, unclean: bool = False
-            ) -> list[ElectionResult]:
-                if partitions != [("t", 0)]:
-                    raise ControllerUnavailable
-                return await decide(partitions, unclean=unclean)
+        async def first_only(
+            partitions: Sequence[tuple[str, int]], *, unclean: bool = False
+        ) -> list[ElectionResult]:
+            if partitions != [("t", 0)]:
+                raise ControllerUnavailable
+            return await decide(partitions, unclean=unclean)
 
-            monkeypatch.setattr(broker.controller, "elect_leaders", first_only)
-            _, outcomes = await elect(connection, {"t": [0, 1, 2]})
-            assert [*outcomes.values()] == ["NONE", "REQUEST_TIMED_OUT", "REQUEST_TIMED_OUT"]
-
-    run(scenario())
+        monkeypatch.setattr(broker.controller, "elect_leaders", first_only)
+        _, outcomes = await elect(connection, {"t": [0, 1, 2]})
+        assert [*outcomes.values()] == ["NONE", "REQUEST_TIMED_OUT", "REQUEST_TIMED_OUT"]
 
 
 # --- DescribeQuorum ---
 
 
-def test_the_quorum_is_described_by_its_leader(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            topic = RequestTopicData(
-                topic_name="__cluster_metadata",
-                partitions=[RequestPartitionData(partition_index=0)],
-            )
-            for version in versions(55):
-                request = DescribeQuorumRequest(topics=[topic])
-                response = await connection.send(request, version=version)
-                assert response.error_code == ErrorCode.NONE
-                [partition] = response.topics[0].partitions
-                assert (partition.leader_id, partition.leader_epoch) == (BROKER, 3)
-                assert partition.high_watermark == 6
-                [voter], [observer] = partition.current_voters, partition.observers
-                assert (voter.replica_id, voter.log_end_offset) == (BROKER, 7)
-                assert (observer.replica_id, observer.log_end_offset) == (9, 6)
-                if version >= 1:
-                    assert (voter.last_fetch_timestamp, voter.last_caught_up_timestamp) == (5, 4)
-                    assert observer.last_fetch_timestamp == -1
-                if version >= 2:
-                    [node] = response.nodes
-                    [listener] = node.listeners
-                    assert (node.node_id, listener.host, listener.port) == (BROKER, "::1", 9093)
-
-    run(scenario())
+async def test_the_quorum_is_described_by_its_leader(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        topic = RequestTopicData(
+            topic_name="__cluster_metadata",
+            partitions=[RequestPartitionData(partition_index=0)],
+        )
+        for version in versions(55):
+            request = DescribeQuorumRequest(topics=[topic])
+            response = await connection.send(request, version=version)
+            assert response.error_code == ErrorCode.NONE
+            [partition] = response.topics[0].partitions
+            assert (partition.leader_id, partition.leader_epoch) == (BROKER, 3)
+            assert partition.high_watermark == 6
+            [voter], [observer] = partition.current_voters, partition.observers
+            assert (voter.replica_id, voter.log_end_offset) == (BROKER, 7)
+            assert (observer.replica_id, observer.log_end_offset) == (9, 6)
+            if version >= 1:
+                assert (voter.last_fetch_timestamp, voter.last_caught_up_timestamp) == (5, 4)
+                assert observer.last_fetch_timestamp == -1
+            if version >= 2:
+                [node] = response.nodes
+                [listener] = node.listeners
+                assert (node.node_id, listener.host, listener.port) == (BROKER, "::1", 9093)
 
 
 @pytest.mark.parametrize("asked", [[("t", [0])], [("__cluster_metadata", [1])], []])
-def test_no_other_partition_has_a_quorum(
+async def test_no_other_partition_has_a_quorum(
     tmp_path: Path, asked: list[tuple[str, list[int]]]
 ) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            topics = [
-                RequestTopicData(
-                    topic_name=name,
-                    partitions=[RequestPartitionData(partition_index=index) for index in indexes],
-                )
-                for name, indexes in asked
-            ]
-            response = await connection.send(DescribeQuorumRequest(topics=topics), version=2)
-            codes = [part.error_code for topic in response.topics for part in topic.partitions]
-            assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(asked)
-
-    run(scenario())
+    async with asking(tmp_path) as (_, connection):
+        topics = [
+            RequestTopicData(
+                topic_name=name,
+                partitions=[RequestPartitionData(partition_index=index) for index in indexes],
+            )
+            for name, indexes in asked
+        ]
+        response = await connection.send(DescribeQuorumRequest(topics=topics), version=2)
+        codes = [part.error_code for topic in response.topics for part in topic.partitions]
+        assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * len(asked)
 
 
-def test_without_a_controller_the_outcome_is_said_to_be_unknown(
+async def test_without_a_controller_the_outcome_is_said_to_be_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(*_: object, **__: object) -> None:
         raise ControllerUnavailable
 
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            for name in ("elect_leaders", "describe_quorum"):
-                monkeypatch.setattr(broker.controller, name, unavailable)
-            _, outcomes = await elect(connection, {"t": [0]})
-            assert outcomes == {("t", 0): "REQUEST_TIMED_OUT"}
-            topic = RequestTopicData(
-                topic_name="__cluster_metadata", partitions=[RequestPartitionData()]
-            )
-            described = await connection.send(DescribeQuorumRequest(topics=[topic]), version=2)
-            assert described.error_code == ErrorCode.REQUEST_TIMED_OUT
-
-    run(scenario())
+    async with asking(tmp_path) as (broker, connection):
+        for name in ("elect_leaders", "describe_quorum"):
+            monkeypatch.setattr(broker.controller, name, unavailable)
+        _, outcomes = await elect(connection, {"t": [0]})
+        assert outcomes == {("t", 0): "REQUEST_TIMED_OUT"}
+        topic = RequestTopicData(
+            topic_name="__cluster_metadata", partitions=[RequestPartitionData()]
+        )
+        described = await connection.send(DescribeQuorumRequest(topics=[topic]), version=2)
+        assert described.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 # --- An answer waits for this broker's own metadata ---
@@ -322,26 +298,23 @@ def deletion() -> DeleteTopicsRequest:
 
 
 @pytest.mark.parametrize("request_of", [growth, alteration, election, deletion])
-def test_an_answer_waits_until_this_broker_knows_what_it_says(
+async def test_an_answer_waits_until_this_broker_knows_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request_of: Callable[[], Request[Any]]
 ) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            register_other(broker)
-            led_by_other(broker, "t", BROKER, 1)
-            order: list[str] = []
-            publish = broker.controller.publish
+    async with asking(tmp_path) as (broker, connection):
+        register_other(broker)
+        led_by_other(broker, "t", BROKER, 1)
+        order: list[str] = []
+        publish = broker.controller.publish
 
-            def publish_late(delta: ClusterDelta, **changes: object) -> None:
-                def act() -> None:
-                    order.append("published")
-                    publish(delta, **changes)
+        def publish_late(delta: ClusterDelta, **changes: object) -> None:
+            def act() -> None:
+                order.append("published")
+                publish(delta, **changes)
 
-                asyncio.get_running_loop().call_later(0.05, act)
+            asyncio.get_running_loop().call_later(0.05, act)
 
-            monkeypatch.setattr(broker.controller, "publish", publish_late)
-            await connection.send(request_of())
-            order.append("answered")
-            assert order == ["published", "answered"]
-
-    run(scenario())
+        monkeypatch.setattr(broker.controller, "publish", publish_late)
+        await connection.send(request_of())
+        order.append("answered")
+        assert order == ["published", "answered"]

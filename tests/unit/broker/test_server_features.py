@@ -9,35 +9,32 @@ from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
-from tests.support.groups.asking import asking, run
+from tests.support.groups.asking import asking
 
 ASK = ApiVersionsRequest(client_software_name="test-client.2", client_software_version="1.0-rc1")
 
 
-def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            broker.controller.publish(ClusterDelta(), end_offset=Offset(7))
-            for version in (0, 1, 2):
-                answer = await connection.send(ASK, version=version)
-                assert answer.supported_features == []
-                assert answer.finalized_features == []
-            for version in (3, 4):
-                answer = await connection.send(ASK, version=version)
-                ranges = {
-                    feature.name: (feature.min_version, feature.max_version)
-                    for feature in answer.supported_features
-                }
-                known = {"eligible.leader.replicas.version": (1, 1)}
-                if version == 4:  # older clients cannot take a range that begins at 0
-                    known |= {"group.version": (0, 0), "kraft.version": (0, 0)}
-                assert ranges == known
-                [final] = answer.finalized_features
-                assert final.name == "eligible.leader.replicas.version"
-                assert (final.min_version_level, final.max_version_level) == (1, 1)
-                assert answer.finalized_features_epoch == 6
-
-    run(scenario())
+async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        broker.controller.publish(ClusterDelta(), end_offset=Offset(7))
+        for version in (0, 1, 2):
+            answer = await connection.send(ASK, version=version)
+            assert answer.supported_features == []
+            assert answer.finalized_features == []
+        for version in (3, 4):
+            answer = await connection.send(ASK, version=version)
+            ranges = {
+                feature.name: (feature.min_version, feature.max_version)
+                for feature in answer.supported_features
+            }
+            known = {"eligible.leader.replicas.version": (1, 1)}
+            if version == 4:  # older clients cannot take a range that begins at 0
+                known |= {"group.version": (0, 0), "kraft.version": (0, 0)}
+            assert ranges == known
+            [final] = answer.finalized_features
+            assert final.name == "eligible.leader.replicas.version"
+            assert (final.min_version_level, final.max_version_level) == (1, 1)
+            assert answer.finalized_features_epoch == 6
 
 
 def test_nothing_is_promised_that_makes_a_client_choose_a_protocol_that_is_not_there() -> None:
@@ -49,18 +46,17 @@ def test_nothing_is_promised_that_makes_a_client_choose_a_protocol_that_is_not_t
 
 
 @pytest.mark.parametrize("text", ["", "a b", "-a", "a.", "é", "a\n", "x" * 30_000 + "-"])
-def test_a_client_that_says_who_it_is_in_another_form_is_refused(tmp_path: Path, text: str) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            for name, software_version in ((text, "1"), ("test", text)):
-                request = ApiVersionsRequest(
-                    client_software_name=name, client_software_version=software_version
-                )
-                for version in (3, 4):
-                    refused = await connection.send(request, version=version)
-                    assert refused.error_code == ErrorCode.INVALID_REQUEST
-                    assert refused.api_keys == []
-                older = await connection.send(request, version=2)
-                assert older.error_code == ErrorCode.NONE
-
-    run(scenario())
+async def test_a_client_that_says_who_it_is_in_another_form_is_refused(
+    tmp_path: Path, text: str
+) -> None:
+    async with asking(tmp_path) as (_, connection):
+        for name, software_version in ((text, "1"), ("test", text)):
+            request = ApiVersionsRequest(
+                client_software_name=name, client_software_version=software_version
+            )
+            for version in (3, 4):
+                refused = await connection.send(request, version=version)
+                assert refused.error_code == ErrorCode.INVALID_REQUEST
+                assert refused.api_keys == []
+            older = await connection.send(request, version=2)
+            assert older.error_code == ErrorCode.NONE

@@ -21,7 +21,7 @@ from quorumlog.wire.codec.messages.offset_fetch import (
 )
 from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.asking import asking, coordinator_is_ready, create, run, versions
+from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 
 
 async def check_offsets(connection: KafkaConnection) -> None:
@@ -68,77 +68,71 @@ async def check_listing_and_end(connection: KafkaConnection, member_id: str) -> 
     assert (dead.error_code, dead.group_state) == (ErrorCode.NONE, "Dead")
 
 
-def test_a_group_from_the_first_join_to_its_deletion(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            await create(connection, "t")
-            await coordinator_is_ready(connection)
-            join = JoinGroupRequest(
-                group_id="g",
-                session_timeout_ms=10_000,
-                rebalance_timeout_ms=10_000,
-                protocol_type="consumer",
-                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"m")],
-            )
-            asked = await connection.send(join, version=5)
-            assert (asked.error_code, asked.protocol_name) == (ErrorCode.MEMBER_ID_REQUIRED, "")
-            assert asked.member_id.startswith("test-")
-            join.member_id = asked.member_id
-            joined = await connection.send(join)
-            assert (joined.error_code, joined.generation_id) == (0, 1)
-            part = SyncGroupRequestAssignment(member_id=join.member_id, assignment=b"all")
-            sync = SyncGroupRequest(
-                group_id="g", generation_id=1, member_id=join.member_id, assignments=[part]
-            )
-            unsaid = await connection.send(sync, version=5)  # which protocol was it? (KIP-559)
-            assert unsaid.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-            assert (await connection.send(sync, version=3)).assignment == b"all"
-            described = (await connection.send(DescribeGroupsRequest(groups=["g"]))).groups[0]
-            assert (described.group_state, described.protocol_data) == ("Stable", "range")
-            [member] = described.members
-            assert (member.client_id, member.client_host) == ("test", "/127.0.0.1")
-            offset = OffsetCommitRequestPartition(partition_index=1, committed_offset=7)
-            unknown = OffsetCommitRequestPartition(partition_index=9, committed_offset=7)
-            topic = OffsetCommitRequestTopic(name="t", partitions=[offset, unknown])
-            commit = OffsetCommitRequest(
-                group_id="g",
-                generation_id_or_member_epoch=1,
-                member_id=join.member_id,
-                topics=[topic],
-            )
-            for version in versions(8):
-                committed = await connection.send(commit, version=version)
-                codes = [part.error_code for part in committed.topics[0].partitions]
-                assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-            await check_offsets(connection)
-            await check_listing_and_end(connection, join.member_id)
-            assert broker.violations == []
-
-    run(scenario())
+async def test_a_group_from_the_first_join_to_its_deletion(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        await create(connection, "t")
+        await coordinator_is_ready(connection)
+        join = JoinGroupRequest(
+            group_id="g",
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=10_000,
+            protocol_type="consumer",
+            protocols=[JoinGroupRequestProtocol(name="range", metadata=b"m")],
+        )
+        asked = await connection.send(join, version=5)
+        assert (asked.error_code, asked.protocol_name) == (ErrorCode.MEMBER_ID_REQUIRED, "")
+        assert asked.member_id.startswith("test-")
+        join.member_id = asked.member_id
+        joined = await connection.send(join)
+        assert (joined.error_code, joined.generation_id) == (0, 1)
+        part = SyncGroupRequestAssignment(member_id=join.member_id, assignment=b"all")
+        sync = SyncGroupRequest(
+            group_id="g", generation_id=1, member_id=join.member_id, assignments=[part]
+        )
+        unsaid = await connection.send(sync, version=5)  # which protocol was it? (KIP-559)
+        assert unsaid.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        assert (await connection.send(sync, version=3)).assignment == b"all"
+        described = (await connection.send(DescribeGroupsRequest(groups=["g"]))).groups[0]
+        assert (described.group_state, described.protocol_data) == ("Stable", "range")
+        [member] = described.members
+        assert (member.client_id, member.client_host) == ("test", "/127.0.0.1")
+        offset = OffsetCommitRequestPartition(partition_index=1, committed_offset=7)
+        unknown = OffsetCommitRequestPartition(partition_index=9, committed_offset=7)
+        topic = OffsetCommitRequestTopic(name="t", partitions=[offset, unknown])
+        commit = OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=1,
+            member_id=join.member_id,
+            topics=[topic],
+        )
+        for version in versions(8):
+            committed = await connection.send(commit, version=version)
+            codes = [part.error_code for part in committed.topics[0].partitions]
+            assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+        await check_offsets(connection)
+        await check_listing_and_end(connection, join.member_id)
+        assert broker.violations == []
 
 
-def test_offsets_without_a_group_and_a_coordinator_elsewhere(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            request = OffsetFetchRequest(
-                group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
-            )
-            not_here = ErrorCode.NOT_COORDINATOR
-            assert (await connection.send(request, version=5)).error_code == not_here
-            by_partition = await connection.send(request, version=1)
-            assert by_partition.topics[0].partitions[0].error_code == not_here
-            several = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")])
-            assert (await connection.send(several)).groups[0].error_code == not_here
-            await create(connection, "t", 1)
-            await coordinator_is_ready(connection)
-            offset = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
-            topic = OffsetCommitRequestTopic(name="t", partitions=[offset])
-            commit = OffsetCommitRequest(group_id="g", topics=[topic])
-            committed = await connection.send(commit)
-            assert committed.topics[0].partitions[0].error_code == ErrorCode.NONE
-            [group] = (await connection.send(DescribeGroupsRequest(groups=["g"]))).groups
-            assert group.group_state == "Empty"
-            [listed] = (await connection.send(ListGroupsRequest())).groups
-            assert (listed.group_id, listed.protocol_type) == ("g", "")
-
-    run(scenario())
+async def test_offsets_without_a_group_and_a_coordinator_elsewhere(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        request = OffsetFetchRequest(
+            group_id="g", topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+        )
+        not_here = ErrorCode.NOT_COORDINATOR
+        assert (await connection.send(request, version=5)).error_code == not_here
+        by_partition = await connection.send(request, version=1)
+        assert by_partition.topics[0].partitions[0].error_code == not_here
+        several = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g")])
+        assert (await connection.send(several)).groups[0].error_code == not_here
+        await create(connection, "t", 1)
+        await coordinator_is_ready(connection)
+        offset = OffsetCommitRequestPartition(partition_index=0, committed_offset=3)
+        topic = OffsetCommitRequestTopic(name="t", partitions=[offset])
+        commit = OffsetCommitRequest(group_id="g", topics=[topic])
+        committed = await connection.send(commit)
+        assert committed.topics[0].partitions[0].error_code == ErrorCode.NONE
+        [group] = (await connection.send(DescribeGroupsRequest(groups=["g"]))).groups
+        assert group.group_state == "Empty"
+        [listed] = (await connection.send(ListGroupsRequest())).groups
+        assert (listed.group_id, listed.protocol_type) == ("g", "")

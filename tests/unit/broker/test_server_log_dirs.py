@@ -24,7 +24,7 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.asking import asking, create, run, versions
+from tests.support.groups.asking import asking, create, versions
 
 
 async def produce(
@@ -70,87 +70,75 @@ def sizes(result: DescribeLogDirsResult) -> dict[tuple[str, int], int]:
     }
 
 
-def test_the_log_directory_is_described_in_every_version(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            topic_id = await create(connection, "t", 2)
-            await create(connection, "u", 1)
-            size = await produce(connection, topic_id) + await produce(connection, topic_id)
-            for version in versions(35):
-                result = await describe(connection, version, None)
-                assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
-                assert sizes(result) == {("t", 0): size, ("t", 1): 0, ("u", 0): 0}
-                chosen = await describe(connection, version, {"t": [0, 0, 9], "v": [0]})
-                assert sizes(chosen) == {("t", 0): size}
-                assert (await describe(connection, version, {})).topics == []
-                if version >= 4:
-                    total = os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
-                    assert result.total_bytes == total
-                    assert 0 < result.usable_bytes <= total
-
-    run(scenario())
+async def test_the_log_directory_is_described_in_every_version(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        topic_id = await create(connection, "t", 2)
+        await create(connection, "u", 1)
+        size = await produce(connection, topic_id) + await produce(connection, topic_id)
+        for version in versions(35):
+            result = await describe(connection, version, None)
+            assert (result.error_code, result.log_dir) == (ErrorCode.NONE, str(tmp_path))
+            assert sizes(result) == {("t", 0): size, ("t", 1): 0, ("u", 0): 0}
+            chosen = await describe(connection, version, {"t": [0, 0, 9], "v": [0]})
+            assert sizes(chosen) == {("t", 0): size}
+            assert (await describe(connection, version, {})).topics == []
+            if version >= 4:
+                total = os.statvfs(tmp_path).f_frsize * os.statvfs(tmp_path).f_blocks
+                assert result.total_bytes == total
+                assert 0 < result.usable_bytes <= total
 
 
-def test_a_disk_that_refuses_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_disk_that_refuses_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def space(disk: RealDisk, path: str) -> tuple[int, int]:
         raise OSError(errno.EIO, "planted", path)
 
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            await create(connection, "t", 1)
-            monkeypatch.setattr(RealDisk, "space", space)
-            result = await describe(connection, 4, None)
-            assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-            assert (result.topics, result.total_bytes, result.usable_bytes) == ([], -1, -1)
-
-    run(scenario())
+    async with asking(tmp_path) as (_, connection):
+        await create(connection, "t", 1)
+        monkeypatch.setattr(RealDisk, "space", space)
+        result = await describe(connection, 4, None)
+        assert result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (result.topics, result.total_bytes, result.usable_bytes) == ([], -1, -1)
 
 
-def test_the_producers_of_a_partition_are_described(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (broker, connection):
-            topic_id = await create(connection, "t", 1)
-            before_ms = broker.context.wall_ms()
-            await produce(connection, topic_id)
-            await produce(connection, topic_id, producer_id=7, sequence=0)
-            await produce(connection, topic_id, producer_id=8, sequence=0)
-            await produce(connection, topic_id, producer_id=7, sequence=3)
-            request = DescribeProducersRequest(
-                topics=[
-                    TopicRequest(name="t", partition_indexes=[0, 0, 5]),
-                    TopicRequest(name="u", partition_indexes=[0]),
-                ]
-            )
-            response = await connection.send(request)
-            here, elsewhere = response.topics[0].partitions
-            assert here.error_code == ErrorCode.NONE
-            told = [
-                (p.producer_id, p.producer_epoch, p.last_sequence) for p in here.active_producers
+async def test_the_producers_of_a_partition_are_described(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        topic_id = await create(connection, "t", 1)
+        before_ms = broker.context.wall_ms()
+        await produce(connection, topic_id)
+        await produce(connection, topic_id, producer_id=7, sequence=0)
+        await produce(connection, topic_id, producer_id=8, sequence=0)
+        await produce(connection, topic_id, producer_id=7, sequence=3)
+        request = DescribeProducersRequest(
+            topics=[
+                TopicRequest(name="t", partition_indexes=[0, 0, 5]),
+                TopicRequest(name="u", partition_indexes=[0]),
             ]
-            assert told == [(8, 4, 2), (7, 4, 5)]
-            for producer in here.active_producers:
-                assert before_ms <= producer.last_timestamp <= broker.context.wall_ms()
-                assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            assert (elsewhere.partition_index, elsewhere.error_code) == (5, unknown)
-            assert response.topics[1].partitions[0].error_code == unknown
+        )
+        response = await connection.send(request)
+        here, elsewhere = response.topics[0].partitions
+        assert here.error_code == ErrorCode.NONE
+        told = [(p.producer_id, p.producer_epoch, p.last_sequence) for p in here.active_producers]
+        assert told == [(8, 4, 2), (7, 4, 5)]
+        for producer in here.active_producers:
+            assert before_ms <= producer.last_timestamp <= broker.context.wall_ms()
+            assert (producer.coordinator_epoch, producer.current_txn_start_offset) == (-1, -1)
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (elsewhere.partition_index, elsewhere.error_code) == (5, unknown)
+        assert response.topics[1].partitions[0].error_code == unknown
 
-    run(scenario())
 
-
-def test_many_producers_are_described_with_breaks(
+async def test_many_producers_are_described_with_breaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quorumlog.broker.partitions.io.descriptions.PRODUCERS_AT_ONCE", 2)
 
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            topic_id = await create(connection, "t", 1)
-            for producer_id in range(5):
-                await produce(connection, topic_id, producer_id=producer_id, sequence=0)
-            asked = TopicRequest(name="t", partition_indexes=[0])
-            response = await connection.send(DescribeProducersRequest(topics=[asked]))
-            described = response.topics[0].partitions[0].active_producers
-            assert [producer.producer_id for producer in described] == [0, 1, 2, 3, 4]
-
-    run(scenario())
+    async with asking(tmp_path) as (_, connection):
+        topic_id = await create(connection, "t", 1)
+        for producer_id in range(5):
+            await produce(connection, topic_id, producer_id=producer_id, sequence=0)
+        asked = TopicRequest(name="t", partition_indexes=[0])
+        response = await connection.send(DescribeProducersRequest(topics=[asked]))
+        described = response.topics[0].partitions[0].active_producers
+        assert [producer.producer_id for producer in described] == [0, 1, 2, 3, 4]

@@ -17,7 +17,7 @@ from quorumlog.wire.codec.message import Message, Struct
 from quorumlog.wire.codec.schemas import request_class
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.peer import connected
-from tests.support.groups.asking import coordinator_is_ready, create, run, versions
+from tests.support.groups.asking import coordinator_is_ready, create, versions
 from tests.support.groups.single_broker import SETTINGS, single_broker
 from tests.support.wire.records_oracle import random_message
 
@@ -78,10 +78,10 @@ async def ask(port: int, request: Any, version: int) -> Message:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_every_request_is_answered(
+async def test_every_request_is_answered(
     seed: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
+    with caplog.at_level(logging.ERROR):
         draw = random.Random(seed)
         settings = replace(SETTINGS, auto_create_topics_enable=False, group_max_size=2)
         async with single_broker(tmp_path, settings) as broker:
@@ -100,7 +100,4 @@ def test_every_request_is_answered(
                 learned.append(getattr(response, "member_id", None) or "")
             await asyncio.sleep(0)
             assert broker.violations == []
-
-    with caplog.at_level(logging.ERROR):
-        run(scenario())
     assert caplog.messages == []

@@ -25,7 +25,7 @@ from quorumlog.wire.codec.messages.produce import (
 )
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
-from tests.support.groups.asking import asking, coordinator_is_ready, create, run, versions
+from tests.support.groups.asking import asking, coordinator_is_ready, create, versions
 
 BATCH = encode_batch([Record(offset, 1, None, b"x") for offset in range(4)])
 
@@ -61,54 +61,48 @@ async def delete(
     ]
 
 
-def test_records_are_deleted_in_every_version(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            topic_id = await create(connection, "t", 1)
-            await produce(connection, topic_id, 0)
-            for version in versions(21):
-                deleted = await delete(connection, version, ("t", 0, version + 1))
-                assert deleted == [(ErrorCode.NONE, version + 1)]
-            assert await delete(connection, 2, ("t", 0, -1)) == [(ErrorCode.NONE, 4)]
-            earliest = ListOffsetsTopic(
-                name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-2)]
-            )
-            found = await connection.send(ListOffsetsRequest(replica_id=-1, topics=[earliest]))
-            assert found.topics[0].partitions[0].offset == 4
-
-    run(scenario())
+async def test_records_are_deleted_in_every_version(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        topic_id = await create(connection, "t", 1)
+        await produce(connection, topic_id, 0)
+        for version in versions(21):
+            deleted = await delete(connection, version, ("t", 0, version + 1))
+            assert deleted == [(ErrorCode.NONE, version + 1)]
+        assert await delete(connection, 2, ("t", 0, -1)) == [(ErrorCode.NONE, 4)]
+        earliest = ListOffsetsTopic(
+            name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-2)]
+        )
+        found = await connection.send(ListOffsetsRequest(replica_id=-1, topics=[earliest]))
+        assert found.topics[0].partitions[0].offset == 4
 
 
-def test_each_partition_has_its_own_outcome(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with asking(tmp_path) as (_, connection):
-            await coordinator_is_ready(connection)
-            topic_id = await create(connection, "t", 1)
-            await produce(connection, topic_id, 0)
-            compacted = CreatableTopic(
-                name="compacted",
-                num_partitions=1,
-                replication_factor=1,
-                configs=[CreatableTopicConfig(name="cleanup.policy", value="compact")],
-            )
-            await connection.send(CreateTopicsRequest(topics=[compacted], timeout_ms=1000))
-            outcomes = await delete(
-                connection,
-                2,
-                ("t", 0, 5),
-                ("t", 7, 0),
-                ("unknown", 0, 0),
-                ("__consumer_offsets", 0, -1),
-                ("compacted", 0, 0),
-                ("t", 0, 3),
-            )
-            assert outcomes == [
-                (ErrorCode.OFFSET_OUT_OF_RANGE, -1),
-                (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
-                (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
-                (ErrorCode.INVALID_TOPIC_EXCEPTION, -1),
-                (ErrorCode.POLICY_VIOLATION, -1),
-                (ErrorCode.NONE, 3),
-            ]
-
-    run(scenario())
+async def test_each_partition_has_its_own_outcome(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        await coordinator_is_ready(connection)
+        topic_id = await create(connection, "t", 1)
+        await produce(connection, topic_id, 0)
+        compacted = CreatableTopic(
+            name="compacted",
+            num_partitions=1,
+            replication_factor=1,
+            configs=[CreatableTopicConfig(name="cleanup.policy", value="compact")],
+        )
+        await connection.send(CreateTopicsRequest(topics=[compacted], timeout_ms=1000))
+        outcomes = await delete(
+            connection,
+            2,
+            ("t", 0, 5),
+            ("t", 7, 0),
+            ("unknown", 0, 0),
+            ("__consumer_offsets", 0, -1),
+            ("compacted", 0, 0),
+            ("t", 0, 3),
+        )
+        assert outcomes == [
+            (ErrorCode.OFFSET_OUT_OF_RANGE, -1),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+            (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
+            (ErrorCode.INVALID_TOPIC_EXCEPTION, -1),
+            (ErrorCode.POLICY_VIOLATION, -1),
+            (ErrorCode.NONE, 3),
+        ]

@@ -50,33 +50,30 @@ def test_a_regular_file_and_an_empty_one(tmp_path: Path) -> None:
         assert asyncio.run(collect(file.fileno())) == []
 
 
-def test_waiting_for_a_line_can_be_cancelled() -> None:
+async def test_waiting_for_a_line_can_be_cancelled() -> None:
     """News of bytes that have been read already must not lead to a read that blocks."""
 
-    async def scenario() -> None:
-        read_fd, write_fd = os.pipe()
-        os.write(write_fd, b"a\n")
-        release = threading.Timer(20, os.close, [write_fd])  # a blocked read would end here
-        release.start()
-        got: list[list[bytes]] = []
+    read_fd, write_fd = os.pipe()
+    os.write(write_fd, b"a\n")
+    release = threading.Timer(20, os.close, [write_fd])  # a blocked read would end here
+    release.start()
+    got: list[list[bytes]] = []
 
-        async def read() -> None:
-            async for lines in read_lines(read_fd):
-                got.append(lines)  # noqa: PERF401 - what came before the end is asked for
+    async def read() -> None:
+        async for lines in read_lines(read_fd):
+            got.append(lines)  # noqa: PERF401 - what came before the end is asked for
 
-        reading = asyncio.create_task(read())
-        for _ in range(10):
-            await asyncio.sleep(0)
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        assert got == [[b"a"]]
-        release.cancel()
-        release.join()
-        os.close(write_fd)
-        os.close(read_fd)
-
-    asyncio.run(scenario())
+    reading = asyncio.create_task(read())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert got == [[b"a"]]
+    release.cancel()
+    release.join()
+    os.close(write_fd)
+    os.close(read_fd)
 
 
 def test_a_line_without_end_is_refused() -> None:

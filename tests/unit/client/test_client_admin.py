@@ -30,28 +30,22 @@ def test_an_error_is_definite_only_if_nothing_was_done(
     assert caught.value.definite == definite
 
 
-def test_one_name_is_not_taken_for_its_letters() -> None:
-    async def scenario() -> None:
-        async with fake_cluster() as cluster, Admin(cluster.bootstrap) as admin:
-            for call in (admin.delete_topics, admin.describe_topics, admin.delete_consumer_groups):
-                with pytest.raises(TypeError, match=r"a list of names is wanted: \['ab'\]"):
-                    await call("ab")
-
-    asyncio.run(scenario())
+async def test_one_name_is_not_taken_for_its_letters() -> None:
+    async with fake_cluster() as cluster, Admin(cluster.bootstrap) as admin:
+        for call in (admin.delete_topics, admin.describe_topics, admin.delete_consumer_groups):
+            with pytest.raises(TypeError, match=r"a list of names is wanted: \['ab'\]"):
+                await call("ab")
 
 
-def test_a_cluster_that_died_is_waited_for_as_long_as_was_asked() -> None:
-    async def scenario() -> None:
-        async with (
-            fake_cluster() as cluster,
-            Admin(cluster.bootstrap, default_api_timeout_ms=200) as admin,
-        ):
-            for broker in (1, 2):
-                await cluster.kill(broker)
-            async with asyncio.timeout(20):
-                with pytest.raises(KafkaError):
-                    await admin.describe_consumer_groups(["g"])
-                with pytest.raises(KafkaError):
-                    await admin.create_topics([NewTopic(name="t")])
-
-    asyncio.run(scenario())
+async def test_a_cluster_that_died_is_waited_for_as_long_as_was_asked() -> None:
+    async with (
+        fake_cluster() as cluster,
+        Admin(cluster.bootstrap, default_api_timeout_ms=200) as admin,
+    ):
+        for broker in (1, 2):
+            await cluster.kill(broker)
+        async with asyncio.timeout(20):
+            with pytest.raises(KafkaError):
+                await admin.describe_consumer_groups(["g"])
+            with pytest.raises(KafkaError):
+                await admin.create_topics([NewTopic(name="t")])

@@ -3,19 +3,18 @@
 import pytest
 
 from quorumlog.client import (
-    Admin,
     ErrorCode,
     KafkaError,
     OffsetAndMetadata,
 )
 from quorumlog.wire.codec.messages import delete_groups as delete_groups_
 from quorumlog.wire.codec.messages import offset_delete as offset_delete_
-from tests.support.client.fake_admin import AdminCluster, U, play
+from tests.support.client.fake_admin import U, cluster_and_admin
 from tests.support.client.fake_cluster import T
 
 
-def test_a_groups_offsets_are_set_in_its_name() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_groups_offsets_are_set_in_its_name() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         await admin.alter_consumer_group_offsets("g", {T: 5})
         assert cluster.commits == [5]
         assert await admin.list_consumer_group_offsets("g", [T]) == {T: OffsetAndMetadata(5)}
@@ -27,8 +26,6 @@ def test_a_groups_offsets_are_set_in_its_name() -> None:
         with pytest.raises(ValueError, match="an offset is 0 to"):
             await admin.alter_consumer_group_offsets("g", {T: -1})
 
-    play(scenario)
-
 
 def forgotten(
     code: ErrorCode, group_code: ErrorCode = ErrorCode.NONE
@@ -38,8 +35,8 @@ def forgotten(
     return offset_delete_.OffsetDeleteResponse(error_code=group_code, topics=[topic])
 
 
-def test_a_groups_offsets_are_deleted() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_groups_offsets_are_deleted() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.offer(
             offset_delete_.OffsetDeleteRequest,
             forgotten(ErrorCode.NONE, ErrorCode.NOT_COORDINATOR),
@@ -59,11 +56,9 @@ def test_a_groups_offsets_are_deleted() -> None:
         with pytest.raises(KafkaError, match="group g: t-1: left out of the answer"):
             await admin.delete_consumer_group_offsets("g", [U])
 
-    play(scenario)
 
-
-def test_a_group_is_deleted_where_it_is_coordinated_now() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_group_is_deleted_where_it_is_coordinated_now() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         codes = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NON_EMPTY_GROUP]
         answers = [
             delete_groups_.DeleteGroupsResponse(
@@ -77,5 +72,3 @@ def test_a_group_is_deleted_where_it_is_coordinated_now() -> None:
         with pytest.raises(KafkaError, match="NON_EMPTY_GROUP: group g") as caught:
             await admin.delete_consumer_groups(["g"])
         assert caught.value.definite
-
-    play(scenario)

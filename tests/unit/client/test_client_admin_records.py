@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from quorumlog.client import (
-    Admin,
     ErrorCode,
     KafkaError,
     OffsetAndTimestamp,
 )
 from quorumlog.wire.codec.messages import delete_records as delete_records_
 from quorumlog.wire.codec.messages import describe_producers as producers_
-from tests.support.client.fake_admin import MOVED, AdminCluster, U, play
+from tests.support.client.fake_admin import MOVED, U, cluster_and_admin
 from tests.support.client.fake_cluster import T
 
 
@@ -27,8 +26,8 @@ def deleted(*results: tuple[int, int, ErrorCode]) -> delete_records_.DeleteRecor
     return delete_records_.DeleteRecordsResponse(topics=[topic])
 
 
-def test_records_are_deleted_by_each_leader_until_all_have_answered() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_records_are_deleted_by_each_leader_until_all_have_answered() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.topics["t"] = 2
         cluster.elect(2, U)
         cluster.offer(
@@ -45,8 +44,6 @@ def test_records_are_deleted_by_each_leader_until_all_have_answered() -> None:
         assert sorted(asked[:2]) == [(1, [(0, 5)]), (2, [(1, -1)])]
         assert asked[2:] == [(2, [(1, -1)])]  # what is done is not asked for again
 
-    play(scenario)
-
 
 @pytest.mark.parametrize(
     ("results", "complaint", "definite"),
@@ -56,10 +53,10 @@ def test_records_are_deleted_by_each_leader_until_all_have_answered() -> None:
         ([], "t-0: left out of the answer", False),
     ],
 )
-def test_a_deletion_that_fails_says_whether_anything_was_deleted(
+async def test_a_deletion_that_fails_says_whether_anything_was_deleted(
     results: list[tuple[int, int, ErrorCode]], complaint: str, definite: bool
 ) -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.offer(delete_records_.DeleteRecordsRequest, deleted(*results))
         with pytest.raises(KafkaError, match=complaint) as caught:
             await admin.delete_records({T: 5})
@@ -67,11 +64,9 @@ def test_a_deletion_that_fails_says_whether_anything_was_deleted(
         with pytest.raises(ValueError, match="an offset is 0 to"):
             await admin.delete_records({T: -2})
 
-    play(scenario)
 
-
-def test_offsets_are_asked_by_name_or_time() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_offsets_are_asked_by_name_or_time() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.fill(4)
         assert await admin.list_offsets({T: "latest"}) == {T: OffsetAndTimestamp(4, -1)}
         assert (await admin.list_offsets({T: "earliest"}))[T].offset == 0
@@ -80,11 +75,9 @@ def test_offsets_are_asked_by_name_or_time() -> None:
         with pytest.raises(ValueError, match="t-0: 'newest' is none of 'earliest', 'latest'"):
             await admin.list_offsets({T: wrong})
 
-    play(scenario)
 
-
-def test_producers_are_told_by_the_leader() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_producers_are_told_by_the_leader() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.elect(2)
         state = producers_.ProducerState(
             producer_id=4, producer_epoch=1, last_sequence=9, last_timestamp=17
@@ -98,5 +91,3 @@ def test_producers_are_told_by_the_leader() -> None:
         (told,) = (await admin.describe_producers([T]))[T]
         assert (told.producer_id, told.last_sequence, told.last_timestamp_ms) == (4, 9, 17)
         assert [broker for broker, _ in cluster.seen] == [2]
-
-    play(scenario)

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from quorumlog.client import (
-    Admin,
     ErrorCode,
     KafkaError,
 )
@@ -15,7 +14,7 @@ from quorumlog.wire.codec.messages import describe_log_dirs as log_dirs_
 from quorumlog.wire.codec.messages import describe_quorum as quorum_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_
 from quorumlog.wire.codec.messages import list_config_resources as resources_
-from tests.support.client.fake_admin import MOVED, AdminCluster, play
+from tests.support.client.fake_admin import MOVED, cluster_and_admin
 from tests.support.client.fake_cluster import T
 
 
@@ -26,8 +25,8 @@ def altered(code: ErrorCode = ErrorCode.NONE) -> alter_.IncrementalAlterConfigsR
     return alter_.IncrementalAlterConfigsResponse(responses=[one])
 
 
-def test_settings_are_changed_one_by_one() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_settings_are_changed_one_by_one() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         refused = altered(ErrorCode.INVALID_CONFIG)
         empty = alter_.IncrementalAlterConfigsResponse(responses=[])
         cluster.offer(alter_.IncrementalAlterConfigsRequest, altered(), altered(), refused, empty)
@@ -62,11 +61,9 @@ def test_settings_are_changed_one_by_one() -> None:
         with pytest.raises(ValueError, match="no setting is given"):
             await admin.alter_configs("topic", "t")
 
-    play(scenario)
 
-
-def test_a_resource_that_cannot_be_is_refused_at_once() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_resource_that_cannot_be_is_refused_at_once() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.offer(
             describe_configs_.DescribeConfigsRequest,
             describe_configs_.DescribeConfigsResponse(results=[]),
@@ -82,11 +79,9 @@ def test_a_resource_that_cannot_be_is_refused_at_once() -> None:
         assert caught.value.definite
         assert cluster.seen == []
 
-    play(scenario)
 
-
-def test_what_has_settings_is_listed() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_what_has_settings_is_listed() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         found = [
             resources_.ConfigResource(resource_name="t", resource_type=2),
             resources_.ConfigResource(resource_name="1", resource_type=4),
@@ -105,8 +100,6 @@ def test_what_has_settings_is_listed() -> None:
         with pytest.raises(ValueError, match="'disk' is none of 'topic', 'broker'"):
             await admin.list_config_resources(["disk"])
 
-    play(scenario)
-
 
 def quorum(code: ErrorCode, leader_id: int = -1) -> quorum_.DescribeQuorumResponse:
     voter = quorum_.ReplicaState(replica_id=1, log_end_offset=7, last_fetch_timestamp=3)
@@ -122,8 +115,8 @@ def quorum(code: ErrorCode, leader_id: int = -1) -> quorum_.DescribeQuorumRespon
     return quorum_.DescribeQuorumResponse(topics=[topic])
 
 
-def test_the_quorum_is_asked_until_it_has_a_leader() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_the_quorum_is_asked_until_it_has_a_leader() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         empty = quorum_.DescribeQuorumResponse(topics=[])
         answers = quorum(MOVED), quorum(ErrorCode.NONE, 2), empty
         cluster.offer(quorum_.DescribeQuorumRequest, *answers)
@@ -134,11 +127,9 @@ def test_the_quorum_is_asked_until_it_has_a_leader() -> None:
         with pytest.raises(KafkaError, match="the answer is empty"):
             await admin.describe_quorum()
 
-    play(scenario)
 
-
-def test_every_broker_tells_its_log_directories() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_every_broker_tells_its_log_directories() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         log = log_dirs_.DescribeLogDirsPartition(partition_index=0, partition_size=9, offset_lag=1)
         one = log_dirs_.DescribeLogDirsResult(
             log_dir="/d",
@@ -157,5 +148,3 @@ def test_every_broker_tells_its_log_directories() -> None:
         assert (told[2]["/d"].total_bytes, told[2]["/d"].usable_bytes) == (100, 50)
         assert cluster.requests()[0].topics is None
         assert list(await admin.describe_log_dirs([2])) == [2]
-
-    play(scenario)

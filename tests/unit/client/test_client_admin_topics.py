@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from quorumlog.client import (
-    Admin,
     ErrorCode,
     KafkaError,
     NewPartitions,
@@ -15,7 +14,7 @@ from quorumlog.wire.codec.messages import create_partitions as create_partitions
 from quorumlog.wire.codec.messages import create_topics as create_topics_
 from quorumlog.wire.codec.messages import describe_topic_partitions as describe_
 from quorumlog.wire.codec.messages import elect_leaders as elect_
-from tests.support.client.fake_admin import AdminCluster, U, play
+from tests.support.client.fake_admin import U, cluster_and_admin
 from tests.support.client.fake_cluster import T
 
 
@@ -24,8 +23,8 @@ def created(code: ErrorCode = ErrorCode.NONE) -> create_topics_.CreateTopicsResp
     return create_topics_.CreateTopicsResponse(topics=[one])
 
 
-def test_a_new_topic_takes_numbers_as_settings() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_new_topic_takes_numbers_as_settings() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.offer(create_topics_.CreateTopicsRequest, created())
         configs: dict[str, str | int | float | bool]
         configs = {"retention.ms": 1000, "preallocate": False, "cleanup.policy": "delete"}
@@ -38,11 +37,9 @@ def test_a_new_topic_takes_numbers_as_settings() -> None:
             "cleanup.policy": "delete",
         }
 
-    play(scenario)
 
-
-def test_what_is_no_topic_is_refused_before_it_is_sent() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_what_is_no_topic_is_refused_before_it_is_sent() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.offer(create_topics_.CreateTopicsRequest, created())
         wrong: Any = ["x"]
         with pytest.raises(TypeError, match="a list of NewTopic is wanted, not 'x'"):
@@ -56,8 +53,6 @@ def test_what_is_no_topic_is_refused_before_it_is_sent() -> None:
         assert caught.value.definite
         assert cluster.seen == []
 
-    play(scenario)
-
 
 def grown(code: ErrorCode = ErrorCode.NONE) -> create_partitions_.CreatePartitionsResponse:
     one = create_partitions_.CreatePartitionsTopicResult(
@@ -66,8 +61,8 @@ def grown(code: ErrorCode = ErrorCode.NONE) -> create_partitions_.CreatePartitio
     return create_partitions_.CreatePartitionsResponse(results=[one])
 
 
-def test_a_topic_grows() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_topic_grows() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         refused = grown(ErrorCode.INVALID_PARTITIONS)
         cluster.offer(create_partitions_.CreatePartitionsRequest, grown(), grown(), refused)
         await admin.create_partitions({"t": 6})
@@ -84,11 +79,9 @@ def test_a_topic_grows() -> None:
         with pytest.raises(TypeError, match="t: an int or NewPartitions is wanted, not '6'"):
             await admin.create_partitions(wrong)
 
-    play(scenario)
 
-
-def test_a_request_that_the_cluster_has_not_is_named() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_request_that_the_cluster_has_not_is_named() -> None:
+    async with cluster_and_admin() as (_cluster, admin):
         with pytest.raises(KafkaError, match="this cluster has no CreatePartitions") as caught:
             await admin.create_partitions({"t": 6})
         assert caught.value.code == ErrorCode.UNSUPPORTED_VERSION
@@ -98,8 +91,6 @@ def test_a_request_that_the_cluster_has_not_is_named() -> None:
         with pytest.raises(KafkaError, match="this cluster has no OffsetDelete"):
             await admin.delete_consumer_group_offsets("g", [T])
         assert (await admin.describe_topics(["t"]))["t"].partitions[0].elr is None
-
-    play(scenario)
 
 
 def page(*indexes: int, next_index: int | None = None) -> describe_.DescribeTopicPartitionsResponse:
@@ -121,8 +112,8 @@ def page(*indexes: int, next_index: int | None = None) -> describe_.DescribeTopi
     return describe_.DescribeTopicPartitionsResponse(topics=[topic], next_cursor=cursor)
 
 
-def test_topics_are_described_page_by_page_with_their_elr() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_topics_are_described_page_by_page_with_their_elr() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.offer(describe_.DescribeTopicPartitionsRequest, page(0, 1, next_index=2), page(2))
         described = (await admin.describe_topics(["t", "a"]))["t"]
         assert sorted(described.partitions) == [0, 1, 2]
@@ -132,21 +123,17 @@ def test_topics_are_described_page_by_page_with_their_elr() -> None:
         assert [one.name for one in second.topics] == ["t"]
         assert (second.cursor.topic_name, second.cursor.partition_index) == ("t", 2)
 
-    play(scenario)
 
-
-def test_a_cursor_that_does_not_move_ends_the_question() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_a_cursor_that_does_not_move_ends_the_question() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         cluster.offer(describe_.DescribeTopicPartitionsRequest, page(0, next_index=1))
         with pytest.raises(KafkaError, match="does not get past"):
             await admin.describe_topics(["t"])
         assert len(cluster.seen) == 2
 
-    play(scenario)
 
-
-def test_leaders_are_elected_and_each_outcome_is_told() -> None:
-    async def scenario(cluster: AdminCluster, admin: Admin) -> None:
+async def test_leaders_are_elected_and_each_outcome_is_told() -> None:
+    async with cluster_and_admin() as (cluster, admin):
         results = [
             elect_.PartitionResult(partition_id=0),
             elect_.PartitionResult(partition_id=1, error_code=ErrorCode.ELECTION_NOT_NEEDED),
@@ -175,5 +162,3 @@ def test_leaders_are_elected_and_each_outcome_is_told() -> None:
         wrong: Any = "any"
         with pytest.raises(ValueError, match="election is 'preferred' or 'unclean', not 'any'"):
             await admin.elect_leaders(None, wrong)
-
-    play(scenario)

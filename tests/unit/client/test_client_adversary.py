@@ -73,11 +73,8 @@ async def play(seed: int, faults: float) -> None:
 
 
 @pytest.mark.parametrize("faults", [0.2, 0.6])
-def test_what_is_reported_is_true(faults: float, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_reported_is_true(faults: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stalled_requests, "OVERDUE_AFTER_MS", 30)
     monkeypatch.setattr(stalled_requests, "OVERDUE_CHECK_MS", 10)
 
-    async def play_all() -> None:
-        await asyncio.gather(*(play(seed, faults) for seed in range(4)))
-
-    asyncio.run(play_all())
+    await asyncio.gather(*(play(seed, faults) for seed in range(4)))

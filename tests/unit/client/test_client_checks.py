@@ -71,16 +71,8 @@ async def assigned() -> AsyncIterator[tuple[GroupCluster, Consumer]]:
         yield cluster, consumer
 
 
-def play(scenario: Callable[[GroupCluster, Consumer], Any]) -> None:
-    async def run() -> None:
-        async with assigned() as (cluster, consumer):
-            await scenario(cluster, consumer)
-
-    asyncio.run(run())
-
-
-def test_a_consumer_checks_before_it_does_anything() -> None:
-    async def scenario(cluster: GroupCluster, consumer: Consumer) -> None:
+async def test_a_consumer_checks_before_it_does_anything() -> None:
+    async with assigned() as (cluster, consumer):
         wrong: Any = "5"
         alone: Any = T
         with pytest.raises(TypeError, match="an offset is an int, not '5'"):
@@ -99,26 +91,22 @@ def test_a_consumer_checks_before_it_does_anything() -> None:
             consumer.subscribe("t")
         assert COMMIT not in {api for _, api in cluster.asked}
 
-    play(scenario)
 
-
-def test_a_commit_names_the_partition_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_names_the_partition_that_does_not_exist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(coordinator, "UNKNOWN_TOPIC_MS", 20)
 
-    async def scenario(cluster: GroupCluster, consumer: Consumer) -> None:
+    async with assigned() as (cluster, consumer):
         cluster.refusals = [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 1_000
         text = "group g: the offset of t-0 is not committed"
         with pytest.raises(KafkaError, match=text) as caught:
             await consumer.commit({T: 5})
         assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    play(scenario)
 
-
-def test_a_commit_ends_when_the_caller_said() -> None:
-    async def scenario(cluster: GroupCluster, consumer: Consumer) -> None:
+async def test_a_commit_ends_when_the_caller_said() -> None:
+    async with assigned() as (cluster, consumer):
         cluster.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 1_000
         with pytest.raises(KafkaError, match="group g"):
             await consumer.commit({T: 5}, timeout_ms=50)
-
-    play(scenario)

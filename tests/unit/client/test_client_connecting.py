@@ -45,23 +45,20 @@ def answering(data: bytes | None, ended: asyncio.Event) -> Answer:
         (None, "no answer in time"),
     ],
 )
-def test_what_is_no_broker_is_told_by_its_answer(data: bytes | None, cause: str) -> None:
-    async def scenario() -> None:
-        ended = asyncio.Event()
-        server = await asyncio.start_server(answering(data, ended), "127.0.0.1", 0)
-        async with server:
-            host, port = server.sockets[0].getsockname()[:2]
-            settings = AdminSettings(bootstrap_servers=f"{host}:{port}")
-            source = MetadataSource(settings, lambda: [])
-            assert await source.ask(MetadataRequest(topics=[])) is None
-            await ended.wait()
-        assert source.why_silent().startswith(f"{host}:{port}: ")
-        assert cause in source.why_silent()
-
-    asyncio.run(scenario())
+async def test_what_is_no_broker_is_told_by_its_answer(data: bytes | None, cause: str) -> None:
+    ended = asyncio.Event()
+    server = await asyncio.start_server(answering(data, ended), "127.0.0.1", 0)
+    async with server:
+        host, port = server.sockets[0].getsockname()[:2]
+        settings = AdminSettings(bootstrap_servers=f"{host}:{port}")
+        source = MetadataSource(settings, lambda: [])
+        assert await source.ask(MetadataRequest(topics=[])) is None
+        await ended.wait()
+    assert source.why_silent().startswith(f"{host}:{port}: ")
+    assert cause in source.why_silent()
 
 
-def test_a_start_that_fails_names_the_setting_the_address_and_the_cause() -> None:
+async def test_a_start_that_fails_names_the_setting_the_address_and_the_cause() -> None:
     async def scenario(address: str) -> str:
         admin = Admin(address, socket_connection_setup_timeout_ms=2_000)
         with pytest.raises(KafkaError) as caught:
@@ -73,7 +70,7 @@ def test_a_start_that_fails_names_the_setting_the_address_and_the_cause() -> Non
     with socket.socket() as taken:  # bound, and not listening: refused
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        message = asyncio.run(scenario(address))
+        message = await scenario(address)
     assert message == (
         "no broker of bootstrap_servers answered within socket_connection_setup_timeout_ms=2000:"
         f" {address}: connection refused: no process listens there"
@@ -95,20 +92,17 @@ def test_an_unknown_host_name() -> None:
     assert why_unreachable(lost) == "the host name is not known"
 
 
-def test_a_broker_that_died_since_is_named_with_its_cause() -> None:
-    async def scenario() -> None:
-        async with (
-            asyncio.timeout(20),
-            fake_cluster() as cluster,
-            Admin(cluster.bootstrap) as admin,
-        ):
-            for broker in (1, 2):
-                await cluster.kill(broker)
-            said = ""
-            while "connection refused: no process listens there" not in said:
-                with pytest.raises(KafkaError) as caught:
-                    await admin.request(MetadataRequest(topics=[]))
-                said = caught.value.message
-            assert said.startswith("no broker can be reached: 127.0.0.1:")
-
-    asyncio.run(scenario())
+async def test_a_broker_that_died_since_is_named_with_its_cause() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Admin(cluster.bootstrap) as admin,
+    ):
+        for broker in (1, 2):
+            await cluster.kill(broker)
+        said = ""
+        while "connection refused: no process listens there" not in said:
+            with pytest.raises(KafkaError) as caught:
+                await admin.request(MetadataRequest(topics=[]))
+            said = caught.value.message
+        assert said.startswith("no broker can be reached: 127.0.0.1:")

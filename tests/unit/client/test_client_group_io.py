@@ -1,7 +1,6 @@
 """A group's member over sockets: what `poll` returns and what is committed meanwhile."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -9,7 +8,7 @@ from quorumlog.client import Consumer, KafkaError, RebalanceListener, TopicParti
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.client.fake_cluster import T
-from tests.support.client.fake_group import HEARTBEAT, GroupCluster, group_cluster
+from tests.support.client.fake_group import HEARTBEAT, group_cluster
 from tests.support.waiting import loop_turns, until
 
 OPTIONS: ConsumerOptions = {
@@ -19,16 +18,9 @@ OPTIONS: ConsumerOptions = {
     "fetch_max_wait_ms": 10,
     "auto_commit_interval_ms": 60_000,
 }
-Scenario = Callable[[GroupCluster], Awaitable[None]]
+
+
 Partitions = frozenset[TopicPartition]
-
-
-def play(scenario: Scenario) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(30), group_cluster() as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 class Gate(RebalanceListener):
@@ -69,8 +61,8 @@ async def in_poll(consumer: Consumer, event: asyncio.Event) -> None:
         assert await consumer.poll(10) == {}
 
 
-def test_poll_returns_nothing_of_partitions_that_are_being_revoked() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
+async def test_poll_returns_nothing_of_partitions_that_are_being_revoked() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         gate = Gate()
         options: ConsumerOptions = {**OPTIONS, "max_poll_records": 3}
         async with Consumer(cluster.bootstrap, **options) as consumer:
@@ -91,11 +83,9 @@ def test_poll_returns_nothing_of_partitions_that_are_being_revoked() -> None:
             assert await values(consumer, 3) == [b"3", b"4", b"5"]
             assert gate.told == ["assigned", "revoked", "assigned"]
 
-    play(scenario)
 
-
-def test_heartbeats_go_on_while_a_listener_takes_its_time() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
+async def test_heartbeats_go_on_while_a_listener_takes_its_time() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         gate = Gate()
         async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
             cluster.fill(2)
@@ -116,11 +106,10 @@ def test_heartbeats_go_on_while_a_listener_takes_its_time() -> None:
                 await asyncio.sleep(0.001)
             gate.open.set()
 
-    play(scenario)
 
+async def test_nothing_is_returned_before_the_listener_has_seen_its_partitions() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
 
-def test_nothing_is_returned_before_the_listener_has_seen_its_partitions() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
         class Seeks(RebalanceListener):
             async def on_partitions_assigned(self, partitions: Partitions) -> None:
                 await loop_turns()
@@ -131,11 +120,9 @@ def test_nothing_is_returned_before_the_listener_has_seen_its_partitions() -> No
             consumer.subscribe(["t"], Seeks())
             assert await values(consumer, 4) == [b"5", b"6", b"7", b"8"]
 
-    play(scenario)
 
-
-def test_a_fenced_member_gives_up_its_partitions_and_every_poll_says_so() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
+async def test_a_fenced_member_gives_up_its_partitions_and_every_poll_says_so() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         gate = Gate()
         options: ConsumerOptions = {**OPTIONS, "group_instance_id": "i", "max_poll_records": 1}
         async with Consumer(cluster.bootstrap, **options) as consumer:
@@ -154,11 +141,9 @@ def test_a_fenced_member_gives_up_its_partitions_and_every_poll_says_so() -> Non
                 await consumer.commit({T: 1})
         assert cluster.commits == []
 
-    play(scenario)
 
-
-def test_an_error_that_may_pass_is_told_and_the_next_poll_tries_again() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
+async def test_an_error_that_may_pass_is_told_and_the_next_poll_tries_again() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         options: ConsumerOptions = {**OPTIONS, "max_poll_records": 1}
         async with Consumer(cluster.bootstrap, **options) as consumer:
             cluster.fill(9)
@@ -169,11 +154,9 @@ def test_an_error_that_may_pass_is_told_and_the_next_poll_tries_again() -> None:
                 await values(consumer, 9)
             assert await values(consumer, 1)
 
-    play(scenario)
 
-
-def test_iteration_commits_what_was_yielded_and_goes_on_where_it_was() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
+async def test_iteration_commits_what_was_yielded_and_goes_on_where_it_was() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         cluster.fill(9)
         async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
             consumer.subscribe(["t"])
@@ -202,11 +185,9 @@ def test_iteration_commits_what_was_yielded_and_goes_on_where_it_was() -> None:
             await fail()
         assert cluster.committed == 8
 
-    play(scenario)
 
-
-def test_the_listener_hears_of_the_end() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
+async def test_the_listener_hears_of_the_end() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         cluster.fill(1)
         for end in (Consumer.unsubscribe, Consumer.stop):
             gate = Gate()
@@ -217,11 +198,9 @@ def test_the_listener_hears_of_the_end() -> None:
                 await end(consumer)
                 assert gate.told == ["assigned", "revoked"]
 
-    play(scenario)
 
-
-def test_an_older_commit_never_comes_after_a_newer_one() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
+async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         options: ConsumerOptions = {
             **OPTIONS,
             "auto_commit_interval_ms": 300,
@@ -240,13 +219,13 @@ def test_an_older_commit_never_comes_after_a_newer_one() -> None:
             await until(lambda: cluster.asked.count((1, HEARTBEAT)) > before + 5)  # every 10 ms
             assert cluster.commits == [7]
 
-    play(scenario)
 
-
-def test_a_consumer_of_a_dead_cluster_closes_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_consumer_of_a_dead_cluster_closes_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("quorumlog.client.group_reader.COMMIT_AT_REVOCATION_MS", 100)
 
-    async def scenario(cluster: GroupCluster) -> None:
+    async with asyncio.timeout(30), group_cluster() as cluster:
         async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
             cluster.fill(9)
             consumer.subscribe(["t"])
@@ -255,17 +234,16 @@ def test_a_consumer_of_a_dead_cluster_closes_all_the_same(monkeypatch: pytest.Mo
         with pytest.raises(RuntimeError, match="not running"):
             await consumer.poll()
 
-    play(scenario)
 
-
-def test_one_task_polls_at_a_time() -> None:
-    async def scenario(cluster: GroupCluster) -> None:
-        async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:
-            consumer.assign([T])
-            waiting = asyncio.create_task(consumer.poll(60_000))
-            await asyncio.sleep(0)
-            with pytest.raises(RuntimeError, match="another task is in poll"):
-                await consumer.poll(1)
-            waiting.cancel()
-
-    play(scenario)
+async def test_one_task_polls_at_a_time() -> None:
+    async with (
+        asyncio.timeout(30),
+        group_cluster() as cluster,
+        Consumer(cluster.bootstrap, **OPTIONS) as consumer,
+    ):
+        consumer.assign([T])
+        waiting = asyncio.create_task(consumer.poll(60_000))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="another task is in poll"):
+            await consumer.poll(1)
+        waiting.cancel()

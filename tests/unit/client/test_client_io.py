@@ -1,7 +1,7 @@
 """The clients' outer half against brokers that fail on command."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -26,15 +26,6 @@ QUICK: ProducerOptions = {
     "request_timeout_ms": 2_000,
     "delivery_timeout_ms": 10_000,
 }
-Scenario = Callable[[FakeCluster], Awaitable[None]]
-
-
-def play(scenario: Scenario) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(20), fake_cluster() as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -59,19 +50,17 @@ def once(api: int, fault: ErrorCode | str) -> Fault:
 @pytest.mark.parametrize(
     "fault", [HANG_UP, ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]
 )
-def test_a_retry_is_written_once(fault: ErrorCode | str) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_a_retry_is_written_once(fault: ErrorCode | str) -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
         cluster.fault = once(PRODUCE, fault)
         async with Producer(cluster.bootstrap, **QUICK) as producer:
             sent = await producer.send_and_wait("t", b"v", timestamp_ms=5)
         assert sent == RecordMetadata("t", 0, 0, 5)
         assert cluster.values() == [b"v"]
 
-    play(scenario)
 
-
-def test_a_dead_leaders_records_go_to_the_next() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_a_dead_leaders_records_go_to_the_next() -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
         async with Producer(cluster.bootstrap, **QUICK) as producer:
             await producer.send_and_wait("t", b"0")
             await cluster.kill(1)
@@ -84,30 +73,29 @@ def test_a_dead_leaders_records_go_to_the_next() -> None:
         assert offsets == list(range(1, 9))
         assert cluster.values() == [b"%d" % number for number in range(9)]
 
-    play(scenario)
+
+async def test_a_leader_that_comes_back_at_the_same_address_is_found() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, **QUICK) as producer,
+    ):
+        await producer.send_and_wait("t", b"0")
+        await cluster.kill(1)
+        delivery = await producer.send("t", b"1")
+        before = times_asked(cluster, METADATA)
+        await until(lambda: times_asked(cluster, METADATA) > before)
+        await cluster.start(1)
+        assert (await delivery).offset == 1
 
 
-def test_a_leader_that_comes_back_at_the_same_address_is_found() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, **QUICK) as producer:
-            await producer.send_and_wait("t", b"0")
-            await cluster.kill(1)
-            delivery = await producer.send("t", b"1")
-            before = times_asked(cluster, METADATA)
-            await until(lambda: times_asked(cluster, METADATA) > before)
-            await cluster.start(1)
-            assert (await delivery).offset == 1
-
-    play(scenario)
-
-
-def test_a_leader_that_keeps_silent_is_given_up_once_it_leads_no_longer(
+async def test_a_leader_that_keeps_silent_is_given_up_once_it_leads_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stalled_requests, "OVERDUE_AFTER_MS", 20)
     monkeypatch.setattr(stalled_requests, "OVERDUE_CHECK_MS", 20)
 
-    async def scenario(cluster: FakeCluster) -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
         async with (
             Producer(cluster.bootstrap, linger_ms=0) as producer,
             Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer,
@@ -124,49 +112,49 @@ def test_a_leader_that_keeps_silent_is_given_up_once_it_leads_no_longer(
             assert await consumer.poll(5_000)
         assert cluster.values() == [b"0", b"1"]
 
-    play(scenario)
 
-
-def test_an_answer_that_never_comes_is_indefinite_and_what_never_left_is_definite() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(
+async def test_an_answer_that_never_comes_is_indefinite_and_what_never_left_is_definite() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(
             cluster.bootstrap, linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=300
-        ) as producer:
-            await producer.send_and_wait("t", b"0")
-            cluster.fault = lambda _, api: SILENCE if api == PRODUCE else None
-            sent = await producer.send("t", b"1")
-            with pytest.raises(KafkaError) as lost:
-                await sent
-            assert (lost.value.definite, cluster.values()) == (False, [b"0", b"1"])
-            await cluster.kill(1)
-            await cluster.kill(2)
-            await until_noticed(producer)
-            unsent = await producer.send("t", b"2")
-            with pytest.raises(KafkaError) as timed_out:
-                await unsent
-            assert timed_out.value.code == ErrorCode.REQUEST_TIMED_OUT
-            assert timed_out.value.definite
-
-    play(scenario)
-
-
-def test_a_refused_record_is_definite_and_the_next_ones_are_written() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, **QUICK) as producer:
-            cluster.fault = once(PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
-            refused = await producer.send("t", b"0")
-            with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE: t-0") as caught:
-                await refused
-            assert caught.value.definite
-            with pytest.raises(KafkaError):  # as often as one likes
-                refused.result()
-            assert (await producer.send_and_wait("t", b"1")).offset == 0
-
-    play(scenario)
+        ) as producer,
+    ):
+        await producer.send_and_wait("t", b"0")
+        cluster.fault = lambda _, api: SILENCE if api == PRODUCE else None
+        sent = await producer.send("t", b"1")
+        with pytest.raises(KafkaError) as lost:
+            await sent
+        assert (lost.value.definite, cluster.values()) == (False, [b"0", b"1"])
+        await cluster.kill(1)
+        await cluster.kill(2)
+        await until_noticed(producer)
+        unsent = await producer.send("t", b"2")
+        with pytest.raises(KafkaError) as timed_out:
+            await unsent
+        assert timed_out.value.code == ErrorCode.REQUEST_TIMED_OUT
+        assert timed_out.value.definite
 
 
-def test_an_unknown_topic_and_a_huge_record_and_a_wrong_partition_are_never_sent() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_a_refused_record_is_definite_and_the_next_ones_are_written() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, **QUICK) as producer,
+    ):
+        cluster.fault = once(PRODUCE, ErrorCode.MESSAGE_TOO_LARGE)
+        refused = await producer.send("t", b"0")
+        with pytest.raises(KafkaError, match="MESSAGE_TOO_LARGE: t-0") as caught:
+            await refused
+        assert caught.value.definite
+        with pytest.raises(KafkaError):  # as often as one likes
+            refused.result()
+        assert (await producer.send_and_wait("t", b"1")).offset == 0
+
+
+async def test_an_unknown_topic_and_a_huge_record_and_a_wrong_partition_are_never_sent() -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
         async with Producer(cluster.bootstrap, max_block_ms=500) as producer:
             with pytest.raises(KafkaError, match="no metadata of topic 'nope'") as unknown:
                 await producer.send("nope", b"v")
@@ -182,32 +170,31 @@ def test_an_unknown_topic_and_a_huge_record_and_a_wrong_partition_are_never_sent
                 await producer.send("t", "text")  # type: ignore[arg-type]  # the point of it
         assert cluster.values() == []
 
-    play(scenario)
 
-
-def test_send_waits_while_the_buffer_is_full() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(
+async def test_send_waits_while_the_buffer_is_full() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(
             cluster.bootstrap, buffer_memory=200, batch_size=100, linger_ms=0, max_block_ms=100
-        ) as producer:
-            await producer.send_and_wait("t", b"0")
-            cluster.fault = lambda _, api: SILENCE if api == PRODUCE else None
+        ) as producer,
+    ):
+        await producer.send_and_wait("t", b"0")
+        cluster.fault = lambda _, api: SILENCE if api == PRODUCE else None
+        await producer.send("t", bytes(60))
+        with pytest.raises(KafkaError, match="the buffer was full for 100 ms") as caught:
             await producer.send("t", bytes(60))
-            with pytest.raises(KafkaError, match="the buffer was full for 100 ms") as caught:
-                await producer.send("t", bytes(60))
-            assert caught.value.definite
-            waiting = asyncio.create_task(producer.send("t", b"later"))
-            await asyncio.sleep(0)
-            cluster.fault = lambda _broker, _api: None
-            for connection in list(cluster.connections[1]):
-                connection.abort()
-            assert (await (await waiting)).offset == 2
-
-    play(scenario)
+        assert caught.value.definite
+        waiting = asyncio.create_task(producer.send("t", b"later"))
+        await asyncio.sleep(0)
+        cluster.fault = lambda _broker, _api: None
+        for connection in list(cluster.connections[1]):
+            connection.abort()
+        assert (await (await waiting)).offset == 2
 
 
-def test_closing_fails_what_is_not_acknowledged_and_a_cancelled_waiter_harms_nobody() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_closing_fails_what_is_not_acknowledged_and_a_cancelled_waiter_harms_nobody() -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
         producer = Producer(cluster.bootstrap, **QUICK)
         await producer.start()
         await producer.send_and_wait("t", b"0")
@@ -226,45 +213,43 @@ def test_closing_fails_what_is_not_acknowledged_and_a_cancelled_waiter_harms_nob
         with pytest.raises(RuntimeError, match="not running"):
             await producer.send("t", b"2")
 
-    play(scenario)
 
-
-def test_acks_0_is_done_when_it_is_written() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, acks=0, linger_ms=0) as producer:
-            assert (await producer.send_and_wait("t", b"v")).offset == -1
-            async with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
-                consumer.assign([TopicPartition("t", 0)])
-                async for record in consumer:
-                    assert (record.value, record.offset) == (b"v", 0)
-                    break
-
-    play(scenario)
-
-
-def test_a_consumer_follows_the_leader() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with (
-            Producer(cluster.bootstrap, **QUICK) as producer,
-            Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer,
-        ):
+async def test_acks_0_is_done_when_it_is_written() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, acks=0, linger_ms=0) as producer,
+    ):
+        assert (await producer.send_and_wait("t", b"v")).offset == -1
+        async with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("t", 0)])
-            seen = []
-            for number in range(3):
-                await producer.send_and_wait("t", b"%d" % number)
-                records = (await consumer.poll(5_000))[TopicPartition("t", 0)]
-                seen += [record.value for record in records]
-                if number == 0:
-                    await cluster.kill(1)
-                    cluster.elect(2)
-            assert seen == [b"0", b"1", b"2"]
-            assert consumer.highwater(TopicPartition("t", 0)) == 0  # the fake does not tell
-
-    play(scenario)
+            async for record in consumer:
+                assert (record.value, record.offset) == (b"v", 0)
+                break
 
 
-def test_metadata_is_asked_elsewhere_if_one_broker_keeps_silent() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_a_consumer_follows_the_leader() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, **QUICK) as producer,
+        Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign([TopicPartition("t", 0)])
+        seen = []
+        for number in range(3):
+            await producer.send_and_wait("t", b"%d" % number)
+            records = (await consumer.poll(5_000))[TopicPartition("t", 0)]
+            seen += [record.value for record in records]
+            if number == 0:
+                await cluster.kill(1)
+                cluster.elect(2)
+        assert seen == [b"0", b"1", b"2"]
+        assert consumer.highwater(TopicPartition("t", 0)) == 0  # the fake does not tell
+
+
+async def test_metadata_is_asked_elsewhere_if_one_broker_keeps_silent() -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
         async with Producer(cluster.bootstrap, **QUICK) as producer:
             await producer.send_and_wait("t", b"0")
             silent = [broker for broker, api in cluster.asked if api == METADATA][-1]
@@ -274,5 +259,3 @@ def test_metadata_is_asked_elsewhere_if_one_broker_keeps_silent() -> None:
             cluster.topics["new"] = 1
             await producer.send_and_wait("new", b"0")
         assert {broker for broker, api in cluster.asked if api == METADATA} == {1, 2}
-
-    play(scenario)

@@ -1,7 +1,6 @@
 """What a producer's caller sees at the edges: full buffers, dead clusters, closing, nonsense."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from tests.support.client.fake_cluster import (
     METADATA,
     PRODUCE,
     SILENCE,
-    FakeCluster,
     fake_cluster,
     until_noticed,
 )
@@ -27,57 +25,51 @@ from tests.support.waiting import loop_turns
 
 OPTIONS: ProducerOptions = {"linger_ms": 0, "request_timeout_ms": 100, "delivery_timeout_ms": 300}
 SMALL: ProducerOptions = {**OPTIONS, "buffer_memory": 200, "batch_size": 100}
-Scenario = Callable[[FakeCluster], Awaitable[None]]
-
-
-def play(scenario: Scenario) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(30), fake_cluster() as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
 
 
 def silent(_broker: int, api: int) -> str | None:
     return SILENCE if api == PRODUCE else None
 
 
-def test_whoever_waits_in_send_hears_that_the_producer_is_closed() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, **SMALL) as producer:
-            cluster.fault = silent
-            await producer.send("t", bytes(60))
-            cluster.fault = lambda _, api: SILENCE if api in {METADATA, PRODUCE} else None
-            full = asyncio.create_task(producer.send("t", bytes(60)))
-            unknown = asyncio.create_task(producer.send("nope", b"v"))
-            await loop_turns()
-            await producer.stop(timeout_ms=0)
-            for waiting in (full, unknown):
-                with pytest.raises(KafkaError, match="was closed") as closed:
-                    await waiting
-                assert closed.value.definite
-
-    play(scenario)
-
-
-def test_a_cancelled_send_puts_nothing_in_line() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, batch_size=1, linger_ms=0) as producer:
-            await producer.send_and_wait("t", b"0")
-            for number in range(1, 6):
-                sending = asyncio.create_task(producer.send("t", b"%d" % number))
-                await asyncio.sleep(0)
-                was_sent = sending.done()
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
-                await producer.flush()
-                assert (b"%d" % number in cluster.values()) == was_sent
-
-    play(scenario)
+async def test_whoever_waits_in_send_hears_that_the_producer_is_closed() -> None:
+    async with (
+        asyncio.timeout(30),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, **SMALL) as producer,
+    ):
+        cluster.fault = silent
+        await producer.send("t", bytes(60))
+        cluster.fault = lambda _, api: SILENCE if api in {METADATA, PRODUCE} else None
+        full = asyncio.create_task(producer.send("t", bytes(60)))
+        unknown = asyncio.create_task(producer.send("nope", b"v"))
+        await loop_turns()
+        await producer.stop(timeout_ms=0)
+        for waiting in (full, unknown):
+            with pytest.raises(KafkaError, match="was closed") as closed:
+                await waiting
+            assert closed.value.definite
 
 
-def test_without_answers_a_broker_that_does_not_read_fills_no_more_than_the_buffer() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_a_cancelled_send_puts_nothing_in_line() -> None:
+    async with (
+        asyncio.timeout(30),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, batch_size=1, linger_ms=0) as producer,
+    ):
+        await producer.send_and_wait("t", b"0")
+        for number in range(1, 6):
+            sending = asyncio.create_task(producer.send("t", b"%d" % number))
+            await asyncio.sleep(0)
+            was_sent = sending.done()
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            await producer.flush()
+            assert (b"%d" % number in cluster.values()) == was_sent
+
+
+async def test_without_answers_a_broker_that_does_not_read_fills_no_more_than_the_buffer() -> None:
+    async with asyncio.timeout(30), fake_cluster() as cluster:
+
         def stop_reading(broker: int, api: int) -> None:
             if api == PRODUCE:
                 for connection in cluster.connections[broker]:
@@ -99,68 +91,67 @@ def test_without_answers_a_broker_that_does_not_read_fills_no_more_than_the_buff
                 for connection in connections:
                     connection.transport.resume_reading()
 
-    play(scenario)
 
-
-def test_nothing_lingers_while_somebody_waits_for_room() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_nothing_lingers_while_somebody_waits_for_room() -> None:
+    async with asyncio.timeout(30), fake_cluster() as cluster:
         options: ProducerOptions = {"linger_ms": 60_000, "buffer_memory": 300, "batch_size": 200}
         async with Producer(cluster.bootstrap, **options) as producer:
             deliveries = [await producer.send("t", bytes(80)) for _ in range(5)]
             assert deliveries[0].done()
             assert not deliveries[-1].done()
 
-    play(scenario)
+
+async def test_a_producer_without_an_id_waits_for_the_brokers_to_come_back() -> None:
+    async with (
+        asyncio.timeout(30),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, linger_ms=0) as producer,
+    ):
+        assert await producer.partitions_for("t") == [0]
+        for broker in (1, 2):
+            await cluster.kill(broker)
+        delivery = await producer.send("t", b"0")
+        await loop_turns()
+        assert not delivery.done()
+        for broker in (1, 2):
+            await cluster.start(broker)
+        assert (await delivery).offset == 0
 
 
-def test_a_producer_without_an_id_waits_for_the_brokers_to_come_back() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, linger_ms=0) as producer:
-            assert await producer.partitions_for("t") == [0]
-            for broker in (1, 2):
-                await cluster.kill(broker)
-            delivery = await producer.send("t", b"0")
-            await loop_turns()
-            assert not delivery.done()
-            for broker in (1, 2):
-                await cluster.start(broker)
-            assert (await delivery).offset == 0
-
-    play(scenario)
-
-
-def test_a_dead_cluster_holds_nobody_beyond_the_delivery_timeout() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, **OPTIONS) as producer:
-            await producer.send_and_wait("t", b"0")
-            cluster.fault = silent
-            sent = await producer.send("t", b"1")
-            while len(cluster.values()) < 2:  # it is on its way
-                await asyncio.sleep(0.001)
-            for broker in (1, 2):
-                await cluster.kill(broker)
-            await until_noticed(producer)
-            unsent = await producer.send("t", b"2")
-            await producer.flush()
-            with pytest.raises(KafkaError, match="attempts ended with NETWORK_EXCEPTION") as maybe:
-                sent.result()
-            with pytest.raises(KafkaError, match="never sent") as never:
-                unsent.result()
-            assert (maybe.value.definite, never.value.definite) == (False, True)
-
-    play(scenario)
+async def test_a_dead_cluster_holds_nobody_beyond_the_delivery_timeout() -> None:
+    async with (
+        asyncio.timeout(30),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, **OPTIONS) as producer,
+    ):
+        await producer.send_and_wait("t", b"0")
+        cluster.fault = silent
+        sent = await producer.send("t", b"1")
+        while len(cluster.values()) < 2:  # it is on its way
+            await asyncio.sleep(0.001)
+        for broker in (1, 2):
+            await cluster.kill(broker)
+        await until_noticed(producer)
+        unsent = await producer.send("t", b"2")
+        await producer.flush()
+        with pytest.raises(KafkaError, match="attempts ended with NETWORK_EXCEPTION") as maybe:
+            sent.result()
+        with pytest.raises(KafkaError, match="never sent") as never:
+            unsent.result()
+        assert (maybe.value.definite, never.value.definite) == (False, True)
 
 
 @pytest.mark.parametrize("name", ["x" * 40_000, "\ud800", "", "a b", ".."])
-def test_a_name_that_no_topic_has_is_refused_and_harms_nobody(name: str) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, **OPTIONS) as producer:
-            with pytest.raises(KafkaError, match="a topic's name is 1 to 249") as refused:
-                await producer.send(name, b"v")
-            assert refused.value.definite
-            assert (await producer.send_and_wait("t", b"v")).offset == 0
-
-    play(scenario)
+async def test_a_name_that_no_topic_has_is_refused_and_harms_nobody(name: str) -> None:
+    async with (
+        asyncio.timeout(30),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, **OPTIONS) as producer,
+    ):
+        with pytest.raises(KafkaError, match="a topic's name is 1 to 249") as refused:
+            await producer.send(name, b"v")
+        assert refused.value.definite
+        assert (await producer.send_and_wait("t", b"v")).offset == 0
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -177,21 +168,19 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "kind", "complaint"), WRONG)
-def test_what_is_no_record_is_refused_at_once(
+async def test_what_is_no_record_is_refused_at_once(
     arguments: dict[str, Any], kind: type[Exception], complaint: str
 ) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+    async with asyncio.timeout(30), fake_cluster() as cluster:
         options: ProducerOptions = {"buffer_memory": 3_000, "batch_size": 100}
         async with Producer(cluster.bootstrap, **options) as producer:
             with pytest.raises(kind, match=complaint):
                 await producer.send(**{"topic": "t", "value": b"v", **arguments})
             assert (await producer.send_and_wait("t", b"v")).offset == 0
 
-    play(scenario)
 
-
-def test_a_stop_that_is_cancelled_leaves_nothing_behind() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
+async def test_a_stop_that_is_cancelled_leaves_nothing_behind() -> None:
+    async with asyncio.timeout(30), fake_cluster() as cluster:
         mine = asyncio.all_tasks()
         for turns in range(1, 12):
             producer = Producer(cluster.bootstrap, **OPTIONS)
@@ -209,27 +198,26 @@ def test_a_stop_that_is_cancelled_leaves_nothing_behind() -> None:
                     await asyncio.sleep(0.001)
             assert delivery.done()
 
-    play(scenario)
 
-
-def test_the_answer_for_a_topic_that_was_made_anew_meanwhile_is_understood() -> None:
+async def test_the_answer_for_a_topic_that_was_made_anew_meanwhile_is_understood() -> None:
     """From version 13 on, an answer names the topic by the id that the request had."""
 
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, **OPTIONS) as producer:
-            await producer.send_and_wait("t", b"0")
-            cluster.fault = silent
-            delivery = await producer.send("t", b"1")
-            sender, (batch,) = producer._running().sender, producer._accumulator.incomplete()
-            assert sender is not None
-            while not batch.attempts:
-                await asyncio.sleep(0)
-            old_id, code = bytes(range(16)), ErrorCode.UNKNOWN_TOPIC_ID
-            refused = PartitionProduceResponse(index=0, error_code=code)
-            topic = TopicProduceResponse(topic_id=old_id, partition_responses=[refused])
-            sender._handle([batch], ProduceResponse(responses=[topic]), {old_id: "t"})
-            assert batch.state is BatchState.RETRYING
-            cluster.fault = lambda _broker, _api: None
-            assert not delivery.done()
-
-    play(scenario)
+    async with (
+        asyncio.timeout(30),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, **OPTIONS) as producer,
+    ):
+        await producer.send_and_wait("t", b"0")
+        cluster.fault = silent
+        delivery = await producer.send("t", b"1")
+        sender, (batch,) = producer._running().sender, producer._accumulator.incomplete()
+        assert sender is not None
+        while not batch.attempts:
+            await asyncio.sleep(0)
+        old_id, code = bytes(range(16)), ErrorCode.UNKNOWN_TOPIC_ID
+        refused = PartitionProduceResponse(index=0, error_code=code)
+        topic = TopicProduceResponse(topic_id=old_id, partition_responses=[refused])
+        sender._handle([batch], ProduceResponse(responses=[topic]), {old_id: "t"})
+        assert batch.state is BatchState.RETRYING
+        cluster.fault = lambda _broker, _api: None
+        assert not delivery.done()

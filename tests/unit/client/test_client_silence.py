@@ -12,7 +12,7 @@ from quorumlog.client.core.leaders import Leader
 from quorumlog.client.io import cluster as cluster_module
 from quorumlog.client.settings import ConsumerOptions
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.client.fake_cluster import METADATA, FakeCluster, T, fake_cluster
+from tests.support.client.fake_cluster import METADATA, T, fake_cluster
 from tests.support.client.fake_group import FIND, group_cluster
 
 LOGGER = "quorumlog.client.io.lookout"
@@ -35,14 +35,6 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> S
     return wait
 
 
-def play(scenario: Callable[[FakeCluster], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(20), fake_cluster() as cluster:
-            await scenario(cluster)
-
-    asyncio.run(run())
-
-
 async def polled(consumer: Consumer, waiting: Awaitable[None]) -> None:
     """Poll until `waiting` is done."""
     task = asyncio.ensure_future(waiting)
@@ -56,49 +48,52 @@ async def poll_on(consumer: Consumer) -> None:
         await consumer.poll(10)
 
 
-def test_brokers_that_are_gone_are_named_with_the_cause_once(
+async def test_brokers_that_are_gone_are_named_with_the_cause_once(
     said: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Consumer(cluster.bootstrap, **EARLY) as consumer:
-            consumer.assign([T])
-            await consumer.position(T)
-            for broker in (1, 2):
-                await cluster.kill(broker)
-            await polled(consumer, said("me: the cluster: no broker answers: 127.0.0.1"))
-            assert "connection refused: no process listens there" in caplog.text
-            await cluster.start(1)
-            await polled(consumer, said("me: the cluster: found"))
-            assert caplog.text.count("no broker answers") == 1
-
-    play(scenario)
-
-
-def test_a_partition_without_a_leader_is_said_by_who_waits_for_it(said: Said) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Producer(cluster.bootstrap, client_id="sender", linger_ms=0) as producer:
-            await producer.send_and_wait("t", b"0")
-            cluster.leaders[T] = Leader(-1, 1)
-            await cluster.kill(1)
-            delivery = await producer.send("t", b"1")
-            await said("sender: t-0: no broker leads it")
-            cluster.leaders[T] = Leader(2, 2)
-            await delivery
-            await said("sender: t-0: found")
-
-    play(scenario)
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Consumer(cluster.bootstrap, **EARLY) as consumer,
+    ):
+        consumer.assign([T])
+        await consumer.position(T)
+        for broker in (1, 2):
+            await cluster.kill(broker)
+        await polled(consumer, said("me: the cluster: no broker answers: 127.0.0.1"))
+        assert "connection refused: no process listens there" in caplog.text
+        await cluster.start(1)
+        await polled(consumer, said("me: the cluster: found"))
+        assert caplog.text.count("no broker answers") == 1
 
 
-def test_a_leader_that_cannot_be_reached_is_said(said: Said) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Consumer(cluster.bootstrap, **EARLY) as consumer:
-            consumer.assign([T])
-            await consumer.position(T)
-            await cluster.kill(1)
-            text = "me: t-0: its leader, broker 1, cannot be reached: 127.0.0.1"
-            await polled(consumer, said(text))
+async def test_a_partition_without_a_leader_is_said_by_who_waits_for_it(said: Said) -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Producer(cluster.bootstrap, client_id="sender", linger_ms=0) as producer,
+    ):
+        await producer.send_and_wait("t", b"0")
+        cluster.leaders[T] = Leader(-1, 1)
+        await cluster.kill(1)
+        delivery = await producer.send("t", b"1")
+        await said("sender: t-0: no broker leads it")
+        cluster.leaders[T] = Leader(2, 2)
+        await delivery
+        await said("sender: t-0: found")
 
-    play(scenario)
+
+async def test_a_leader_that_cannot_be_reached_is_said(said: Said) -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Consumer(cluster.bootstrap, **EARLY) as consumer,
+    ):
+        consumer.assign([T])
+        await consumer.position(T)
+        await cluster.kill(1)
+        text = "me: t-0: its leader, broker 1, cannot be reached: 127.0.0.1"
+        await polled(consumer, said(text))
 
 
 @pytest.mark.parametrize(
@@ -108,77 +103,72 @@ def test_a_leader_that_cannot_be_reached_is_said(said: Said) -> None:
         (TopicPartition("t", 7), "t-7: t has 1 partitions, counted from 0"),
     ],
 )
-def test_an_assigned_partition_that_does_not_exist_is_said_and_raised(
+async def test_an_assigned_partition_that_does_not_exist_is_said_and_raised(
     said: Said, name: TopicPartition, text: str
 ) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Consumer(cluster.bootstrap, **HASTY) as consumer:
-            consumer.assign([name, T])
-            await said(text)
-            for _ in range(2):  # as long as it lasts
-                with pytest.raises(KafkaError, match=f"{name} does not exist") as caught:
-                    await poll_on(consumer)
-                assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                assert caught.value.definite
-            cluster.topics[name.topic] = 8
-            await said(f"{name}: found")
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Consumer(cluster.bootstrap, **HASTY) as consumer,
+    ):
+        consumer.assign([name, T])
+        await said(text)
+        for _ in range(2):  # as long as it lasts
+            with pytest.raises(KafkaError, match=f"{name} does not exist") as caught:
+                await poll_on(consumer)
+            assert caught.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert caught.value.definite
+        cluster.topics[name.topic] = 8
+        await said(f"{name}: found")
 
-    play(scenario)
 
-
-def test_a_subscribed_topic_that_does_not_exist_is_waited_for(
+async def test_a_subscribed_topic_that_does_not_exist_is_waited_for(
     said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_module, "MISSING_TOPIC_REFRESH_MS", 1)
 
-    async def scenario() -> None:
-        async with (
-            asyncio.timeout(20),
-            group_cluster() as cluster,
-            Consumer(cluster.bootstrap, **GROUP) as consumer,
-        ):
-            consumer.subscribe(["later"])
-            await polled(consumer, said("topic 'later': does not exist"))
-            cluster.topics["later"] = 1
-            await polled(consumer, said("topic 'later': found"))
-            while not consumer.assignment():
-                await consumer.poll(1)
-
-    asyncio.run(scenario())
+    async with (
+        asyncio.timeout(20),
+        group_cluster() as cluster,
+        Consumer(cluster.bootstrap, **GROUP) as consumer,
+    ):
+        consumer.subscribe(["later"])
+        await polled(consumer, said("topic 'later': does not exist"))
+        cluster.topics["later"] = 1
+        await polled(consumer, said("topic 'later': found"))
+        while not consumer.assignment():
+            await consumer.poll(1)
 
 
-def test_a_coordinator_that_is_not_there_is_said(
+async def test_a_coordinator_that_is_not_there_is_said(
     said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with (
-            asyncio.timeout(20),
-            group_cluster() as cluster,
-            Consumer(cluster.bootstrap, **GROUP) as consumer,
-        ):
-            find = cluster.find
+    async with (
+        asyncio.timeout(20),
+        group_cluster() as cluster,
+        Consumer(cluster.bootstrap, **GROUP) as consumer,
+    ):
+        find = cluster.find
 
-            def lost(request: object) -> object:
-                answer = find(request)
-                answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                return answer
+        def lost(request: object) -> object:
+            answer = find(request)
+            answer.error_code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return answer
 
-            monkeypatch.setattr(cluster, "find", lost)
-            consumer.subscribe(["t"])
-            await polled(consumer, said("the coordinator of group g: COORDINATOR_NOT_AVAILABLE"))
-            monkeypatch.setattr(cluster, "find", find)
-            await polled(consumer, said("the coordinator of group g: found"))
-            assert FIND in {api for _, api in cluster.asked}
-
-    asyncio.run(scenario())
+        monkeypatch.setattr(cluster, "find", lost)
+        consumer.subscribe(["t"])
+        await polled(consumer, said("the coordinator of group g: COORDINATOR_NOT_AVAILABLE"))
+        monkeypatch.setattr(cluster, "find", find)
+        await polled(consumer, said("the coordinator of group g: found"))
+        assert FIND in {api for _, api in cluster.asked}
 
 
-def test_asking_for_a_topic_that_does_not_exist_creates_none_and_ends_soon(
+async def test_asking_for_a_topic_that_does_not_exist_creates_none_and_ends_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(cluster_module, "UNKNOWN_TOPIC_MS", 20)
 
-    async def scenario(cluster: FakeCluster) -> None:
+    async with asyncio.timeout(20), fake_cluster() as cluster:
         creations = []
         answer = cluster.metadata
 
@@ -205,34 +195,34 @@ def test_asking_for_a_topic_that_does_not_exist_creates_none_and_ends_soon(
                 await producer.send("typo", b"")
         assert all(creations)
 
-    play(scenario)
+
+async def test_a_new_topic_is_waited_for_a_moment() -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Consumer(cluster.bootstrap, **EARLY) as consumer,
+    ):
+        asked = asyncio.ensure_future(consumer.partitions_for("new"))
+        while len([1 for _, api in cluster.asked if api == METADATA]) < 3:
+            await asyncio.sleep(0.001)
+        cluster.topics["new"] = 2
+        assert await asked == [0, 1]
 
 
-def test_a_new_topic_is_waited_for_a_moment() -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Consumer(cluster.bootstrap, **EARLY) as consumer:
-            asked = asyncio.ensure_future(consumer.partitions_for("new"))
-            while len([1 for _, api in cluster.asked if api == METADATA]) < 3:
-                await asyncio.sleep(0.001)
-            cluster.topics["new"] = 2
-            assert await asked == [0, 1]
-
-    play(scenario)
-
-
-def test_a_silent_cluster_does_not_make_what_is_missing_seem_found(
+async def test_a_silent_cluster_does_not_make_what_is_missing_seem_found(
     said: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(cluster: FakeCluster) -> None:
-        async with Consumer(cluster.bootstrap, **EARLY) as consumer:
-            consumer.assign([T, TopicPartition("typo", 0)])
-            await consumer.position(T)
-            await polled(consumer, said("typo-0: topic 'typo' does not exist"))
-            for broker in (1, 2):
-                await cluster.kill(broker)
-            await polled(consumer, said("the cluster: no broker answers"))
-            await cluster.start(1)
-            await polled(consumer, said("the cluster: found"))
-            assert "typo-0: found" not in caplog.text
-
-    play(scenario)
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Consumer(cluster.bootstrap, **EARLY) as consumer,
+    ):
+        consumer.assign([T, TopicPartition("typo", 0)])
+        await consumer.position(T)
+        await polled(consumer, said("typo-0: topic 'typo' does not exist"))
+        for broker in (1, 2):
+            await cluster.kill(broker)
+        await polled(consumer, said("the cluster: no broker answers"))
+        await cluster.start(1)
+        await polled(consumer, said("the cluster: found"))
+        assert "typo-0: found" not in caplog.text

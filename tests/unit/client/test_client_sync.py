@@ -144,7 +144,9 @@ def test_a_blocking_call_in_a_listener_is_an_error_and_no_deadlock(group: GroupC
     assert threads() == []
 
 
-def test_threads_share_a_producer_and_a_running_loop_does_no_harm(brokers: FakeCluster) -> None:
+async def test_threads_share_a_producer_and_a_running_loop_does_no_harm(
+    brokers: FakeCluster,
+) -> None:
     async def blocking() -> int:
         with SyncProducer(brokers.bootstrap, linger_ms=0) as other:
             return other.send("t", b"loop").result(10).offset
@@ -162,7 +164,7 @@ def test_threads_share_a_producer_and_a_running_loop_does_no_harm(brokers: FakeC
         for sender in senders:
             sender.join()
         assert sorted(offsets) == list(range(80))
-        assert asyncio.run(blocking()) == 80
+        assert await blocking() == 80
     closers = [threading.Thread(target=producer.close) for _ in range(3)]
     for closer in closers:
         closer.start()

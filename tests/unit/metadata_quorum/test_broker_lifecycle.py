@@ -1,7 +1,7 @@
 """A broker registers, is unfenced, registers again when forgotten, and leaves in order."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -84,9 +84,6 @@ def set_event() -> asyncio.Event:
     return event
 
 
-Scenario = Callable[[FakeController, BrokerLifecycle, list[int]], Awaitable[None]]
-
-
 @asynccontextmanager
 async def registering(
     settings: LifecycleSettings | None = None,
@@ -106,29 +103,15 @@ async def registering(
         yield controller, lifecycle, epochs
 
 
-def run(scenario: Scenario, *arguments: LifecycleSettings) -> None:
-    async def main() -> None:
-        async with registering(*arguments) as (controller, lifecycle, epochs):
-            await scenario(controller, lifecycle, epochs)
-
-    asyncio.run(main())
-
-
-def test_it_registers_and_is_let_in_without_waiting_for_an_interval() -> None:
-    async def scenario(
-        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
-    ) -> None:
+async def test_it_registers_and_is_let_in_without_waiting_for_an_interval() -> None:
+    async with registering() as (controller, lifecycle, epochs):
         await lifecycle.unfenced.wait()
         assert epochs == [5] == [heartbeat.metadata_offset for heartbeat in controller.heartbeats]
         await lifecycle.stop(timeout_ms=1000)
 
-    run(scenario)
 
-
-def test_it_registers_again_until_somebody_takes_it() -> None:
-    async def scenario(
-        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
-    ) -> None:
+async def test_it_registers_again_until_somebody_takes_it() -> None:
+    async with registering() as (controller, lifecycle, epochs):
         controller.refusals = [
             ErrorCode.NETWORK_EXCEPTION,
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
@@ -137,47 +120,38 @@ def test_it_registers_again_until_somebody_takes_it() -> None:
         assert (controller.refusals, epochs) == ([], [5])
         await lifecycle.stop(timeout_ms=1000)
 
-    run(scenario)
 
-
-def test_it_gives_up_when_the_time_to_register_is_over() -> None:
-    async def scenario(
-        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
-    ) -> None:
+async def test_it_gives_up_when_the_time_to_register_is_over() -> None:
+    async with registering(
+        replace(LifecycleSettings(), initial_broker_registration_timeout_ms=20)
+    ) as (controller, lifecycle, _epochs):
         controller.refusals = [ErrorCode.DUPLICATE_BROKER_REGISTRATION] * 100
         with pytest.raises(RegistrationFailed, match="DUPLICATE"):
             await lifecycle.failure
         await lifecycle.stop(timeout_ms=1000)
 
-    run(scenario, replace(LifecycleSettings(), initial_broker_registration_timeout_ms=20))
+
+async def test_an_error_of_those_who_are_told_of_the_registration_is_its_failure() -> None:
+    def registered(_epoch: int) -> None:
+        raise StorageError("the disk is full")
+
+    controller = FakeController()
+    controller.lifecycle = lifecycle = BrokerLifecycle(
+        registration=REGISTRATION,
+        registrar=controller,
+        settings=LifecycleSettings(),
+        registered=registered,
+        may_lead=set_event(),
+    )
+    lifecycle.start()
+    async with asyncio.timeout(10):
+        with pytest.raises(StorageError, match="the disk is full"):
+            await lifecycle.failure
+        await lifecycle.stop(timeout_ms=1000)
 
 
-def test_an_error_of_those_who_are_told_of_the_registration_is_its_failure() -> None:
-    async def main() -> None:
-        def registered(_epoch: int) -> None:
-            raise StorageError("the disk is full")
-
-        controller = FakeController()
-        controller.lifecycle = lifecycle = BrokerLifecycle(
-            registration=REGISTRATION,
-            registrar=controller,
-            settings=LifecycleSettings(),
-            registered=registered,
-            may_lead=set_event(),
-        )
-        lifecycle.start()
-        async with asyncio.timeout(10):
-            with pytest.raises(StorageError, match="the disk is full"):
-                await lifecycle.failure
-            await lifecycle.stop(timeout_ms=1000)
-
-    asyncio.run(main())
-
-
-def test_one_that_is_not_known_any_more_registers_again() -> None:
-    async def scenario(
-        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
-    ) -> None:
+async def test_one_that_is_not_known_any_more_registers_again() -> None:
+    async with registering() as (controller, lifecycle, epochs):
         await lifecycle.unfenced.wait()
         controller.unknown = True
         controller.show(fenced=True)  # taken for dead: it says at once that it is not
@@ -186,41 +160,32 @@ def test_one_that_is_not_known_any_more_registers_again() -> None:
         assert epochs == [5, 6]
         await lifecycle.stop(timeout_ms=1000)
 
-    run(scenario)
 
-
-def test_stopping_waits_for_leave_to_stop() -> None:
-    async def scenario(
-        controller: FakeController, lifecycle: BrokerLifecycle, epochs: list[int]
-    ) -> None:
+async def test_stopping_waits_for_leave_to_stop() -> None:
+    async with registering() as (controller, lifecycle, _epochs):
         await lifecycle.unfenced.wait()
         await lifecycle.stop(timeout_ms=60_000)
         assert controller.heartbeats[-1].want_shut_down
 
-    run(scenario)
 
-
-def test_it_asks_to_stay_fenced_until_it_may_lead_and_then_says_so_at_once() -> None:
-    async def main() -> None:
-        controller, may_lead = FakeController(), asyncio.Event()
-        controller.lifecycle = lifecycle = BrokerLifecycle(
-            registration=REGISTRATION,
-            registrar=controller,
-            settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
-            registered=lambda epoch: None,
-            may_lead=may_lead,
-        )
-        lifecycle.start()
-        async with asyncio.timeout(10):
-            while not controller.heartbeats:
-                await asyncio.sleep(0)
-            for _ in range(10):
-                await asyncio.sleep(0)
-            assert not lifecycle.unfenced.is_set()
-            assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True]
-            may_lead.set()
-            await lifecycle.unfenced.wait()
-            assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True, False]
-            await lifecycle.stop(timeout_ms=1000)
-
-    asyncio.run(main())
+async def test_it_asks_to_stay_fenced_until_it_may_lead_and_then_says_so_at_once() -> None:
+    controller, may_lead = FakeController(), asyncio.Event()
+    controller.lifecycle = lifecycle = BrokerLifecycle(
+        registration=REGISTRATION,
+        registrar=controller,
+        settings=LifecycleSettings(broker_heartbeat_interval_ms=60_000),
+        registered=lambda epoch: None,
+        may_lead=may_lead,
+    )
+    lifecycle.start()
+    async with asyncio.timeout(10):
+        while not controller.heartbeats:
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not lifecycle.unfenced.is_set()
+        assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True]
+        may_lead.set()
+        await lifecycle.unfenced.wait()
+        assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True, False]
+        await lifecycle.stop(timeout_ms=1000)

@@ -64,59 +64,50 @@ class Leaders:
         return await self._answer(leader_id, len(self.asked))
 
 
-def test_a_users_request_is_not_repeated_to_a_leader_that_is_busy_with_it() -> None:
+async def test_a_users_request_is_not_repeated_to_a_leader_that_is_busy_with_it() -> None:
     answers = asyncio.Event()
 
     async def answer(leader_id: BrokerId, attempt: int) -> object:
         await answers.wait()
         return TopicResults(results=())
 
-    async def scenario() -> None:
-        leaders = Leaders(answer)
-        deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
-        while not leaders.asked:
-            await asyncio.sleep(0)
-        answers.set()
-        assert await deletion == []
-        assert leaders.asked == [(2, DeleteTopics, 30_000)]  # all the time there is
-
-    asyncio.run(scenario())
+    leaders = Leaders(answer)
+    deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
+    while not leaders.asked:
+        await asyncio.sleep(0)
+    answers.set()
+    assert await deletion == []
+    assert leaders.asked == [(2, DeleteTopics, 30_000)]  # all the time there is
 
 
-def test_a_users_request_goes_to_the_next_leader_when_the_silent_one_leads_no_more() -> None:
+async def test_a_users_request_goes_to_the_next_leader_when_the_silent_one_leads_no_more() -> None:
     async def answer(leader_id: BrokerId, attempt: int) -> object:
         if leader_id == 2:
             await asyncio.Event().wait()
         return TopicResults(results=())
 
-    async def scenario() -> None:
-        leaders = Leaders(answer)
-        deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
-        while not leaders.asked:
-            await asyncio.sleep(0)
-        leaders.watch.set(NO_LEADER)
-        leaders.watch.set(BrokerId(3))
-        assert await deletion == []
-        assert [leader_id for leader_id, _, _ in leaders.asked] == [2, 3]
-
-    asyncio.run(scenario())
+    leaders = Leaders(answer)
+    deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
+    while not leaders.asked:
+        await asyncio.sleep(0)
+    leaders.watch.set(NO_LEADER)
+    leaders.watch.set(BrokerId(3))
+    assert await deletion == []
+    assert [leader_id for leader_id, _, _ in leaders.asked] == [2, 3]
 
 
-def test_a_connection_that_fails_is_tried_again_at_once_and_a_refusal_is_no_outcome() -> None:
+async def test_a_connection_that_fails_is_tried_again_at_once_and_a_refusal_is_no_outcome() -> None:
     async def answer(leader_id: BrokerId, attempt: int) -> object:
         if attempt < 3:
             raise RpcFailed("refused")
         return TopicResults(results=())
 
-    async def scenario() -> None:
-        leaders = Leaders(answer)
-        assert await leaders.client.delete_topics([ID]) == []
-        assert len(leaders.asked) == 3
-
-    asyncio.run(scenario())
+    leaders = Leaders(answer)
+    assert await leaders.client.delete_topics([ID]) == []
+    assert len(leaders.asked) == 3
 
 
-def test_a_brokers_own_request_is_repeated_when_the_leader_is_silent() -> None:
+async def test_a_brokers_own_request_is_repeated_when_the_leader_is_silent() -> None:
     """It is small, and a connection may be dead without a word: a session must not end for that."""
     block = ProducerIdBlock(first=0, count=1000)
 
@@ -125,63 +116,51 @@ def test_a_brokers_own_request_is_repeated_when_the_leader_is_silent() -> None:
             raise RpcFailed("no answer within 2 s")
         return ProducerIdsReply(error_code=ErrorCode.NONE, block=block)
 
-    async def scenario() -> None:
-        leaders = Leaders(answer)
-        assert await leaders.client.allocate_producer_ids(1) == (ErrorCode.NONE, block)
-        assert leaders.asked == [(2, AllocateProducerIds, 2_000)] * 2
-
-    asyncio.run(scenario())
+    leaders = Leaders(answer)
+    assert await leaders.client.allocate_producer_ids(1) == (ErrorCode.NONE, block)
+    assert leaders.asked == [(2, AllocateProducerIds, 2_000)] * 2
 
 
-def test_without_a_leader_no_node_is_asked() -> None:
+async def test_without_a_leader_no_node_is_asked() -> None:
     async def answer(leader_id: BrokerId, attempt: int) -> object:
         raise NotImplementedError
 
-    async def scenario() -> None:
-        leaders = Leaders(answer, request_timeout_ms=0)
-        leaders.watch.set(NO_LEADER)
-        with pytest.raises(ControllerUnavailable, match="no active controller answered"):
-            await leaders.client.delete_topics([ID])
-        assert leaders.asked == []
-
-    asyncio.run(scenario())
+    leaders = Leaders(answer, request_timeout_ms=0)
+    leaders.watch.set(NO_LEADER)
+    with pytest.raises(ControllerUnavailable, match="no active controller answered"):
+        await leaders.client.delete_topics([ID])
+    assert leaders.asked == []
 
 
-def test_what_names_too_much_is_not_sent() -> None:
+async def test_what_names_too_much_is_not_sent() -> None:
     async def answer(leader_id: BrokerId, attempt: int) -> object:
         raise NotImplementedError
 
-    async def scenario() -> None:
-        leaders, many = Leaders(answer), 10_001
-        client = leaders.client
-        changes = (ConfigChange(name="flush.ms", value="1"),) * many
-        for sent in (
-            client.create_topics([NewTopic(name="t")] * many),
-            client.find_topics(["t"] * many),
-            client.delete_topics([ID] * many),
-            client.create_partitions([NewPartitions(name="t", count=2)] * many),
-            client.alter_configs([TopicConfigChanges(name="t", changes=changes)]),
-            client.elect_leaders([("t", 0)] * many),
-        ):
-            with pytest.raises(RequestTooLarge, match="at most 10000"):
-                await sent
-        assert leaders.asked == []
-
-    asyncio.run(scenario())
+    leaders, many = Leaders(answer), 10_001
+    client = leaders.client
+    changes = (ConfigChange(name="flush.ms", value="1"),) * many
+    for sent in (
+        client.create_topics([NewTopic(name="t")] * many),
+        client.find_topics(["t"] * many),
+        client.delete_topics([ID] * many),
+        client.create_partitions([NewPartitions(name="t", count=2)] * many),
+        client.alter_configs([TopicConfigChanges(name="t", changes=changes)]),
+        client.elect_leaders([("t", 0)] * many),
+    ):
+        with pytest.raises(RequestTooLarge, match="at most 10000"):
+            await sent
+    assert leaders.asked == []
 
 
-def test_what_takes_too_many_bytes_is_not_tried_again() -> None:
-    async def scenario() -> None:
-        rpc = RpcClient(cluster_id="c", node_id=BrokerId(1), shared_secret=None)
+async def test_what_takes_too_many_bytes_is_not_tried_again() -> None:
+    rpc = RpcClient(cluster_id="c", node_id=BrokerId(1), shared_secret=None)
 
-        async def answer(leader_id: BrokerId, attempt: int) -> object:
-            long = FindTopics(names=("x" * REQUEST_BYTES_MAX,))
-            return await rpc.call("localhost:1", long, timeout_ms=1000)
+    async def answer(leader_id: BrokerId, attempt: int) -> object:
+        long = FindTopics(names=("x" * REQUEST_BYTES_MAX,))
+        return await rpc.call("localhost:1", long, timeout_ms=1000)
 
-        leaders = Leaders(answer)
-        with pytest.raises(RequestTooLarge, match="where 16777216 may be"):
-            await leaders.client.find_topics(["x"])
-        assert len(leaders.asked) == 1
-        await rpc.close()
-
-    asyncio.run(scenario())
+    leaders = Leaders(answer)
+    with pytest.raises(RequestTooLarge, match="where 16777216 may be"):
+        await leaders.client.find_topics(["x"])
+    assert len(leaders.asked) == 1
+    await rpc.close()

@@ -31,7 +31,7 @@ from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp, Produc
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
-from tests.support.metadata_quorum.drivers import Network, Voter, ask, run, until
+from tests.support.metadata_quorum.drivers import Network, Voter, ask, until
 
 DOES_NOT_FIT = ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=-5)
 HAS_NO_BYTES = ProducerIds(
@@ -75,190 +75,172 @@ def codes(results: object) -> list[ErrorCode]:
     return [result.error_code for result in results.results]
 
 
-def test_an_answer_waits_for_the_commit_of_all_that_it_says_and_of_all_that_it_read() -> None:
-    async def scenario() -> None:
-        async with Network(1) as network:
-            await register(network)
-            (voter,) = network.voters.values()
-            voter.threads.hold()
-            first = asyncio.create_task(network.ask(create("a", "b")))
-            await until(lambda: voter.threads.held == 1)
-            second = asyncio.create_task(network.ask(create("a")))  # refused, so without records
-            await asyncio.sleep(1)
-            assert not first.done()
-            assert not second.done()
-            assert voter.seen.image.topics == {}  # nor does anybody see it
-            voter.threads.release()
-            assert codes(await first) == [ErrorCode.NONE] * 2
-            assert codes(await second) == [ErrorCode.TOPIC_ALREADY_EXISTS]
-            assert [*voter.seen.image.topics] == ["a", "b"]
-
-    run(scenario())
-
-
-def test_a_client_is_not_answered_one_record_before_its_own_is_committed() -> None:
-    async def scenario() -> None:
-        async with Network(1) as network:
-            epoch = await register(network)
-            await network.ask(create("a"))
-            (voter,) = network.voters.values()
-            voter.threads.hold()
-            ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
-            one_record = asyncio.create_task(network.ask(ids))
-            await until(lambda: voter.threads.held == 1)
-            assert voter.log.end_offset == voter.quorum.high_watermark + 1
-            refused = asyncio.create_task(network.ask(create("a")))  # has the answers looked at
-            await asyncio.sleep(1)
-            assert not one_record.done()
-            assert not refused.done()
-            voter.threads.release()
-            await asyncio.gather(one_record, refused)
-
-    run(scenario())
-
-
-def test_a_flush_vouches_for_nothing_that_was_appended_while_it_ran() -> None:
-    async def scenario() -> None:
-        async with Network(1) as network:
-            await register(network)
-            (voter,) = network.voters.values()
-            durable: list[bool] = []
-            advance = voter.committed.advance
-
-            def check(high_watermark: int) -> None:
-                durable.append(high_watermark <= voter.log.flushed_offset)
-                advance(high_watermark)  # type: ignore[arg-type]
-
-            voter.committed.advance = check  # type: ignore[method-assign]
-            voter.threads.hold()
-            first = asyncio.create_task(network.ask(create("a")))
-            await until(lambda: voter.threads.held == 1)
-            second = asyncio.create_task(network.ask(create("b")))
-            await asyncio.sleep(1)
-            assert voter.log.end_offset > voter.log.flushed_offset
-            voter.threads.release()
-            await asyncio.gather(first, second)
-            assert durable
-            assert all(durable)
-
-    run(scenario())
-
-
-def test_the_controller_takes_over_only_when_the_start_of_its_epoch_is_committed() -> None:
-    async def scenario() -> None:
-        network = Network(1)
-        voter = Voter(1, Quorum, network)
-        network.voters = {1: voter}
+@pytest.mark.jumping_time
+async def test_an_answer_waits_for_the_commit_of_all_that_it_says_and_of_all_that_it_read() -> None:
+    async with Network(1) as network:
+        await register(network)
+        (voter,) = network.voters.values()
         voter.threads.hold()
-        await until(lambda: voter.driver.leader_id == 1)
-        early = asyncio.create_task(ask(voter.driver, registration(1)))
+        first = asyncio.create_task(network.ask(create("a", "b")))
+        await until(lambda: voter.threads.held == 1)
+        second = asyncio.create_task(network.ask(create("a")))  # refused, so without records
         await asyncio.sleep(1)
-        assert not voter.driver.is_active_controller
-        assert not early.done()
+        assert not first.done()
+        assert not second.done()
+        assert voter.seen.image.topics == {}  # nor does anybody see it
         voter.threads.release()
-        reply = await early
-        assert voter.driver.is_active_controller
-        assert (reply.error_code, voter.listener.count) == (ErrorCode.NONE, 1)
-        await voter.stop()
-
-    run(scenario())
+        assert codes(await first) == [ErrorCode.NONE] * 2
+        assert codes(await second) == [ErrorCode.TOPIC_ALREADY_EXISTS]
+        assert [*voter.seen.image.topics] == ["a", "b"]
 
 
-def test_a_resignation_is_answered_when_the_other_voters_know_it() -> None:
-    async def scenario() -> None:
-        async with Network(3) as network:
-            leader = await network.leader()
-            known = asyncio.get_running_loop().create_future()
-            leader.driver.resign(known)
-            assert not known.done()
-            assert await asyncio.wait_for(known, 1) is None
-            assert not leader.quorum.resignation_pending
-            assert not leader.driver.is_active_controller
+@pytest.mark.jumping_time
+async def test_a_client_is_not_answered_one_record_before_its_own_is_committed() -> None:
+    async with Network(1) as network:
+        epoch = await register(network)
+        await network.ask(create("a"))
+        (voter,) = network.voters.values()
+        voter.threads.hold()
+        ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
+        one_record = asyncio.create_task(network.ask(ids))
+        await until(lambda: voter.threads.held == 1)
+        assert voter.log.end_offset == voter.quorum.high_watermark + 1
+        refused = asyncio.create_task(network.ask(create("a")))  # has the answers looked at
+        await asyncio.sleep(1)
+        assert not one_record.done()
+        assert not refused.done()
+        voter.threads.release()
+        await asyncio.gather(one_record, refused)
 
-    run(scenario())
+
+@pytest.mark.jumping_time
+async def test_a_flush_vouches_for_nothing_that_was_appended_while_it_ran() -> None:
+    async with Network(1) as network:
+        await register(network)
+        (voter,) = network.voters.values()
+        durable: list[bool] = []
+        advance = voter.committed.advance
+
+        def check(high_watermark: int) -> None:
+            durable.append(high_watermark <= voter.log.flushed_offset)
+            advance(high_watermark)  # type: ignore[arg-type]
+
+        voter.committed.advance = check  # type: ignore[method-assign]
+        voter.threads.hold()
+        first = asyncio.create_task(network.ask(create("a")))
+        await until(lambda: voter.threads.held == 1)
+        second = asyncio.create_task(network.ask(create("b")))
+        await asyncio.sleep(1)
+        assert voter.log.end_offset > voter.log.flushed_offset
+        voter.threads.release()
+        await asyncio.gather(first, second)
+        assert durable
+        assert all(durable)
 
 
-def test_the_core_hears_of_an_append_before_anything_else() -> None:
-    async def scenario() -> None:
-        async with Network(3) as network:
-            await register(network)
-            leader = await network.leader()
-            leader.driver._is_writing = True  # both wait in the inbox
-            created = asyncio.create_task(ask(leader.driver, create("a")))
-            await asyncio.sleep(0)
-            leader.driver.feed(events.ResignRequested())
-            leader.driver._written(None)
-            with pytest.raises(NotController):
-                await created
-            assert not leader.failure.done()
-            await network.leader()
+@pytest.mark.jumping_time
+async def test_the_controller_takes_over_only_when_the_start_of_its_epoch_is_committed() -> None:
+    network = Network(1)
+    voter = Voter(1, Quorum, network)
+    network.voters = {1: voter}
+    voter.threads.hold()
+    await until(lambda: voter.driver.leader_id == 1)
+    early = asyncio.create_task(ask(voter.driver, registration(1)))
+    await asyncio.sleep(1)
+    assert not voter.driver.is_active_controller
+    assert not early.done()
+    voter.threads.release()
+    reply = await early
+    assert voter.driver.is_active_controller
+    assert (reply.error_code, voter.listener.count) == (ErrorCode.NONE, 1)
+    await voter.stop()
 
-    run(scenario())
+
+@pytest.mark.jumping_time
+async def test_a_resignation_is_answered_when_the_other_voters_know_it() -> None:
+    async with Network(3) as network:
+        leader = await network.leader()
+        known = asyncio.get_running_loop().create_future()
+        leader.driver.resign(known)
+        assert not known.done()
+        assert await asyncio.wait_for(known, 1) is None
+        assert not leader.quorum.resignation_pending
+        assert not leader.driver.is_active_controller
+
+
+@pytest.mark.jumping_time
+async def test_the_core_hears_of_an_append_before_anything_else() -> None:
+    async with Network(3) as network:
+        await register(network)
+        leader = await network.leader()
+        leader.driver._is_writing = True  # both wait in the inbox
+        created = asyncio.create_task(ask(leader.driver, create("a")))
+        await asyncio.sleep(0)
+        leader.driver.feed(events.ResignRequested())
+        leader.driver._written(None)
+        with pytest.raises(NotController):
+            await created
+        assert not leader.failure.done()
+        await network.leader()
 
 
 @pytest.mark.parametrize("voters", [1, 3])
-def test_a_broker_that_falls_silent_is_fenced_when_its_session_is_over(voters: int) -> None:
-    async def scenario() -> None:
-        async with Network(voters) as network:
-            epochs = {1: await register(network, 1), 2: await register(network, 2)}
-            leader = await network.leader()
-            loop = asyncio.get_running_loop()
-            began_s = loop.time()
+@pytest.mark.jumping_time
+async def test_a_broker_that_falls_silent_is_fenced_when_its_session_is_over(voters: int) -> None:
+    async with Network(voters) as network:
+        epochs = {1: await register(network, 1), 2: await register(network, 2)}
+        leader = await network.leader()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
 
-            async def live() -> None:
-                while True:
-                    await network.ask(heartbeat(2, epochs[2]))
-                    await asyncio.sleep(2)
+        async def live() -> None:
+            while True:
+                await network.ask(heartbeat(2, epochs[2]))
+                await asyncio.sleep(2)
 
-            living = asyncio.create_task(live())
-            await until(lambda: leader.seen.image.brokers[BrokerId(1)].fenced)
-            assert SESSION_S <= loop.time() - began_s < SESSION_S + 1
-            await asyncio.sleep(3 * SESSION_S)
-            assert not leader.seen.image.brokers[BrokerId(2)].fenced
-            living.cancel()
-
-    run(scenario())
+        living = asyncio.create_task(live())
+        await until(lambda: leader.seen.image.brokers[BrokerId(1)].fenced)
+        assert SESSION_S <= loop.time() - began_s < SESSION_S + 1
+        await asyncio.sleep(3 * SESSION_S)
+        assert not leader.seen.image.brokers[BrokerId(2)].fenced
+        living.cancel()
 
 
 # --- repeated requests ---
 
 
-def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer() -> None:
-    async def scenario() -> None:
-        async with Network(1) as network:
-            await register(network)
-            (voter,) = network.voters.values()
-            voter.threads.hold()
-            asks = []
-            for n in range(3):
-                asks.append(asyncio.create_task(ask(voter.driver, create("a"), "client-1")))
-                await asyncio.sleep(2)
-                assert not asks[n].done()
-            end_offset = voter.log.end_offset
-            voter.threads.release()
-            answers = await asyncio.gather(*asks)
-            assert [codes(answer) for answer in answers] == [[ErrorCode.NONE]] * 3
-            assert answers[0] == answers[1] == answers[2]
-            late = await ask(voter.driver, create("a"), "client-1")  # it was answered already
-            assert late == answers[0]
-            assert voter.log.end_offset == end_offset
-            assert codes(await ask(voter.driver, create("a"), "client-2")) == [
-                ErrorCode.TOPIC_ALREADY_EXISTS
-            ]
-
-    run(scenario())
+@pytest.mark.jumping_time
+async def test_a_request_that_is_repeated_before_the_commit_gets_the_first_ones_answer() -> None:
+    async with Network(1) as network:
+        await register(network)
+        (voter,) = network.voters.values()
+        voter.threads.hold()
+        asks = []
+        for n in range(3):
+            asks.append(asyncio.create_task(ask(voter.driver, create("a"), "client-1")))
+            await asyncio.sleep(2)
+            assert not asks[n].done()
+        end_offset = voter.log.end_offset
+        voter.threads.release()
+        answers = await asyncio.gather(*asks)
+        assert [codes(answer) for answer in answers] == [[ErrorCode.NONE]] * 3
+        assert answers[0] == answers[1] == answers[2]
+        late = await ask(voter.driver, create("a"), "client-1")  # it was answered already
+        assert late == answers[0]
+        assert voter.log.end_offset == end_offset
+        assert codes(await ask(voter.driver, create("a"), "client-2")) == [
+            ErrorCode.TOPIC_ALREADY_EXISTS
+        ]
 
 
-def test_a_request_that_was_refused_is_decided_again() -> None:
-    async def scenario() -> None:
-        async with Network(1) as network:
-            (voter,) = network.voters.values()
-            first = codes(await ask(voter.driver, create("a"), "client-1"))
-            assert first != [ErrorCode.NONE]  # no broker is there yet
-            await register(network)
-            assert codes(await ask(voter.driver, create("a"), "client-1")) == [ErrorCode.NONE]
-
-    run(scenario())
+@pytest.mark.jumping_time
+async def test_a_request_that_was_refused_is_decided_again() -> None:
+    async with Network(1) as network:
+        (voter,) = network.voters.values()
+        first = codes(await ask(voter.driver, create("a"), "client-1"))
+        assert first != [ErrorCode.NONE]  # no broker is there yet
+        await register(network)
+        assert codes(await ask(voter.driver, create("a"), "client-1")) == [ErrorCode.NONE]
 
 
 def test_answers_are_remembered_within_limits() -> None:
@@ -275,7 +257,8 @@ def test_answers_are_remembered_within_limits() -> None:
     assert remembered.get("x" * 101) is None
 
 
-def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
+@pytest.mark.jumping_time
+async def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
     ids: list[str] = []
 
     async def ask_local(request: object, request_id: str) -> object:
@@ -287,22 +270,19 @@ def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
     async def ask_remote(*_: object) -> object:
         raise AssertionError
 
-    async def scenario() -> None:
-        leader = LeaderWatch()
-        leader.set(BrokerId(1))
-        for _ in range(2):
-            client = LeaderClient(
-                node_id=BrokerId(1),
-                leader=leader,
-                ask_local=ask_local,
-                ask_remote=ask_remote,
-                request_timeout_ms=60_000,
-                attempt_timeout_ms=2_000,
-            )
-            await client.create_topics([])
-            await client.create_topics([])
-
-    run(scenario())
+    leader = LeaderWatch()
+    leader.set(BrokerId(1))
+    for _ in range(2):
+        client = LeaderClient(
+            node_id=BrokerId(1),
+            leader=leader,
+            ask_local=ask_local,
+            ask_remote=ask_remote,
+            request_timeout_ms=60_000,
+            attempt_timeout_ms=2_000,
+        )
+        await client.create_topics([])
+        await client.create_topics([])
     assert len(ids) == 6
     assert ids[0] == ids[1] == ids[2]
     assert len({*ids}) == 4
@@ -313,61 +293,57 @@ def test_a_client_repeats_a_request_under_the_same_id_and_no_other() -> None:
 
 @pytest.mark.parametrize("wrong", [DOES_NOT_FIT, HAS_NO_BYTES])
 @pytest.mark.parametrize("voters", [1, 3])
-def test_a_decision_that_does_not_fit_is_answered_and_never_written(
+@pytest.mark.jumping_time
+async def test_a_decision_that_does_not_fit_is_answered_and_never_written(
     voters: int, wrong: MetadataRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with Network(voters) as network:
-            epoch = await register(network)
-            ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
-            claims = sum(voter.listener.count for voter in network.voters.values())
-            with monkeypatch.context() as patched:
-                patched.setattr(
-                    facade,
-                    "decide_producer_ids",
-                    lambda cluster, request: Decision(
-                        response=ProducerIdsReply(error_code=ErrorCode.NONE),
-                        records=(NoOp(), wrong),
-                    ),
-                )
-                for _ in range(4):  # a client may ask each next controller the same
-                    reply = await network.ask(ids)
-                    assert reply.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-            assert not any(voter.failure.done() for voter in network.voters.values())
-            good = await network.ask(ids)
-            assert (good.error_code, good.block.first) == (ErrorCode.NONE, 0)
-            assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]
-            for voter in network.voters.values():
-                assert wrong not in voter.records()
-                assert NoOp() not in voter.records()
-            assert sum(voter.listener.count for voter in network.voters.values()) > claims
-
-    run(scenario())
+    async with Network(voters) as network:
+        epoch = await register(network)
+        ids = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=epoch)
+        claims = sum(voter.listener.count for voter in network.voters.values())
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                facade,
+                "decide_producer_ids",
+                lambda cluster, request: Decision(
+                    response=ProducerIdsReply(error_code=ErrorCode.NONE),
+                    records=(NoOp(), wrong),
+                ),
+            )
+            for _ in range(4):  # a client may ask each next controller the same
+                reply = await network.ask(ids)
+                assert reply.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert not any(voter.failure.done() for voter in network.voters.values())
+        good = await network.ask(ids)
+        assert (good.error_code, good.block.first) == (ErrorCode.NONE, 0)
+        assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]
+        for voter in network.voters.values():
+            assert wrong not in voter.records()
+            assert NoOp() not in voter.records()
+        assert sum(voter.listener.count for voter in network.voters.values()) > claims
 
 
 @pytest.mark.parametrize("request_name", ["registration", "heartbeat", "create"])
-def test_a_decision_that_cannot_be_made_is_answered_in_kind(
+@pytest.mark.jumping_time
+async def test_a_decision_that_cannot_be_made_is_answered_in_kind(
     request_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        async with Network(1) as network:
-            epoch = await register(network)
-            requests: dict[str, ControllerRequest] = {
-                "registration": registration(1),
-                "heartbeat": heartbeat(1, epoch),
-                "create": create("a"),
-            }
+    async with Network(1) as network:
+        epoch = await register(network)
+        requests: dict[str, ControllerRequest] = {
+            "registration": registration(1),
+            "heartbeat": heartbeat(1, epoch),
+            "create": create("a"),
+        }
 
-            def fail(*_: object, **__: object) -> None:
-                raise KeyError("planted")
+        def fail(*_: object, **__: object) -> None:
+            raise KeyError("planted")
 
-            with monkeypatch.context() as patched:
-                patched.setattr(facade.Controller, "decide", fail)
-                response = await network.ask(requests[request_name])
-            if isinstance(response, TopicResults):
-                assert codes(response) == [ErrorCode.UNKNOWN_SERVER_ERROR]
-            else:
-                assert response.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-            assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]
-
-    run(scenario())
+        with monkeypatch.context() as patched:
+            patched.setattr(facade.Controller, "decide", fail)
+            response = await network.ask(requests[request_name])
+        if isinstance(response, TopicResults):
+            assert codes(response) == [ErrorCode.UNKNOWN_SERVER_ERROR]
+        else:
+            assert response.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert codes(await network.ask(create("a"))) == [ErrorCode.NONE]

@@ -157,7 +157,7 @@ async def until_the_power_fails(
         await asyncio.gather(story, return_exceptions=True)
 
 
-def test_what_left_the_node_is_on_its_disk_whenever_the_power_fails() -> None:
+async def test_what_left_the_node_is_on_its_disk_whenever_the_power_fails() -> None:
     async def scenario(writes: int) -> bool:
         """Return whether the power failed."""
         disk, peers, rng = SimDisk(), Voters(), random.Random(writes)
@@ -180,6 +180,6 @@ def test_what_left_the_node_is_on_its_disk_whenever_the_power_fails() -> None:
         return has_failed
 
     writes = 1
-    while asyncio.run(scenario(writes)):
+    while await scenario(writes):
         writes += 1
     assert writes > 30  # it came that far

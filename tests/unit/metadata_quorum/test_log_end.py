@@ -15,7 +15,7 @@ from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog
 from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.drivers import Network, run, until
+from tests.support.metadata_quorum.drivers import Network, until
 
 SEGMENT = "00000000000000000000.log"
 RECORDS: Final[Sequence[MetadataRecord]] = (
@@ -124,16 +124,14 @@ def test_a_checkpoint_that_cannot_be_read_is_not_guessed(
         LogEndCheckpoint(RealDisk(), str(tmp_path))
 
 
-def test_a_running_node_notes_how_far_it_is_committed() -> None:
-    async def scenario() -> None:
-        async with Network(1) as network:
-            (voter,) = network.voters.values()
-            path = f"/data/{DIRECTORY}"
-            await until(
-                lambda: (
-                    LogEndCheckpoint(voter.disk, path).last.committed == voter.quorum.high_watermark
-                ),
-                within_s=2 * driver_module.CHECKPOINT_MS / 1000,
-            )
-
-    run(scenario())
+@pytest.mark.jumping_time
+async def test_a_running_node_notes_how_far_it_is_committed() -> None:
+    async with Network(1) as network:
+        (voter,) = network.voters.values()
+        path = f"/data/{DIRECTORY}"
+        await until(
+            lambda: (
+                LogEndCheckpoint(voter.disk, path).last.committed == voter.quorum.high_watermark
+            ),
+            within_s=2 * driver_module.CHECKPOINT_MS / 1000,
+        )

@@ -117,14 +117,11 @@ def test_what_a_leader_sends_is_checked_before_anybody_believes_it(tmp_path: Pat
             describe(content)
 
 
-def test_only_a_refused_connection_proves_that_nobody_listens() -> None:
-    async def scenario() -> None:
-        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        assert not await has_died(address)
-        server.close()
-        await server.wait_closed()
-        assert await no_process_listens(address)
-        assert not await no_process_listens("no-such-host.invalid:1")
-
-    asyncio.run(scenario())
+async def test_only_a_refused_connection_proves_that_nobody_listens() -> None:
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    assert not await has_died(address)
+    server.close()
+    await server.wait_closed()
+    assert await no_process_listens(address)
+    assert not await no_process_listens("no-such-host.invalid:1")

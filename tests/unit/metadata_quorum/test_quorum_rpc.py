@@ -63,7 +63,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "RESPONSE_BYTES_MAX", 200_000)
 
     async def flood(request: web.Request) -> web.StreamResponse:
@@ -75,51 +75,42 @@ def test_an_answer_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> N
         except ConnectionError:
             return response
 
-    async def scenario() -> None:
-        async with asking(flood) as ask:
-            with pytest.raises(RpcFailed, match="more than 200000 bytes"):
-                await ask()
-
-    asyncio.run(scenario())
+    async with asking(flood) as ask:
+        with pytest.raises(RpcFailed, match="more than 200000 bytes"):
+            await ask()
 
 
-def test_a_peer_that_is_gone_before_its_presence_begins_is_no_error() -> None:
+async def test_a_peer_that_is_gone_before_its_presence_begins_is_no_error() -> None:
     missed: list[int] = []
 
     async def disconnected(broker_id: BrokerId) -> None:
         missed.append(broker_id)
 
-    async def scenario() -> None:
-        server = PresenceServer(check=lambda request: None, disconnected=disconnected)
-        headers = {
-            "Upgrade": "websocket",
-            "Connection": "Upgrade",
-            "Sec-WebSocket-Version": "13",
-            "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
-        }
-        request = make_mocked_request("GET", "/presence?node_id=2", headers=headers)
-        gone = ClientConnectionResetError("Cannot write to closing transport")
-        cast(Any, request)._payload_writer.write_headers.side_effect = gone
-        await server._serve(request)
-        await server.close()
-
-    asyncio.run(scenario())
+    server = PresenceServer(check=lambda request: None, disconnected=disconnected)
+    headers = {
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "MDEyMzQ1Njc4OWFiY2RlZg==",
+    }
+    request = make_mocked_request("GET", "/presence?node_id=2", headers=headers)
+    gone = ClientConnectionResetError("Cannot write to closing transport")
+    cast(Any, request)._payload_writer.write_headers.side_effect = gone
+    await server._serve(request)
+    await server.close()
     assert missed == []
 
 
-def test_a_redirect_is_not_followed_with_the_secret() -> None:
+async def test_a_redirect_is_not_followed_with_the_secret() -> None:
     paths: list[str] = []
 
     async def redirect(request: web.Request) -> web.StreamResponse:
         paths.append(request.path)
         raise web.HTTPTemporaryRedirect("/elsewhere")
 
-    async def scenario() -> None:
-        async with asking(redirect) as ask:
-            with pytest.raises(RpcFailed, match="status 307"):
-                await ask()
-
-    asyncio.run(scenario())
+    async with asking(redirect) as ask:
+        with pytest.raises(RpcFailed, match="status 307"):
+            await ask()
     assert paths == ["/rpc/BeginQuorumEpoch"]
 
 
@@ -127,34 +118,28 @@ def test_a_redirect_is_not_followed_with_the_secret() -> None:
     ("status", "body"),
     [(200, b"\xff"), (200, cbor2.dumps({})), (200, cbor2.dumps([1])), (500, b"x" * 1_000_000)],
 )
-def test_who_answers_nonsense_is_named_once_and_in_short(
+async def test_who_answers_nonsense_is_named_once_and_in_short(
     status: int, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def talk(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status, body=body)
 
-    async def scenario() -> None:
-        async with asking(talk) as ask:
-            for _ in range(3):
-                with pytest.raises(RpcFailed):
-                    await ask()
-
-    asyncio.run(scenario())
+    async with asking(talk) as ask:
+        for _ in range(3):
+            with pytest.raises(RpcFailed):
+                await ask()
     (said,) = warnings(caplog)
     assert len(said) < 500
 
 
-def test_an_address_that_no_host_can_have_is_a_failed_request() -> None:
-    async def scenario() -> None:
-        client = RpcClient(cluster_id="c", node_id=BrokerId(2), shared_secret=None)
-        try:
-            for address in ("a..b:1", f"{'x' * 300}:1", "127.0.0.1:99999"):
-                with pytest.raises(RpcFailed):
-                    await client.call(address, BEGIN, timeout_ms=30_000)
-        finally:
-            await client.close()
-
-    asyncio.run(scenario())
+async def test_an_address_that_no_host_can_have_is_a_failed_request() -> None:
+    client = RpcClient(cluster_id="c", node_id=BrokerId(2), shared_secret=None)
+    try:
+        for address in ("a..b:1", f"{'x' * 300}:1", "127.0.0.1:99999"):
+            with pytest.raises(RpcFailed):
+                await client.call(address, BEGIN, timeout_ms=30_000)
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize(
@@ -168,31 +153,27 @@ def test_an_address_that_no_host_can_have_is_a_failed_request() -> None:
         (bytes(20_000), 413, "Maximum request body size"),
     ],
 )
-def test_what_is_no_request_is_refused_and_said_once(
+async def test_what_is_no_request_is_refused_and_said_once(
     body: bytes, status: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        async with node() as port, ClientSession() as session:
-            for _ in range(3):
-                async with session.post(f"http://127.0.0.1:{port}/rpc/Vote", data=body) as answer:
-                    assert (answer.status, reason in await answer.text()) == (status, True)
-
-    asyncio.run(scenario())
+    async with node() as port, ClientSession() as session:
+        for _ in range(3):
+            async with session.post(f"http://127.0.0.1:{port}/rpc/Vote", data=body) as answer:
+                assert (answer.status, reason in await answer.text()) == (status, True)
     assert len(warnings(caplog)) == (status == 400)
 
 
-def test_a_node_of_another_cluster_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_node_of_another_cluster_is_named_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     body = {"leader_id": 2, "leader_epoch": 3}
     envelope = cbor2.dumps({**ENVELOPE, "cluster_id": "d", "sender_id": 7, "body": body})
 
-    async def scenario() -> None:
-        async with node() as port, ClientSession() as session:
-            url = f"http://127.0.0.1:{port}/rpc/BeginQuorumEpoch"
-            for _ in range(2):
-                async with session.post(url, data=envelope) as answer:
-                    assert cbor2.loads(await answer.read())["error_code"] == 104
-
-    asyncio.run(scenario())
+    async with node() as port, ClientSession() as session:
+        url = f"http://127.0.0.1:{port}/rpc/BeginQuorumEpoch"
+        for _ in range(2):
+            async with session.post(url, data=envelope) as answer:
+                assert cbor2.loads(await answer.read())["error_code"] == 104
     (said,) = warnings(caplog)
     assert "this is cluster c, not d; node 7 asked" in said
 
@@ -205,16 +186,15 @@ def test_a_node_of_another_cluster_is_named_in_the_log(caplog: pytest.LogCapture
         b"\x00\x00\x00\x10 a Kafka request?",
     ],
 )
-def test_half_a_request_leaves_no_traceback(sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with node() as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(sent)
-            writer.write_eof()
-            await writer.drain()
-            async with asyncio.timeout(30):
-                await reader.read()
-            writer.close()
-
-    asyncio.run(scenario())
+async def test_half_a_request_leaves_no_traceback(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with node() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        writer.write_eof()
+        await writer.drain()
+        async with asyncio.timeout(30):
+            await reader.read()
+        writer.close()
     assert not [record for record in caplog.records if record.exc_info]

@@ -10,7 +10,7 @@ from quorumlog.metadata_quorum.core.quorum import Quorum, Rules
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Follower, Unattached
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.drivers import Network, run, until
+from tests.support.metadata_quorum.drivers import Network, until
 from tests.support.metadata_quorum.quorums import (
     answered,
     asked,
@@ -99,7 +99,8 @@ def test_a_restart_in_between_leaves_it_new_and_a_lone_voter_never_is() -> None:
 
 
 @pytest.mark.parametrize("quorum_class", [Quorum, VotesAlthoughNew])
-def test_a_wiped_voter_and_one_that_is_behind_elect_no_leader_without_what_is_committed(
+@pytest.mark.jumping_time
+async def test_a_wiped_voter_and_one_that_is_behind_elect_no_leader_without_what_is_committed(
     quorum_class: type[Quorum],
 ) -> None:
     async def scenario() -> set[str]:
@@ -125,46 +126,42 @@ def test_a_wiped_voter_and_one_that_is_behind_elect_no_leader_without_what_is_co
             return {*(await network.leader()).seen.image.topics}
 
     if quorum_class is Quorum:
-        assert run(scenario()) == {"kept"}
+        assert await scenario() == {"kept"}
     else:
         with pytest.raises((AssertionError, TimeoutError)):
-            assert run(scenario()) == {"kept"}
+            assert await scenario() == {"kept"}
 
 
-def test_two_wiped_voters_of_three_elect_nobody_and_the_third_is_not_lost() -> None:
-    async def scenario() -> None:
-        async with Network(3) as network:
-            await register(network)
-            await network.ask(create("kept"))
-            leader = await network.leader()
-            node_id = leader.driver.leader_id
-            for other in {1, 2, 3} - {node_id}:
-                await network.kill(other)
-                network.boot(other)
-            kept = await network.kill(node_id)
-            await asyncio.sleep(30)
-            network.boot(node_id, kept)
-            await asyncio.sleep(30)
-            assert not any(voter.driver.is_active_controller for voter in network.voters.values())
-            assert not any(voter.failure.done() for voter in network.voters.values())
-            assert network.voters[node_id].log.end_offset > 3
-
-    run(scenario())
+@pytest.mark.jumping_time
+async def test_two_wiped_voters_of_three_elect_nobody_and_the_third_is_not_lost() -> None:
+    async with Network(3) as network:
+        await register(network)
+        await network.ask(create("kept"))
+        leader = await network.leader()
+        node_id = leader.driver.leader_id
+        for other in {1, 2, 3} - {node_id}:
+            await network.kill(other)
+            network.boot(other)
+        kept = await network.kill(node_id)
+        await asyncio.sleep(30)
+        network.boot(node_id, kept)
+        await asyncio.sleep(30)
+        assert not any(voter.driver.is_active_controller for voter in network.voters.values())
+        assert not any(voter.failure.done() for voter in network.voters.values())
+        assert network.voters[node_id].log.end_offset > 3
 
 
-def test_one_wiped_voter_catches_up_and_then_its_vote_counts() -> None:
-    async def scenario() -> None:
-        async with Network(3) as network:
-            await register(network)
-            await network.ask(create("kept"))
-            leader = await network.leader()
-            wiped_id = min({1, 2, 3} - {leader.driver.leader_id})
-            await network.kill(wiped_id)
-            wiped = network.boot(wiped_id)
-            await until(lambda: not wiped.elections.load().is_new)
-            await until(lambda: "kept" in wiped.seen.image.topics)
-            await network.kill(leader.driver.leader_id)
-            again = await network.leader()  # by the votes of the wiped one and the other
-            assert {*again.seen.image.topics} == {"kept"}
-
-    run(scenario())
+@pytest.mark.jumping_time
+async def test_one_wiped_voter_catches_up_and_then_its_vote_counts() -> None:
+    async with Network(3) as network:
+        await register(network)
+        await network.ask(create("kept"))
+        leader = await network.leader()
+        wiped_id = min({1, 2, 3} - {leader.driver.leader_id})
+        await network.kill(wiped_id)
+        wiped = network.boot(wiped_id)
+        await until(lambda: not wiped.elections.load().is_new)
+        await until(lambda: "kept" in wiped.seen.image.topics)
+        await network.kill(leader.driver.leader_id)
+        again = await network.leader()  # by the votes of the wiped one and the other
+        assert {*again.seen.image.topics} == {"kept"}

@@ -74,24 +74,21 @@ def test_arguments_that_make_no_sense_are_a_configuration_that_makes_none(
     assert line.startswith(f"quorumlog: configuration: {reason}")
 
 
-def test_nobody_who_waits_for_readiness_is_no_reason_to_end(
+async def test_nobody_who_waits_for_readiness_is_no_reason_to_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Who started the node gave up or died: the pipe is broken when the node is ready."""
 
-    async def story() -> None:
-        read_fd, write_fd = os.pipe()
-        os.close(read_fd)
-        node = SimpleNamespace(ready=asyncio.Event(), config=SimpleNamespace(node_id=1))
-        node.ready.set()
-        await node_main._report_ready(cast("Node", node), write_fd)
-        os.close(write_fd)
-
-    asyncio.run(story())
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    node = SimpleNamespace(ready=asyncio.Event(), config=SimpleNamespace(node_id=1))
+    node.ready.set()
+    await node_main._report_ready(cast("Node", node), write_fd)
+    os.close(write_fd)
     assert "no process reads that the node is ready" in caplog.text
 
 
-def test_a_broken_rule_in_a_callback_ends_the_node() -> None:
+async def test_a_broken_rule_in_a_callback_ends_the_node() -> None:
     """The event loop only logs what a callback raises."""
 
     async def story() -> list[BaseException]:
@@ -107,4 +104,4 @@ def test_a_broken_rule_in_a_callback_ends_the_node() -> None:
         await asyncio.sleep(0)
         return ended
 
-    assert [str(error) for error in asyncio.run(story())] == ["1: it holds"]
+    assert [str(error) for error in await story()] == ["1: it holds"]

@@ -31,20 +31,17 @@ def test_a_node_without_a_parent_depends_on_no_process(tmp_path: Path) -> None:
     assert tmp_path.exists()
 
 
-def test_the_end_of_the_parent_is_told_once(pipe: Pipe) -> None:
+async def test_the_end_of_the_parent_is_told_once(pipe: Pipe) -> None:
     read_fd, write = pipe
 
-    async def story() -> None:
-        parent, told = Parent(read_fd), asyncio.Queue[str]()
-        parent.watch(lambda: told.put_nowait("ended"))
-        assert not parent.has_ended
-        os.close(write.pop())
-        assert await told.get() == "ended"
-        assert parent.has_ended
-        await asyncio.sleep(0)
-        assert told.empty()
-
-    asyncio.run(story())
+    parent, told = Parent(read_fd), asyncio.Queue[str]()
+    parent.watch(lambda: told.put_nowait("ended"))
+    assert not parent.has_ended
+    os.close(write.pop())
+    assert await told.get() == "ended"
+    assert parent.has_ended
+    await asyncio.sleep(0)
+    assert told.empty()
 
 
 def test_a_temporary_directory_goes_with_the_parent_and_not_before(

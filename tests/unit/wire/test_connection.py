@@ -29,11 +29,11 @@ from quorumlog.wire.io.connection import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from tests.support.wire.scripted_broker import Broker, run
+from tests.support.wire.scripted_broker import Broker, connected
 
 
-def test_an_answer_reaches_who_asked() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_an_answer_reaches_who_asked() -> None:
+    async with connected() as (broker, connection):
         asked = asyncio.create_task(connection.send(HeartbeatRequest(group_id="g")))
         header, request = await broker.requests.get()
         assert (header.api_version, header.client_id) == (3, "me")
@@ -42,22 +42,18 @@ def test_an_answer_reaches_who_asked() -> None:
         assert (await asked).error_code == 27
         assert connection.api_versions[12] == range(4)
 
-    run(scenario)
 
-
-def test_a_request_that_was_answered_times_out_no_more() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_a_request_that_was_answered_times_out_no_more() -> None:
+    async with connected() as (broker, connection):
         asked = asyncio.create_task(connection.send(HeartbeatRequest(), timeout_ms=40))
         await broker.answer(HeartbeatResponse())
         await asked
         closed, _ = await asyncio.wait([connection.closed], timeout=0.06)
         assert not closed
 
-    run(scenario)
 
-
-def test_an_answer_may_arrive_byte_by_byte() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_an_answer_may_arrive_byte_by_byte() -> None:
+    async with connected() as (broker, connection):
         asked = asyncio.create_task(connection.send(HeartbeatRequest()))
         header, _ = await broker.requests.get()
         for byte in b"".join(encode_response(header, HeartbeatResponse(error_code=5))):
@@ -65,17 +61,15 @@ def test_an_answer_may_arrive_byte_by_byte() -> None:
             await asyncio.sleep(0)
         assert (await asked).error_code == 5
 
-    run(scenario)
 
-
-def test_an_answer_keeps_its_bytes_when_others_follow() -> None:
+async def test_an_answer_keeps_its_bytes_when_others_follow() -> None:
     """The socket is read into one buffer: the records of an answer are not a part of it."""
 
     def records(filler: bytes) -> FetchResponse:
         data = PartitionData(partition_index=0, records=filler * 50_000)
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[data])])
 
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+    async with connected() as (broker, connection):
         answers = []
         for filler in (b"a", b"b", b"c"):
             asked = asyncio.create_task(connection.send(FetchRequest(), version=12))
@@ -84,11 +78,9 @@ def test_an_answer_keeps_its_bytes_when_others_follow() -> None:
         seen = [answer.responses[0].partitions[0].records for answer in answers]
         assert seen == [b"a" * 50_000, b"b" * 50_000, b"c" * 50_000]
 
-    run(scenario)
 
-
-def test_no_more_than_the_limit_is_in_flight_and_the_order_is_kept() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_no_more_than_the_limit_is_in_flight_and_the_order_is_kept() -> None:
+    async with connected(in_flight_max=2) as (broker, connection):
         requests = [HeartbeatRequest(generation_id=number) for number in range(6)]
         tasks = [asyncio.create_task(connection.send(request)) for request in requests]
         for number in range(6):
@@ -100,11 +92,9 @@ def test_no_more_than_the_limit_is_in_flight_and_the_order_is_kept() -> None:
             broker.writer.writelines(encode_response(header, answer))
             assert (await tasks[number]).throttle_time_ms == number
 
-    run(scenario, in_flight_max=2)
 
-
-def test_a_request_that_times_out_closes_the_connection() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_a_request_that_times_out_closes_the_connection() -> None:
+    async with connected() as (_broker, connection):
         other = asyncio.create_task(connection.send(HeartbeatRequest()))
         with pytest.raises(RequestTimedOut):
             await connection.send(HeartbeatRequest(), timeout_ms=20)
@@ -114,11 +104,9 @@ def test_a_request_that_times_out_closes_the_connection() -> None:
         with pytest.raises(ConnectionLost):
             await connection.send(HeartbeatRequest())
 
-    run(scenario)
 
-
-def test_a_request_that_times_out_before_it_is_sent_harms_nobody() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_a_request_that_times_out_before_it_is_sent_harms_nobody() -> None:
+    async with connected(in_flight_max=1) as (broker, connection):
         first = asyncio.create_task(connection.send(HeartbeatRequest()))
         await asyncio.sleep(0)  # it goes first
         with pytest.raises(RequestTimedOut):
@@ -127,11 +115,9 @@ def test_a_request_that_times_out_before_it_is_sent_harms_nobody() -> None:
         assert (await first).error_code == 1
         assert broker.requests.empty()
 
-    run(scenario, in_flight_max=1)
 
-
-def test_a_caller_that_is_cancelled_leaves_the_line_in_order() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_a_caller_that_is_cancelled_leaves_the_line_in_order() -> None:
+    async with connected(in_flight_max=1) as (broker, connection):
         tasks = [
             asyncio.create_task(connection.send(HeartbeatRequest(generation_id=number)))
             for number in range(3)
@@ -146,11 +132,9 @@ def test_a_caller_that_is_cancelled_leaves_the_line_in_order() -> None:
         broker.writer.writelines(encode_response(header, HeartbeatResponse(error_code=2)))
         assert (await tasks[2]).error_code == 2
 
-    run(scenario, in_flight_max=1)
 
-
-def test_a_lost_connection_fails_all_who_wait() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_a_lost_connection_fails_all_who_wait() -> None:
+    async with connected(in_flight_max=2) as (broker, connection):
         tasks = [asyncio.create_task(connection.send(HeartbeatRequest())) for _ in range(3)]
         await broker.requests.get()
         broker.writer.close()
@@ -158,8 +142,6 @@ def test_a_lost_connection_fails_all_who_wait() -> None:
             with pytest.raises(ConnectionLost):
                 await task
         await connection.closed
-
-    run(scenario, in_flight_max=2)
 
 
 @pytest.mark.parametrize(
@@ -171,8 +153,8 @@ def test_a_lost_connection_fails_all_who_wait() -> None:
         struct.pack(">i", 2) + b"ab",
     ],
 )
-def test_what_cannot_be_an_answer_closes_the_connection(bytes_sent: bytes) -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_what_cannot_be_an_answer_closes_the_connection(bytes_sent: bytes) -> None:
+    async with connected() as (broker, connection):
         asked = asyncio.create_task(connection.send(HeartbeatRequest()))
         await broker.requests.get()
         broker.writer.write(bytes_sent)
@@ -180,19 +162,15 @@ def test_what_cannot_be_an_answer_closes_the_connection(bytes_sent: bytes) -> No
             await asked
         assert isinstance(await connection.closed, MalformedFrame)
 
-    run(scenario)
 
-
-def test_an_answer_to_nothing_closes_the_connection() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_an_answer_to_nothing_closes_the_connection() -> None:
+    async with connected() as (broker, connection):
         broker.writer.write(struct.pack(">ii", 4, 7))
         assert isinstance(await connection.closed, MalformedFrame)
 
-    run(scenario)
 
-
-def test_what_cannot_be_sent_is_not_and_the_connection_lives() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_what_cannot_be_sent_is_not_and_the_connection_lives() -> None:
+    async with connected() as (broker, connection):
         with pytest.raises(UnsupportedVersion):
             await connection.send(VoteRequest())
         with pytest.raises(UnsupportedVersion):
@@ -209,11 +187,9 @@ def test_what_cannot_be_sent_is_not_and_the_connection_lives() -> None:
         broker.writer.writelines(encode_response(header, HeartbeatResponse(error_code=3)))
         assert (await asked).error_code == 3
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_broker_that_knows_less_is_asked_again(listed: bool) -> None:
+async def test_a_broker_that_knows_less_is_asked_again(listed: bool) -> None:
     broker = Broker()
     version = 2 if listed else 0
 
@@ -224,31 +200,27 @@ def test_a_broker_that_knows_less_is_asked_again(listed: bool) -> None:
         refusal = ApiVersionsResponse(error_code=35, api_keys=known)
         return encode_response(header._replace(api_version=0), refusal)
 
-    async def scenario(_: Broker, connection: KafkaConnection) -> None:
+    broker.answer_versions = answer
+    async with connected(broker) as (_, connection):
         assert broker.versions_seen == [ApiVersionsRequest.VERSIONS[-1], version]
         assert connection.api_versions[3] == range(13)
 
-    broker.answer_versions = answer
-    run(scenario, broker)
 
-
-def test_what_was_written_is_sent_before_the_end() -> None:
+async def test_what_was_written_is_sent_before_the_end() -> None:
     broker = Broker()
 
-    async def scenario(_: Broker, connection: KafkaConnection) -> None:
+    async with connected(broker) as (_, connection):
         for number in range(20):
             connection.send_no_reply(HeartbeatRequest(group_id="g" * 30_000, generation_id=number))
-
-    run(scenario, broker)
     assert broker.requests.qsize() == 20
 
 
-def test_a_broker_that_takes_nothing_does_not_hold_up_the_end(
+async def test_a_broker_that_takes_nothing_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connection_module, "CLOSE_TIMEOUT_MS", 10)
 
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+    async with connected() as (broker, connection):
         reading = broker.writer.transport
         assert isinstance(reading, asyncio.ReadTransport)
         reading.pause_reading()
@@ -258,27 +230,20 @@ def test_a_broker_that_takes_nothing_does_not_hold_up_the_end(
         assert connection.closed.done()
         broker.writer.transport.abort()
 
-    run(scenario)
+
+async def test_nobody_listens() -> None:
+    server = await asyncio.start_server(Broker().serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(ConnectionLost):
+        await KafkaConnection.open("127.0.0.1", port, client_id=None)
 
 
-def test_nobody_listens() -> None:
-    async def main() -> None:
-        server = await asyncio.start_server(Broker().serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        server.close()
-        await server.wait_closed()
-        with pytest.raises(ConnectionLost):
-            await KafkaConnection.open("127.0.0.1", port, client_id=None)
-
-    asyncio.run(main())
-
-
-def test_somebody_listens_and_says_nothing() -> None:
+async def test_somebody_listens_and_says_nothing() -> None:
     broker = Broker()
     broker.answer_versions = lambda header: []
 
-    async def scenario(_: Broker, connection: KafkaConnection) -> None:
-        raise AssertionError("it opened")
-
     with pytest.raises(RequestTimedOut):
-        run(scenario, broker, request_timeout_ms=50)
+        async with connected(broker, request_timeout_ms=50) as (_, _connection):
+            raise AssertionError("it opened")

@@ -11,7 +11,7 @@ from quorumlog.wire.codec.messages.heartbeat import HeartbeatRequest, HeartbeatR
 from quorumlog.wire.codec.schemas import RequestHeader, encode_response
 from quorumlog.wire.io import frames
 from quorumlog.wire.io.connection import ConnectionLost, KafkaConnection, RequestTimedOut
-from tests.support.wire.scripted_broker import Broker, run
+from tests.support.wire.scripted_broker import Broker, connected, run
 
 ANSWER = HeartbeatResponse(error_code=5)
 
@@ -27,8 +27,8 @@ def send_more_than_a_socket_takes(connection: KafkaConnection) -> None:
         connection.send_no_reply(HeartbeatRequest(group_id="g" * 30_000))
 
 
-def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
+    async with connected() as (broker, connection):
         stop_reading(broker)
         send_more_than_a_socket_takes(connection)
         closing = asyncio.create_task(connection.close())
@@ -39,18 +39,16 @@ def test_a_close_that_is_cancelled_leaves_no_connection() -> None:
         await connection.closed
         broker.writer.transport.abort()
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("never_pauses", [True, False])
-def test_waiting_for_a_broker_that_takes_nothing_has_an_end(
+async def test_waiting_for_a_broker_that_takes_nothing_has_an_end(
     monkeypatch: pytest.MonkeyPatch, never_pauses: bool
 ) -> None:
     """On the Pythons of CVE-2024-12254 too: what is done there works everywhere."""
     if never_pauses:
         monkeypatch.setattr(frames, "WRITELINES_NEVER_PAUSES", never_pauses)
 
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+    async with connected(request_timeout_ms=300) as (broker, connection):
         stop_reading(broker)
         send_more_than_a_socket_takes(connection)
         waiting = asyncio.create_task(connection.send(HeartbeatRequest(), timeout_ms=60_000))
@@ -61,19 +59,15 @@ def test_waiting_for_a_broker_that_takes_nothing_has_an_end(
         assert isinstance(await connection.closed, RequestTimedOut)
         broker.writer.transport.abort()
 
-    run(scenario, request_timeout_ms=300)
 
-
-def test_half_an_answer_and_then_silence_is_no_answer_in_time() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_half_an_answer_and_then_silence_is_no_answer_in_time() -> None:
+    async with connected() as (broker, connection):
         asked = asyncio.create_task(connection.send(HeartbeatRequest(), timeout_ms=40))
         header, _ = await broker.requests.get()
         broker.writer.write(b"".join(encode_response(header, ANSWER))[:9])
         with pytest.raises(RequestTimedOut):
             await asked
         assert isinstance(await connection.closed, RequestTimedOut)
-
-    run(scenario)
 
 
 def test_an_end_at_any_byte_of_an_answer_is_a_lost_connection() -> None:
@@ -91,8 +85,8 @@ def test_an_end_at_any_byte_of_an_answer_is_a_lost_connection() -> None:
         run(scenario)
 
 
-def test_answers_in_the_wrong_order_reach_nobody() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_answers_in_the_wrong_order_reach_nobody() -> None:
+    async with connected() as (broker, connection):
         tasks = [asyncio.create_task(connection.send(HeartbeatRequest())) for _ in range(2)]
         headers = [(await broker.requests.get())[0] for _ in tasks]
         for header in reversed(headers):
@@ -101,8 +95,6 @@ def test_answers_in_the_wrong_order_reach_nobody() -> None:
             with pytest.raises(ConnectionLost, match="the answer to"):
                 await task
         assert isinstance(await connection.closed, MalformedFrame)
-
-    run(scenario)
 
 
 def test_a_sender_that_is_cancelled_at_any_turn_of_the_loop_harms_nobody() -> None:
@@ -128,8 +120,8 @@ def test_a_sender_that_is_cancelled_at_any_turn_of_the_loop_harms_nobody() -> No
         run(scenario, in_flight_max=1)
 
 
-def test_an_opening_that_is_cancelled_at_any_turn_of_the_loop_leaves_nothing() -> None:
-    async def scenario(broker: Broker, connection: KafkaConnection) -> None:
+async def test_an_opening_that_is_cancelled_at_any_turn_of_the_loop_leaves_nothing() -> None:
+    async with connected() as (_broker, connection):
         host, port = connection._protocol.transport.get_extra_info("peername")
         opened = 0
         for turns in range(30):
@@ -143,22 +135,17 @@ def test_an_opening_that_is_cancelled_at_any_turn_of_the_loop_leaves_nothing() -
                 await opening.result().close()
         assert opened < 30
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     ("host", "port"),
     [("127.0.0.1", 70_000), ("127.0.0.1", -1), ("a" * 70, 9092), ("a\0b", 9092), ("é..", 9092)],
 )
-def test_an_address_that_cannot_be_is_a_lost_connection(host: str, port: int) -> None:
-    async def main() -> None:
-        with pytest.raises(ConnectionLost):
-            await KafkaConnection.open(host, port, client_id=None)
-
-    asyncio.run(main())
+async def test_an_address_that_cannot_be_is_a_lost_connection(host: str, port: int) -> None:
+    with pytest.raises(ConnectionLost):
+        await KafkaConnection.open(host, port, client_id=None)
 
 
-def test_a_broker_of_another_age_is_a_lost_connection() -> None:
+async def test_a_broker_of_another_age_is_a_lost_connection() -> None:
     broker = Broker()
 
     def answer(header: RequestHeader) -> list[Any]:
@@ -166,9 +153,7 @@ def test_a_broker_of_another_age_is_a_lost_connection() -> None:
         refusal = ApiVersionsResponse(error_code=35, api_keys=known)
         return encode_response(header._replace(api_version=0), refusal)
 
-    async def scenario(_: Broker, connection: KafkaConnection) -> None:
-        raise AssertionError("it opened")
-
     broker.answer_versions = answer
     with pytest.raises(ConnectionLost, match="no version of ApiVersions"):
-        run(scenario, broker)
+        async with connected(broker) as (_, _connection):
+            raise AssertionError("it opened")

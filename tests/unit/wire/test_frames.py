@@ -193,23 +193,20 @@ def test_buffers_are_written_whole_and_in_order(
     assert len(protocol.fake.written) == 3
 
 
-def test_drain_waits_for_the_peer() -> None:
-    async def scenario() -> None:
-        protocol = Recorder()
-        await protocol.drain()
-        protocol.pause_writing()
-        assert not protocol.is_writable
-        draining = asyncio.create_task(protocol.drain())
-        await asyncio.sleep(0)
-        assert not draining.done()
-        protocol.resume_writing()
-        await draining
-        assert protocol.is_writable
-        protocol.pause_writing()
-        draining = asyncio.create_task(protocol.drain())
-        await asyncio.sleep(0)
-        protocol.connection_lost(None)
-        await draining
-        assert protocol.ended == [None]
-
-    asyncio.run(scenario())
+async def test_drain_waits_for_the_peer() -> None:
+    protocol = Recorder()
+    await protocol.drain()
+    protocol.pause_writing()
+    assert not protocol.is_writable
+    draining = asyncio.create_task(protocol.drain())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    protocol.resume_writing()
+    await draining
+    assert protocol.is_writable
+    protocol.pause_writing()
+    draining = asyncio.create_task(protocol.drain())
+    await asyncio.sleep(0)
+    protocol.connection_lost(None)
+    await draining
+    assert protocol.ended == [None]

@@ -190,7 +190,7 @@ class ReplicaFetcher:
         """Try again: at once after the first failure, then less and less often."""
         _logger.info("fetching from %s:%d: %s", *self.address, error)
         if failures > 1:
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311 -- jitter, no secret
+            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311 - jitter, no secret
             await self._wait(int(delay_ms))
 
     def _is_due(self) -> bool:
@@ -288,7 +288,7 @@ class ReplicaFetcher:
                     now_ms=now_ms,
                     wall_ms=self._wall_ms,
                     backoff=self._backoff,
-                    random_fraction=random.random(),  # noqa: S311 -- jitter, no secret
+                    random_fraction=random.random(),  # noqa: S311 - jitter, no secret
                 )
                 if answer.records:
                     # Asked for last in a full fetch: an answer that is full leaves out the last.

@@ -29,7 +29,7 @@ class HighWatermarkRule:
             return NO_EFFECTS  # strict min ISR (KIP-966)
         committed = state.log_end_offset
         for progress in self.replicas_that_count(role, now_ms):
-            if progress.log_end_offset < committed:  # noqa: PLR1730 -- `min` costs a call each
+            if progress.log_end_offset < committed:  # noqa: PLR1730 - `min` costs a call each
                 committed = progress.log_end_offset
         if committed <= state.high_watermark:
             return NO_EFFECTS

@@ -66,7 +66,7 @@ class DiskThreads:
                 done(ended.result())
             else:
                 self._on_error(error)
-        except Exception as bug:  # noqa: BLE001 -- a callback's outermost frame: the owner decides
+        except Exception as bug:  # noqa: BLE001 - a callback's outermost frame: the owner decides
             self._on_error(bug)
         lane = self._lanes[key]
         if lane:

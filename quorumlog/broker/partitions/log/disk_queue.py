@@ -31,7 +31,7 @@ class InlineQueue:
 
     def submit(
         self,
-        key: Hashable,  # noqa: ARG002 -- one thing at a time, whatever the key
+        key: Hashable,  # noqa: ARG002 - one thing at a time, whatever the key
         work: Callable[[], T],
         done: Callable[[T | StorageError], None],
     ) -> None:

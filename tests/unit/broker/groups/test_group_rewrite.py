@@ -14,7 +14,7 @@ from quorumlog.broker.groups.core.rewrite import RewriteLimits
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.groups.coordination import T0, T1
-from tests.support.groups.memory_log import WHERE, MemoryLog, World, run
+from tests.support.groups.memory_log import WHERE, MemoryLog, World
 
 LIMITS = RewriteLimits(records_min=30)
 
@@ -25,62 +25,53 @@ def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumlog.broker.groups.io.group_service.GroupCoordinator", coordinator)
 
 
-def test_a_successor_reads_little_more_than_what_is_live() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        for offset in range(500):
-            assert await world.commit(offset) is ErrorCode.NONE
-        assert world.log.end - world.log.start <= LIMITS.records_min + 1
-        world.service.stop()
-        successor = World(world.log)
-        await successor.lead(1)
-        coordinator = successor.service.coordinator("g")
-        assert isinstance(coordinator, GroupCoordinator)
-        committed = coordinator.fetch_offsets("g", [T0])[T0]
-        assert committed is not None
-        assert committed.offset == 499
-        successor.service.stop()
-
-    run(scenario())
+async def test_a_successor_reads_little_more_than_what_is_live() -> None:
+    world = World()
+    await world.lead()
+    for offset in range(500):
+        assert await world.commit(offset) is ErrorCode.NONE
+    assert world.log.end - world.log.start <= LIMITS.records_min + 1
+    world.service.stop()
+    successor = World(world.log)
+    await successor.lead(1)
+    coordinator = successor.service.coordinator("g")
+    assert isinstance(coordinator, GroupCoordinator)
+    committed = coordinator.fetch_offsets("g", [T0])[T0]
+    assert committed is not None
+    assert committed.offset == 499
+    successor.service.stop()
 
 
-def test_a_log_that_has_grown_long_is_rewritten_when_it_is_loaded() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        world.log.commits_at_once = False
-        pending = [asyncio.ensure_future(world.commit(offset)) for offset in range(100)]
-        await asyncio.sleep(0)
-        assert world.log.end == 100
-        world.service.stop()
-        await asyncio.gather(*pending)
-        world.log.commits_at_once = True
-        world.log.commit_all()
-        successor = World(world.log)
-        await successor.lead(1)
-        async with asyncio.timeout(5):
-            while successor.log.start == 0:
-                await asyncio.sleep(0)
-        assert (successor.log.start, successor.log.end) == (100, 101)
-        successor.service.stop()
-
-    run(scenario())
+async def test_a_log_that_has_grown_long_is_rewritten_when_it_is_loaded() -> None:
+    world = World()
+    await world.lead()
+    world.log.commits_at_once = False
+    pending = [asyncio.ensure_future(world.commit(offset)) for offset in range(100)]
+    await asyncio.sleep(0)
+    assert world.log.end == 100
+    world.service.stop()
+    await asyncio.gather(*pending)
+    world.log.commits_at_once = True
+    world.log.commit_all()
+    successor = World(world.log)
+    await successor.lead(1)
+    async with asyncio.timeout(5):
+        while successor.log.start == 0:
+            await asyncio.sleep(0)
+    assert (successor.log.start, successor.log.end) == (100, 101)
+    successor.service.stop()
 
 
-def test_records_of_another_kind_of_group_are_not_let_go_of() -> None:
-    async def scenario() -> None:
-        log = MemoryLog()
-        foreign = struct.pack(">hh1s", 3, 1, b"g")  # ConsumerGroupMetadataKey
-        log.append(WHERE, encode_batch([Record(0, 1, foreign, b"")]), acks=-1, timeout_ms=1)
-        world = World(log)
-        await world.lead()
-        for offset in range(100):
-            await world.commit(offset)
-        assert (log.start, log.end) == (0, 101)
-        world.service.stop()
-
-    run(scenario())
+async def test_records_of_another_kind_of_group_are_not_let_go_of() -> None:
+    log = MemoryLog()
+    foreign = struct.pack(">hh1s", 3, 1, b"g")  # ConsumerGroupMetadataKey
+    log.append(WHERE, encode_batch([Record(0, 1, foreign, b"")]), acks=-1, timeout_ms=1)
+    world = World(log)
+    await world.lead()
+    for offset in range(100):
+        await world.commit(offset)
+    assert (log.start, log.end) == (0, 101)
+    world.service.stop()
 
 
 def test_what_is_live_is_counted_and_told_in_records() -> None:

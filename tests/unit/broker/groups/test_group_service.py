@@ -20,99 +20,84 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, T
 from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from tests.support.groups.coordination import T0, beat, commit, join
-from tests.support.groups.memory_log import WHERE, MemoryLog, World, code, run
+from tests.support.groups.memory_log import WHERE, MemoryLog, World, code
 
 
-def test_only_the_leader_of_the_partition_answers_and_only_once_it_has_loaded() -> None:
-    async def scenario() -> None:
-        world = World()
-        assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
-        world.service.became_leader(WHERE, Epoch(0))
-        assert await world.commit(1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        await world.loaded()
-        assert await world.commit(1) is ErrorCode.NONE
-        world.service.resigned(WHERE, Epoch(1))
-        assert world.service.coordinator("g") is ErrorCode.NOT_COORDINATOR
-        assert [*world.service.coordinators()] == []
-
-    run(scenario())
+async def test_only_the_leader_of_the_partition_answers_and_only_once_it_has_loaded() -> None:
+    world = World()
+    assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
+    world.service.became_leader(WHERE, Epoch(0))
+    assert await world.commit(1) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await world.loaded()
+    assert await world.commit(1) is ErrorCode.NONE
+    world.service.resigned(WHERE, Epoch(1))
+    assert world.service.coordinator("g") is ErrorCode.NOT_COORDINATOR
+    assert [*world.service.coordinators()] == []
 
 
-def test_the_next_leader_reads_what_was_committed() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        await world.commit(1)
-        await world.commit(2)
-        successor = World(world.log)
-        await successor.lead(1)
-        assert successor.offset() == 2
-        world.service.stop()
-        successor.service.stop()
-
-    run(scenario())
+async def test_the_next_leader_reads_what_was_committed() -> None:
+    world = World()
+    await world.lead()
+    await world.commit(1)
+    await world.commit(2)
+    successor = World(world.log)
+    await successor.lead(1)
+    assert successor.offset() == 2
+    world.service.stop()
+    successor.service.stop()
 
 
-def test_loading_waits_until_the_whole_log_is_committed() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        await world.commit(1)
-        world.log.commits_at_once = False
-        late = world.service.ask(commit(2))
-        successor = World(world.log)
-        successor.service.became_leader(WHERE, Epoch(1))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert successor.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        world.log.commit_all()
-        assert code(await late) is ErrorCode.NONE
-        await successor.loaded()
-        assert successor.offset() == 2
-        world.service.stop()
-        successor.service.stop()
-
-    run(scenario())
+async def test_loading_waits_until_the_whole_log_is_committed() -> None:
+    world = World()
+    await world.lead()
+    await world.commit(1)
+    world.log.commits_at_once = False
+    late = world.service.ask(commit(2))
+    successor = World(world.log)
+    successor.service.became_leader(WHERE, Epoch(1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert successor.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.log.commit_all()
+    assert code(await late) is ErrorCode.NONE
+    await successor.loaded()
+    assert successor.offset() == 2
+    world.service.stop()
+    successor.service.stop()
 
 
-def test_a_log_that_does_not_start_at_0_is_loaded() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        await world.commit(1)
-        await world.commit(2)
-        del world.log.batches[0]
-        world.log.start = 1
-        successor = World(world.log)
-        await successor.lead(1)
-        assert successor.offset() == 2
-        world.service.stop()
-        successor.service.stop()
-
-    run(scenario())
+async def test_a_log_that_does_not_start_at_0_is_loaded() -> None:
+    world = World()
+    await world.lead()
+    await world.commit(1)
+    await world.commit(2)
+    del world.log.batches[0]
+    world.log.start = 1
+    successor = World(world.log)
+    await successor.lead(1)
+    assert successor.offset() == 2
+    world.service.stop()
+    successor.service.stop()
 
 
-def test_what_is_not_of_groups_is_passed_over() -> None:
+async def test_what_is_not_of_groups_is_passed_over() -> None:
     """Markers of transactions, above all: their keys would be taken for offsets of version 0."""
 
-    async def scenario() -> None:
-        world = World()
-        marker = Record(0, 0, b"\0\0\0\1", bytes(6), ())
-        for batch in (
-            encode_batch([marker], producer_id=1, producer_epoch=0, is_control=True),
-            encode_batch([Record(0, 0, None, b"without a key", ())]),
-            encode_batch([Record(0, 0, b"\0\x63" + bytes(9), b"of another kind", ())]),
-        ):
-            world.log.append(WHERE, batch, acks=-1, timeout_ms=0)
-        await world.lead()
-        assert world.offset() is None
-        assert await world.commit(1) is ErrorCode.NONE
-        world.service.stop()
-
-    run(scenario())
+    world = World()
+    marker = Record(0, 0, b"\0\0\0\1", bytes(6), ())
+    for batch in (
+        encode_batch([marker], producer_id=1, producer_epoch=0, is_control=True),
+        encode_batch([Record(0, 0, None, b"without a key", ())]),
+        encode_batch([Record(0, 0, b"\0\x63" + bytes(9), b"of another kind", ())]),
+    ):
+        world.log.append(WHERE, batch, acks=-1, timeout_ms=0)
+    await world.lead()
+    assert world.offset() is None
+    assert await world.commit(1) is ErrorCode.NONE
+    world.service.stop()
 
 
-def test_a_long_log_is_loaded_with_breaks_for_others() -> None:
+async def test_a_long_log_is_loaded_with_breaks_for_others() -> None:
     """Every commit is a batch: a node that replays thousands of them in one go seems dead."""
 
     class Long(MemoryLog):
@@ -126,132 +111,108 @@ def test_a_long_log_is_loaded_with_breaks_for_others() -> None:
             rest = b"".join(self.batches[offset:])  # one record each
             return LocalRead(ErrorCode.NONE, rest, Offset(len(self.batches)))
 
-    async def scenario() -> None:
-        world = World(Long())
-        await world.lead()
-        for offset in range(1000):
-            await world.commit(offset)
-        world.service.resigned(WHERE, Epoch(1))
-        world.service.became_leader(WHERE, Epoch(2))
-        turns = 0
-        while world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            turns += 1
-            await asyncio.sleep(0)
-        assert turns >= 10
-        assert world.offset() == 999
-        world.service.stop()
-
-    run(scenario())
+    world = World(Long())
+    await world.lead()
+    for offset in range(1000):
+        await world.commit(offset)
+    world.service.resigned(WHERE, Epoch(1))
+    world.service.became_leader(WHERE, Epoch(2))
+    turns = 0
+    while world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 10
+    assert world.offset() == 999
+    world.service.stop()
 
 
-def test_a_log_that_cannot_be_read_is_not_served(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        world = World()
-        world.log.batches = [encode_batch([Record(0, 0, b"\0\1garbage", b"", ())])]
-        world.log.end = world.log.high_watermark = 1
-        await world.lead()
-        assert await world.commit(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        world.service.stop()
-
-    run(scenario())
+async def test_a_log_that_cannot_be_read_is_not_served(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.log.batches = [encode_batch([Record(0, 0, b"\0\1garbage", b"", ())])]
+    world.log.end = world.log.high_watermark = 1
+    await world.lead()
+    assert await world.commit(1) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.service.stop()
     assert "cannot be loaded" in caplog.text
 
 
-def test_who_waits_when_we_resign_is_told_to_look_elsewhere() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        world.log.commits_at_once = False
-        waiting = world.service.ask(commit(1))
-        world.service.resigned(WHERE, Epoch(1))
-        assert code(await waiting) is ErrorCode.NOT_COORDINATOR
-        world.log.commit_all()  # too late: nothing happens
-        await asyncio.sleep(0)
-
-    run(scenario())
+async def test_who_waits_when_we_resign_is_told_to_look_elsewhere() -> None:
+    world = World()
+    await world.lead()
+    world.log.commits_at_once = False
+    waiting = world.service.ask(commit(1))
+    world.service.resigned(WHERE, Epoch(1))
+    assert code(await waiting) is ErrorCode.NOT_COORDINATOR
+    world.log.commit_all()  # too late: nothing happens
+    await asyncio.sleep(0)
 
 
-def test_old_news_of_leadership_changes_nothing() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead(5)
-        world.service.resigned(WHERE, Epoch(4))
-        assert await world.commit(1) is ErrorCode.NONE
-        world.service.became_leader(WHERE, Epoch(4))
-        world.service.resigned(WHERE, Epoch(4))
-        assert await world.commit(1) is ErrorCode.NONE
-        world.service.resigned(WHERE, Epoch(6))
-        assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
-        world.service.became_leader(TopicPartition("other", 0), Epoch(9))
-        world.service.resigned(TopicPartition("other", 0), Epoch(9))
-        assert [*world.service.coordinators()] == []
-
-    run(scenario())
+async def test_old_news_of_leadership_changes_nothing() -> None:
+    world = World()
+    await world.lead(5)
+    world.service.resigned(WHERE, Epoch(4))
+    assert await world.commit(1) is ErrorCode.NONE
+    world.service.became_leader(WHERE, Epoch(4))
+    world.service.resigned(WHERE, Epoch(4))
+    assert await world.commit(1) is ErrorCode.NONE
+    world.service.resigned(WHERE, Epoch(6))
+    assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
+    world.service.became_leader(TopicPartition("other", 0), Epoch(9))
+    world.service.resigned(TopicPartition("other", 0), Epoch(9))
+    assert [*world.service.coordinators()] == []
 
 
-def test_a_higher_epoch_of_the_same_leader_keeps_the_groups() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        before = world.service.coordinator("g")
-        world.service.became_leader(WHERE, Epoch(1))
-        assert world.service.coordinator("g") is before
-        world.service.stop()
-
-    run(scenario())
+async def test_a_higher_epoch_of_the_same_leader_keeps_the_groups() -> None:
+    world = World()
+    await world.lead()
+    before = world.service.coordinator("g")
+    world.service.became_leader(WHERE, Epoch(1))
+    assert world.service.coordinator("g") is before
+    world.service.stop()
 
 
-def test_a_write_that_was_refused_leaves_everything_as_it_was() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        await world.commit(1)
-        for refusal, told in {
-            ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-        }.items():
-            world.log.refusal = refusal
-            assert await world.commit(2) is told
-        assert world.offset() == 1
-        world.service.stop()
-
-    run(scenario())
+async def test_a_write_that_was_refused_leaves_everything_as_it_was() -> None:
+    world = World()
+    await world.lead()
+    await world.commit(1)
+    for refusal, told in {
+        ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+    }.items():
+        world.log.refusal = refusal
+        assert await world.commit(2) is told
+    assert world.offset() == 1
+    world.service.stop()
 
 
-def test_after_a_write_of_unknown_outcome_the_log_is_read_again() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        await world.commit(1)
-        world.log.commits_at_once = False
-        unknown = world.service.ask(commit(2))
-        world.log.fail_all(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        assert code(await unknown) is ErrorCode.NOT_COORDINATOR
-        assert world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        world.log.commit_all()
-        await world.loaded()
-        assert world.offset() == 2
-        world.service.stop()
-
-    run(scenario())
+async def test_after_a_write_of_unknown_outcome_the_log_is_read_again() -> None:
+    world = World()
+    await world.lead()
+    await world.commit(1)
+    world.log.commits_at_once = False
+    unknown = world.service.ask(commit(2))
+    world.log.fail_all(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    assert code(await unknown) is ErrorCode.NOT_COORDINATOR
+    assert world.service.coordinator("g") is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    world.log.commit_all()
+    await world.loaded()
+    assert world.offset() == 2
+    world.service.stop()
 
 
-def test_writes_are_reported_in_log_order_even_if_the_second_is_refused_first() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        world.log.commits_at_once = False
-        first = world.service.ask(commit(1))
-        world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
-        second = world.service.ask(commit(2))
-        await asyncio.sleep(0)
-        assert not second.done()
-        world.log.commit_all()
-        assert code(await first) is ErrorCode.NONE
-        assert code(await second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-        world.service.stop()
-
-    run(scenario())
+async def test_writes_are_reported_in_log_order_even_if_the_second_is_refused_first() -> None:
+    world = World()
+    await world.lead()
+    world.log.commits_at_once = False
+    first = world.service.ask(commit(1))
+    world.log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    second = world.service.ask(commit(2))
+    await asyncio.sleep(0)
+    assert not second.done()
+    world.log.commit_all()
+    assert code(await first) is ErrorCode.NONE
+    assert code(await second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    world.service.stop()
 
 
 @pytest.mark.jumping_time
@@ -269,107 +230,89 @@ async def test_time_passes_without_requests_and_the_wall_clock_may_jump() -> Non
     world.service.stop()
 
 
-def test_a_deleted_topics_offsets_go() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        await world.commit(1)
-        topic_id = TopicId(bytes(15) + b"\1")
-        world.service.publish(ClusterDelta(deleted_topics={"t": topic_id}), ClusterImage())
-        await asyncio.sleep(0)
-        assert world.offset() is None
-        world.service.stop()
-
-    run(scenario())
+async def test_a_deleted_topics_offsets_go() -> None:
+    world = World()
+    await world.lead()
+    await world.commit(1)
+    topic_id = TopicId(bytes(15) + b"\1")
+    world.service.publish(ClusterDelta(deleted_topics={"t": topic_id}), ClusterImage())
+    await asyncio.sleep(0)
+    assert world.offset() is None
+    world.service.stop()
 
 
-def test_a_topic_that_is_deleted_while_we_load_is_forgotten_too() -> None:
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        await world.commit(1)
-        world.service.resigned(WHERE, Epoch(1))
-        world.service.became_leader(WHERE, Epoch(2))
-        gone = ClusterDelta(deleted_topics={"t": TopicId(bytes(15) + b"\1")})
-        world.service.publish(gone, ClusterImage())
-        await world.loaded()
-        await asyncio.sleep(0)
-        assert world.offset() is None
-        world.service.stop()
-
-    run(scenario())
+async def test_a_topic_that_is_deleted_while_we_load_is_forgotten_too() -> None:
+    world = World()
+    await world.lead()
+    await world.commit(1)
+    world.service.resigned(WHERE, Epoch(1))
+    world.service.became_leader(WHERE, Epoch(2))
+    gone = ClusterDelta(deleted_topics={"t": TopicId(bytes(15) + b"\1")})
+    world.service.publish(gone, ClusterImage())
+    await world.loaded()
+    await asyncio.sleep(0)
+    assert world.offset() is None
+    world.service.stop()
 
 
-def test_the_offsets_topic_may_be_deleted_and_made_again_within_one_image() -> None:
+async def test_the_offsets_topic_may_be_deleted_and_made_again_within_one_image() -> None:
     """Then the replicas announce the new leadership, at epoch 0, before the image is published."""
 
-    async def scenario() -> None:
-        world = World()
-        await world.lead(3)
-        await world.commit(1)
-        world.log = world.service._replicas = MemoryLog()
-        world.service.resigned(WHERE, Epoch(3))
-        world.service.became_leader(WHERE, Epoch(0))
-        gone = ClusterDelta(deleted_topics={OFFSETS_TOPIC: TopicId(bytes(15) + b"\1")})
-        world.service.publish(gone, ClusterImage())
-        await world.loaded()
-        assert world.offset() is None
-        assert await world.commit(2) is ErrorCode.NONE
-        world.service.stop()
-
-    run(scenario())
+    world = World()
+    await world.lead(3)
+    await world.commit(1)
+    world.log = world.service._replicas = MemoryLog()
+    world.service.resigned(WHERE, Epoch(3))
+    world.service.became_leader(WHERE, Epoch(0))
+    gone = ClusterDelta(deleted_topics={OFFSETS_TOPIC: TopicId(bytes(15) + b"\1")})
+    world.service.publish(gone, ClusterImage())
+    await world.loaded()
+    assert world.offset() is None
+    assert await world.commit(2) is ErrorCode.NONE
+    world.service.stop()
 
 
-def test_a_group_lives_where_the_topic_says_not_the_settings() -> None:
-    async def scenario() -> None:
-        world = World()
-        assert world.service.partition_of("g") == WHERE, "there is one partition, say the settings"
-        part = PartitionImage(
-            leader_id=BrokerId(1),
-            leader_epoch=Epoch(0),
-            partition_epoch=Epoch(0),
-            replicas=(BrokerId(1),),
-            isr=(BrokerId(1),),
-        )
-        topic = TopicImage(
-            name=OFFSETS_TOPIC, topic_id=TopicId(bytes(15) + b"\1"), partitions=(part,) * 50
-        )
-        world.service.publish(ClusterDelta(), ClusterImage(topics={OFFSETS_TOPIC: topic}))
-        assert world.service.partition_of("g").partition == ord("g") % 50
-
-    run(scenario())
+async def test_a_group_lives_where_the_topic_says_not_the_settings() -> None:
+    world = World()
+    assert world.service.partition_of("g") == WHERE, "there is one partition, say the settings"
+    part = PartitionImage(
+        leader_id=BrokerId(1),
+        leader_epoch=Epoch(0),
+        partition_epoch=Epoch(0),
+        replicas=(BrokerId(1),),
+        isr=(BrokerId(1),),
+    )
+    topic = TopicImage(
+        name=OFFSETS_TOPIC, topic_id=TopicId(bytes(15) + b"\1"), partitions=(part,) * 50
+    )
+    world.service.publish(ClusterDelta(), ClusterImage(topics={OFFSETS_TOPIC: topic}))
+    assert world.service.partition_of("g").partition == ord("g") % 50
 
 
-def test_a_bug_of_ours_is_reported_and_nobody_is_left_waiting(
+async def test_a_bug_of_ours_is_reported_and_nobody_is_left_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(_self: GroupCoordinator, _now_ms: int, _event: Event) -> None:
         raise InvariantViolation("planted")
 
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        monkeypatch.setattr(GroupCoordinator, "step", broken)
-        assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
-        assert [str(violation) for violation in world.violations] == ["planted"]
-        world.service.stop()
-
-    run(scenario())
+    world = World()
+    await world.lead()
+    monkeypatch.setattr(GroupCoordinator, "step", broken)
+    assert await world.commit(1) is ErrorCode.NOT_COORDINATOR
+    assert [str(violation) for violation in world.violations] == ["planted"]
+    world.service.stop()
 
 
-def test_an_epoch_is_kept_for_the_log() -> None:
+async def test_an_epoch_is_kept_for_the_log() -> None:
     """A commit carries the leader epoch that the client saw."""
 
-    async def scenario() -> None:
-        world = World()
-        await world.lead()
-        offsets = {T0: CommittedOffset(offset=1, leader_epoch=7, metadata="m")}
-        await world.service.ask(CommitOffsets(group_id="g", offsets=offsets))
-        coordinator = world.service.coordinator("g")
-        assert isinstance(coordinator, GroupCoordinator)
-        committed = coordinator.fetch_offsets("g", [T0])[T0]
-        assert committed is not None
-        assert (committed.leader_epoch, committed.metadata) == (7, "m")
-        world.service.stop()
-
-    run(scenario())
+    world = World()
+    await world.lead()
+    offsets = {T0: CommittedOffset(offset=1, leader_epoch=7, metadata="m")}
+    await world.service.ask(CommitOffsets(group_id="g", offsets=offsets))
+    coordinator = world.service.coordinator("g")
+    assert isinstance(coordinator, GroupCoordinator)
+    committed = coordinator.fetch_offsets("g", [T0])[T0]
+    assert committed is not None
+    assert (committed.leader_epoch, committed.metadata) == (7, "m")
+    world.service.stop()
