@@ -1,1 +1,1 @@
-"""What this broker asks of the controller: registration, ISR changes, producer ids."""
+"""This broker's requests to the controller: registration, ISR changes, producer ids."""

@@ -65,7 +65,7 @@ def final_reads(order: VersionOrder) -> FinalReads:
     later &= (entries.completion > end_op[entries.key]) & (entries.kind != FINAL_POLL)
     complete[entries.key[later]] = False  # the log went on
     complete |= last_place == order.key_start[1:] - 1
-    complete |= order.key_start[1:] == order.key_start[:-1]  # nobody ever saw an offset
+    complete |= order.key_start[1:] == order.key_start[:-1]  # no operation saw an offset
     return FinalReads(
         end_entry=end_entry,
         end_op=end_op,
@@ -99,7 +99,7 @@ def log_anomalies(
 
 
 def _phantom(order: VersionOrder) -> CheckResult:
-    """Find polled values that nobody ever tried to send."""
+    """Find polled values that no process tried to send."""
     values = order.values
     found = np.flatnonzero(values.polled_at_all & (values.sends == 0))
     primary = _earliest_of(order.value_of, found, order.is_poll)

@@ -142,7 +142,7 @@ def _between(order: VersionOrder, first: int, second: int) -> int:
 
 
 def _explained(order: VersionOrder, before: Ints, after: Ints, *, is_skip: bool) -> Flags:
-    """Tell which steps touch a disputed value, or skip only what nobody ever polled (lost)."""
+    """Tell which steps touch a disputed value, or skip only values never polled (lost)."""
     disputed, last = order.values.disputed, order.values.last
     explained: Flags = disputed[order.value_of[before]] | disputed[order.value_of[after]]
     if is_skip:

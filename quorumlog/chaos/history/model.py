@@ -18,7 +18,7 @@ workload may keep the number: of what is `info`, no order to what follows is ask
               What was acknowledged before the question was asked, and is unread, is lost.
   assign      the keys that the process reads from now on (offset and value mean nothing);
   subscribe   the same, by a group: rebalances may move its position.
-  seek        the keys whose position is changed. Who does not read from the beginning, or from
+  seek        the keys whose position is changed. A reader that does not begin at the beginning, or
               where its group stood, says so with it: it proves nothing about what lies below.
   txn         what a transaction sent; not judged in this version: it may or may not be there.
   crash       the client is thrown away and replaced: all its positions are forgotten.

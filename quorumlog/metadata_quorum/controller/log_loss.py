@@ -42,7 +42,7 @@ def loss_since(broker: BrokerImage | None, request: BrokerRegistration) -> LogLo
 
 
 def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> str | None:
-    """Say what an operator must know of a loss.
+    """Return what an operator must know of a loss, if there is something.
 
     `held_alone`: the partitions that no other broker may lead.
     """
@@ -56,5 +56,5 @@ def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> 
     if len(held_alone) > NAMES_MAX:
         names += f" and {len(held_alone) - NAMES_MAX} more"
     if loss is LogLoss.EVERYTHING:
-        return f"{remark}. Nobody else held all of {names}: THEY HAVE NO LEADER FROM NOW ON"
-    return f"{remark}, but for those that nobody else held all of, and which it may lead: {names}"
+        return f"{remark}. No other broker held all of {names}: THEY HAVE NO LEADER FROM NOW ON"
+    return f"{remark}. It may still lead those that no other broker held all of: {names}"

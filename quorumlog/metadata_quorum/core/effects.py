@@ -111,7 +111,7 @@ class ResignLeadership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowLeader:
-    """`leader_id` leads this epoch, or nobody that we know of (NOBODY). Never ourselves."""
+    """`leader_id` leads this epoch; NOBODY: no leader is known. It is never this node."""
 
     leader_epoch: Epoch
     leader_id: BrokerId

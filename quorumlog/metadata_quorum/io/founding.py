@@ -53,7 +53,7 @@ def found(
         elections.save(election)
         return election
     _logger.warning(
-        "node %d does not know whom it has voted for: it votes and stands again when it has caught "
+        "node %d does not know its last vote: it votes and stands again when it has caught "
         "up with a leader. If a majority of the voters is like this, no leader is elected: restore "
         "their log directories. If the whole cluster is new, make an empty file %s in the log "
         "directory of each voter and start it again",

@@ -62,7 +62,7 @@ class ElectionStore:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
-                f"{self._path} is not whole ({error!r}): this node cannot tell whom it voted for. "
+                f"{self._path} is not whole ({error!r}): this node does not know its last vote. "
                 "Move this file away, and start the node: it votes again when it has caught up "
                 "with a leader. Keep the log beside it: others may rely on what is in it"
             ) from error
