@@ -1,1 +1,1 @@
-"""This broker's requests to the controller: registration, ISR changes, producer ids."""
+"""Requests of this broker to the controller: registration, ISR changes, producer ids."""

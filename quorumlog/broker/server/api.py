@@ -51,16 +51,16 @@ class BrokerContext:
     broker_id: BrokerId
     cluster_id: str
     settings: BrokerSettings
-    static: StaticConfig  # what the node was told, `settings` and more
+    static: StaticConfig  # the node's configuration, `settings` and more
     metadata: ImageWatch
     replicas: Replicas
     groups: GroupService
     producer_ids: ProducerIds
     controller: ControllerClient
-    handlers: Mapping[int, ApiHandler]  # by API key: what is answered, and advertised
+    handlers: Mapping[int, ApiHandler]  # by API key: all that is answered, and advertised
     wall_ms: Callable[[], int]  # ms since 1970
     client_host: str = ""  # the peer's address
-    account: ResponseAccount | None = None  # bytes of answers that the peer has not taken
+    account: ResponseAccount | None = None  # counts answers that the peer has not taken
 
     @property
     def image(self) -> ClusterImage:

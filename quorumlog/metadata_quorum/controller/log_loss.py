@@ -1,7 +1,7 @@
-"""What a broker that comes back may lack of the records that it held.
+"""Which records a broker may lack when it registers again.
 
-A process that was killed lacks nothing: the system still writes what it had written. A machine
-that started anew has lost what was not flushed, a new log directory has lost everything.
+A killed process lacks nothing: the system still writes what the process had written. A machine
+that started anew has lost all unflushed records; a new log directory has lost everything.
 Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory ids).
 
 # DEVIATION: In Kafka, any broker that did not close its logs may lack records.
@@ -20,7 +20,7 @@ NAMES_MAX: Final = 10  # of partitions, in one line
 
 
 class LogLoss(Enum):
-    """What a process may lack of that which its broker held when it last registered."""
+    """Which records a new process may lack of those that its broker held before."""
 
     NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
     UNFLUSHED = "its machine has started anew, and its logs had not been closed"

@@ -1,8 +1,8 @@
-"""Where the replicas of a new partition go: striped over the brokers, leaders spread evenly.
+"""Places the replicas of new partitions: striped over the brokers, leaders spread evenly.
 
-Partition p starts one broker after partition p - 1; once round the ring, the followers move on by
-one, so that the death of a broker spreads its leaderships over all others. A fenced broker is
-used only when the others do not suffice. Racks are not looked at.
+Partition p starts one broker after partition p - 1. After each round of the ring, the followers
+move on by one, so that the death of a broker spreads its leaderships over all others. A fenced
+broker is used only when the others do not suffice. Racks are ignored.
 """
 
 from collections.abc import Sequence

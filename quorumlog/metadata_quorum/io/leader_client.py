@@ -91,7 +91,7 @@ class LeaderWatch:
             return
 
     def change(self) -> Coroutine[Any, Any, object]:
-        """Return what ends at the next change from now on: of the leader, or of its epoch."""
+        """Return a future that ends at the next change of the leader or of its epoch."""
         return self._changed.wait()
 
 

@@ -1,8 +1,7 @@
 """The metadata quorum of one node, voter or observer: its log, its image, its control listener.
 
-It starts the disk, the listener and the driver, in this order, and stops them in the reverse one.
-An error that it cannot live with (of the disk, or a bug of ours) is the result of `fatal`: the
-process must end.
+It starts the disk, the listener and the driver, in this order, and stops them in reverse order. A
+fatal error (of the disk, or a bug of ours) is the result of `fatal`: the process must end.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
 RESIGN_TIMEOUT_S: Final = 1.0
-LEADER_WAIT_S: Final = 60.0  # then it looks again: a bound, not an interval
+LEADER_WAIT_S: Final = 60.0  # an upper bound between two looks; a change ends the wait
 _QUORUM_REQUESTS: Final = tuple(request for request, _ in QUORUM_RPCS.values())
 _logger: Final = logging.getLogger(__name__)
 

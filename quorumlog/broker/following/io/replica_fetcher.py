@@ -221,7 +221,7 @@ class ReplicaFetcher:
         self._changed.clear()
 
     def _request(self, session: _Session) -> FetchRequest | None:
-        """Ask for all that is not backing off; None: there is nothing to ask for."""
+        """Ask for all that is not backing off; None: the session has no partition."""
         self._changed.clear()
         now_ms, followed_by_key = monotonic_ms(), self._followed
 

@@ -46,7 +46,7 @@ class FollowedPartition:
         )
 
     def may_ask(self, now_ms: int) -> bool:
-        """Whether the back-off is over, and the position known."""
+        """Whether the back-off is over, and the log is not being truncated."""
         return self.not_before_ms <= now_ms and not self.driver.is_cutting
 
     def back_off(self, now_ms: int, backoff: Backoff, random_fraction: float) -> None:
