@@ -1,4 +1,4 @@
-"""How to install what is missing: the command that works for the way quorumlog was installed."""
+"""The command that installs a missing extra, for the way in which quorumlog was installed."""
 
 import json
 from importlib.metadata import PackageNotFoundError, distribution

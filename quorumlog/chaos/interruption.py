@@ -1,4 +1,4 @@
-"""The end of a run by a signal: in order, once, and with everything put back."""
+"""Ends a run at a signal: in order, once, and with all faults taken back."""
 
 import signal
 import threading

@@ -1,4 +1,4 @@
-"""`quorumlog chaos run | list`: break a cluster, save what was seen, judge it, report."""
+"""`quorumlog chaos run | list`: break a cluster, save the history, judge it, report."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What `quorumlog groups` asks about a group's offsets: how far behind it is, where it may go."""
+"""Offsets of a group for `quorumlog groups`: its lag, and where a reset moves it."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Lines of a file descriptor, as soon as they are there."""
+"""Reads the lines of a file descriptor as soon as they arrive."""
 
 import asyncio
 import os

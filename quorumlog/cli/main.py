@@ -1,4 +1,4 @@
-"""The `quorumlog` command: every command group in its own file, loaded when it is asked for."""
+"""The `quorumlog` command: each command group has its own file, loaded when it is needed."""
 
 import errno
 import os

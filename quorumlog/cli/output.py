@@ -1,4 +1,4 @@
-"""How every command speaks: data on stdout, the rest on stderr, one table of exit statuses.
+"""The output of every command: data on stdout, the rest on stderr, one table of exit statuses.
 
 With --json, stdout holds exactly one document, also when the command fails: {"error": "..."}.
 """

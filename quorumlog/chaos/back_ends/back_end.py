@@ -1,4 +1,4 @@
-"""What the nemesis needs of a back end: operations on nodes, and which node holds a role."""
+"""The protocol of a back end: operations on nodes, and which node holds a role."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ class BackEndFailed(Exception):
 
 
 class BackEnd(Protocol):
-    """The nodes of one cluster, as far as they can be broken.
+    """The nodes of one cluster, and the operations that break and mend them.
 
     `operations` are those that work on every node: a fault that needs another is refused before
     the run.

@@ -1,4 +1,4 @@
-"""A history taken apart: one entry per message sent or polled, as columns.
+"""The entries of a history, as columns: one entry per message sent or polled.
 
 Entries of one key can be checked without those of any other key, so they are what Spark moves. What
 a checker must know of the process's other operations (its own outcome, where its reading position

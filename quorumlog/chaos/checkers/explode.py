@@ -1,4 +1,4 @@
-"""From rows (an invocation, a completion) to entries (one per message): see `entries`.
+"""Turns rows (an invocation, a completion) into entries (one per message): see `entries`.
 
 Works on all rows of any set of processes, so a history may be cut between processes. It never
 refuses: what does not fit the model becomes a PROBLEM entry, and the verdict is not valid then.

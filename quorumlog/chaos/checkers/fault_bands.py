@@ -1,4 +1,4 @@
-"""When which fault was active, from the nemesis's rows of a history.
+"""The times at which each fault was active, from the nemesis's rows of a history.
 
 A fault lasts from its first row to the row that ends it: `start` ends a kill (or `kill-all`),
 `resume` a pause, `stop-x` (or `x-stop`) what `start-x` (or `x`) began, and `heal` ends everything.

@@ -1,4 +1,4 @@
-"""What is wrong with the log itself: which values it holds, where, and which it has lost.
+"""Anomalies of the log itself: which values it holds, where, and which it has lost.
 
 Definitions of jepsen.tests.kafka, and two of our own: `phantom` (Jepsen's checker throws) and
 `vanished-write` (Jepsen does not look again once a value was read).

@@ -1,4 +1,4 @@
-"""What is wrong with the order in which one process read or wrote.
+"""Anomalies of the order in which one process read or wrote.
 
 Values are compared by their last place in the version order, never by offset + 1: holes are legal.
 Sources: jepsen.tests.kafka, poll-skip+nonmonotonic-cases and nonmonotonic-send-cases (external:

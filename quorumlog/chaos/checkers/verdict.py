@@ -1,4 +1,4 @@
-"""What a check says: a verdict of three values, anomalies with witnesses, and what is not known.
+"""The result of a check: a verdict of three values, anomalies with witnesses, and gaps.
 
 The worst verdict wins: False, then "unknown", then True. Parts of a history are checked apart
 (by key) and merged here: counts add up, and of the witnesses the first by operation index stay, so
@@ -35,7 +35,7 @@ RANKING: Final = (
 
 
 class Severity(IntEnum):
-    """What an anomaly makes of the verdict."""
+    """The effect of an anomaly on the verdict."""
 
     ALLOWED = 0  # worth knowing, legal
     UNKNOWN = 1

@@ -1,4 +1,4 @@
-"""What a fault is: a typed, frozen value, and for faults on processes the steps that make it up.
+"""A fault: a typed, frozen value, and for faults on processes the steps that make it up.
 
 A fault says what breaks. How it is done is the business of a back end: the simulator changes its
 own network and disks; a back end for processes performs the steps kill, start, pause and resume.

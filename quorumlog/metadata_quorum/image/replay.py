@@ -132,7 +132,7 @@ class ClusterReplay:
     def publish(
         self, *, end_offset: Offset, epoch: Epoch, controller_id: BrokerId
     ) -> tuple[ClusterDelta, ClusterImage]:
-        """Freeze the state as of `end_offset`; return the changes since the last publish, and it."""
+        """Freeze the state as of `end_offset`; return it with the changes since the last one."""
         before = self._published
         require(end_offset >= self.end_offset, "an image covers all that was applied")
         touched = {name for name, topic in self._topics.items() if isinstance(topic, _OpenTopic)}

@@ -23,7 +23,7 @@ class Followership:
         self._serving: Final = serving
 
     def handle(self, event: RoleEvent) -> Sequence[Effect]:
-        """Take in one fact as a follower."""
+        """Handle one event as a follower."""
         match event:
             case events.LeaderAnswered():
                 return self.leader_answered(event)

@@ -35,7 +35,7 @@ class Leadership:
         self._high_watermark: Final = high_watermark
 
     def handle(self, role: Leader, now_ms: int, event: RoleEvent) -> Sequence[Effect]:
-        """Take in one fact as the leader."""
+        """Handle one event as the leader."""
         match event:
             case events.FollowerFetched():
                 return self.follower_fetched(role, now_ms, event)

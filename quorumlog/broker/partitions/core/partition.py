@@ -85,7 +85,7 @@ class Partition:
         self._invariants: Final = rules.invariants(state)
 
     def step(self, now_ms: int, event: Event) -> Sequence[Effect]:
-        """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug.
+        """Handle one event; return the effects, in order. Raises InvariantViolation: our bug.
 
         For FollowerFetched the last effect is its AnswerFetch.
         """
