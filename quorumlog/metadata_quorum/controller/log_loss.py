@@ -5,7 +5,7 @@ that started anew has lost all unflushed records; a new log directory has lost e
 Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory ids).
 
 # DEVIATION: In Kafka, any broker that did not close its logs may lack records.
-# docs/decisions/0006-eligible-leader-replicas-keep-who-was-killed.md
+# docs/decisions/0006-eligible-leader-replicas-keep-killed-brokers.md
 # docs/decisions/0018-a-registration-shows-what-may-have-been-lost.md
 """
 
