@@ -9,7 +9,7 @@ from quorumlog.chaos.faults.fault import Operation
 
 
 class NodeUnavailable(Exception):
-    """A node did not do what was asked: it has ended, or it is not ready in time."""
+    """A node did not perform an operation: it has ended, or it is not ready in time."""
 
 
 class BackEndFailed(Exception):
@@ -25,7 +25,7 @@ class BackEnd(Protocol):
 
     @property
     def name(self) -> str:
-        """What an error calls the back end."""
+        """The name of the back end in error messages."""
 
     @property
     def operations(self) -> frozenset[Operation]:
@@ -39,7 +39,7 @@ class BackEnd(Protocol):
         """Return the nodes whose process exists now; a paused one counts."""
 
     async def perform(self, operation: Operation, node_ids: Sequence[int]) -> None:
-        """Do the operation to all `node_ids`, as nearly at once as can be.
+        """Do the operation to all `node_ids`, as simultaneously as possible.
 
         Every node is tried; then the first error is raised: NodeUnavailable. `start` leaves a node
         alone that runs, and returns when those it started take part.

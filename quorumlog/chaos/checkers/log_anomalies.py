@@ -37,7 +37,7 @@ class FinalReads:
     end_op: Ints  # its operation, or ABSENT
     end_offset: Ints  # the highest log end offset that was reached, or ABSENT
     last_place: Ints  # the last place a final poll returned, or ABSENT
-    complete: Flags  # it reached the end, or at least every offset that anybody ever saw
+    complete: Flags  # it reached the end, or at least every offset that any operation saw
 
     def passed(self, order: VersionOrder) -> Flags:
         """Tell which values must be among what was read to the log's end.
@@ -76,7 +76,7 @@ def final_reads(order: VersionOrder) -> FinalReads:
 
 
 def is_from_start(entries: Entries) -> Flags:
-    """Tell which polls went through all that lies below, as a reader that sought may not have."""
+    """Tell which polls read all that lies below: a reader that sought may have skipped some."""
     sought: Flags = (entries.flags & SOUGHT_FLAG) != 0
     return ~sought
 
@@ -188,7 +188,7 @@ def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
 
 
 def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
-    """Find values that were polled once, and were gone when everything was read again at last."""
+    """Find values that were polled once, and were missing in the final reads."""
     entries, values = order.entries, order.values
     passed = (values.last != ABSENT) & (values.last <= finals.last_place[values.key])
     passed |= finals.passed(order)

@@ -40,7 +40,7 @@ class Steps:
 
 
 def order_anomalies(order: VersionOrder) -> tuple[list[CheckResult], dict[str, int]]:
-    """Return the anomalies, and counts of what is legal."""
+    """Return the anomalies, and counts of legal cases."""
     entries = order.entries
     read = order.is_poll & (entries.outcome == OK)
     polls = _steps(order, np.flatnonzero(read), settled=read)

@@ -67,7 +67,7 @@ class Gap:
 
 @dataclass(slots=True)
 class Partial:
-    """What was found in a part of the history that holds every entry of its keys."""
+    """The findings in a part of the history that holds every entry of its keys."""
 
     results: list[CheckResult] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def first_examples(examples: Iterable[str]) -> list[str]:
 
 
 def merge(partials: Sequence[Partial]) -> Partial:
-    """Put parts together: the result is the same for any cut between keys, in any order."""
+    """Merge parts: the result is the same for any cut between keys, in any order."""
     merged = Partial()
     for partial in partials:
         for name, count in partial.counts.items():

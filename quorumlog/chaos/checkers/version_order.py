@@ -1,4 +1,4 @@
-"""The order of each key's log as the history shows it, and what is known of each value.
+"""The order of each key's log as the history shows it, and the facts about each value.
 
 The log of a key: the values at each offset, by every acknowledged send that got an offset and by
 every poll, even a failed one: a poll must never show what is not in the log. Offsets that were
