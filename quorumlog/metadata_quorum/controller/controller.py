@@ -85,7 +85,7 @@ class Controller:
         self.cluster.apply(offset, record)
 
     def touch_all(self, now_ms: int) -> None:
-        """Start every session anew: this controller has just taken over."""
+        """Start a new session for every broker: this controller has just taken over."""
         for broker_id in self.cluster.brokers:
             self.sessions.touch(broker_id, now_ms)
 

@@ -22,7 +22,7 @@ def place_replicas(
 ) -> list[tuple[BrokerId, ...]]:
     """Return the replicas of each partition, the preferred leader first.
 
-    `start` is any number >= 0, drawn anew for each topic. There is at least one usable broker, and
+    `start` is any number >= 0, random for each topic. There is at least one usable broker, and
     `replication_factor` is at most the number of brokers.
     """
     require(len(usable) > 0, "an unfenced broker leads each new partition")

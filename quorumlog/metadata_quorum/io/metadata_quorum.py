@@ -158,7 +158,7 @@ class MetadataQuorum:
 
     @property
     def port(self) -> int:
-        """Where the control listener listens, once started."""
+        """The address of the control listener, once started."""
         return self._port
 
     @property
@@ -167,7 +167,7 @@ class MetadataQuorum:
         return self._driver.is_active_controller
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
-        """Publish every change of the image to it, in order; what is there already at once."""
+        """Publish every change of the image to it, in order, and the present image at once."""
         self._committed.add_publisher(publisher)
 
     async def start(self, listener: socket.socket | None = None) -> None:
@@ -212,9 +212,9 @@ class MetadataQuorum:
             await self._leader.wait(LEADER_WAIT_S)
 
     def describe(self) -> Mapping[str, object]:
-        """Return what a status page shows of the quorum: plain values, ready for JSON.
+        """Return the quorum for a status page: plain values, ready for JSON.
 
-        The leader knows how far each voter and observer has fetched; others know it of themselves.
+        The leader knows how far each voter and observer has fetched; others know only their own.
         """
         return {
             "node_id": self.settings.node_id,
@@ -250,7 +250,7 @@ class MetadataQuorum:
             )
         return {"fetch_offset": fetched, "lag": None if fetched is None else end_offset - fetched}
 
-    # --- what the driver reports ---
+    # --- reports of the driver ---
 
     def leader_changed(self, leader_id: BrokerId) -> None:
         """Keep a connection to the leader, if it is another node."""

@@ -24,7 +24,7 @@ def unsettled_answers(
     for read, found in answered:
         partition = None if spec.session is None else spec.session.partition_of(read.fetch)
         if spec.session is None or partition is None:
-            continue  # asked for anew, or given up, meanwhile
+            continue  # replaced or dropped meanwhile
         if partition.tell(found):
             told.append((read.fetch, found))
         is_settled = not read.chunks and _has_read_all(spec, read, drivers)
