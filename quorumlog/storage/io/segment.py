@@ -47,8 +47,8 @@ class Segment:
     """Batches [base_offset, next_offset), in bytes [0, size) of one file.
 
     It is *loaded* (file open, index in memory) or not; what needs the index loads it. One thread
-    appends and reads; `sync` may run in another, on a loaded segment that is not released,
-    truncated or deleted meanwhile: `Log` ensures that.
+    appends and reads; `sync` may run in another, on a loaded segment, while nobody releases,
+    truncates or deletes it: `Log` sees to that.
     """
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> None:
