@@ -1,4 +1,4 @@
-"""One file per API: decode, call a core, encode. `registry.HANDLERS` collects them by API key."""
+"""One file per API: decode, ask a core, encode. `registry.HANDLERS` collects them by API key."""
 
 from quorumlog.broker.server.api import ApiHandler, Reply
 
