@@ -1,4 +1,4 @@
-"""How long nobody gets an acknowledgement when a node dies: measured by producers, not by us.
+"""How long producers get no acknowledgement when a node dies, measured by the producers.
 
 One producer per partition sends as fast as it is answered, with acks=all. The gap of a partition
 is the longest time between two of its acknowledgements around the fault.

@@ -83,7 +83,7 @@ def start(table: Table, directory: Path) -> LocalCluster:
 
 
 def idle(table: Table, cluster: LocalCluster) -> None:
-    """Memory and CPU of nodes that nobody asks anything."""
+    """Memory and CPU of nodes that get no requests."""
     pids = [pid for node in cluster.nodes if (pid := cluster.pid(node.id)) is not None]
     used_s = [cpu_seconds(pid) for pid in pids]
     time.sleep(_IDLE_S)
@@ -112,7 +112,7 @@ def idle(table: Table, cluster: LocalCluster) -> None:
 
 
 def fail_over(table: Table, cluster: LocalCluster) -> None:
-    """How long nobody gets an acknowledgement."""
+    """How long producers get no acknowledgement."""
     leader = failover.leader_other_than_controller(cluster, TOPIC)
     gap_s = asyncio.run(failover.killed_s(cluster, TOPIC, PARTITIONS, leader))
     table.add(

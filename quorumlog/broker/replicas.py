@@ -171,7 +171,7 @@ class Replicas:
         self._tasks.start(self._checkpoints.run())
 
     async def stop(self) -> None:
-        """Answer all who wait, close every log, mark a clean shutdown. Raises StorageError.
+        """Answer all waiting requests, close every log, mark a clean shutdown. Raises StorageError.
 
         Ignores images from here on: a log opened now would be marked clean although it is not.
         """
@@ -387,7 +387,7 @@ class Replicas:
         _logger.error("the broker cannot go on: %s", error)
         if not self.failure.done():
             self.failure.set_exception(error)
-            self.failure.exception()  # it is noticed here even if nobody awaits it
+            self.failure.exception()  # mark it as retrieved even if no task awaits it
 
 
 def _resolve(future: asyncio.Future[ProduceResult], result: ProduceResult) -> None:

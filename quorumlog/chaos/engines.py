@@ -1,4 +1,4 @@
-"""Which engine checks a history: this process while the history fits into memory, Spark beyond.
+"""Chooses the engine for a check: this process if the history fits into memory, else Spark.
 
 Both call the same functions, so the choice changes the time and never the verdict. Spark costs a
 JVM and seconds before it begins; it needs no more memory as the history grows

@@ -1,4 +1,4 @@
-"""How to install what is missing: the command that works for the way quorumlog was installed."""
+"""The command that installs a missing extra, for the way in which quorumlog was installed."""
 
 import json
 from importlib.metadata import PackageNotFoundError, distribution
@@ -10,8 +10,8 @@ _DISTRIBUTION = "quorumlog"
 def install_command(extra: str) -> str:
     """Return the `pip install` line that adds `extra` to this installation.
 
-    An installation from a directory (PEP 610's direct_url.json names it) is told that directory: no
-    index may have the package.
+    For an installation from a directory (PEP 610's direct_url.json names it), the line names that
+    directory, because no index may have the package.
     """
     return f"pip install '{_source()}[{extra}]'"
 

@@ -1,4 +1,4 @@
-"""The end of a run by a signal: in order, once, and with everything put back."""
+"""Ends a run at a signal: in order, once, and with all faults taken back."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interruption:
     """Within the block, the first of these signals raises KeyboardInterrupt, or calls `cancel`.
 
-    Later ones are not heard: nodes that are paused or killed must be taken care of meanwhile. A
+    Later ones are ignored, because paused and killed nodes must be resumed and started. A
     signal that was ignored before (by nohup, by a shell's background job) stays ignored. Outside
     the main thread nothing is changed: there, no signal arrives.
     """

@@ -136,7 +136,7 @@ class Nemesis:
                 self._record(NODE_ENDED, str(node_id), self._back_end.last_words(node_id))
 
     async def _resolve(self, target: Target, running: Sequence[int]) -> tuple[tuple[int, ...], str]:
-        """Return the running nodes that are meant, and the role; and say so if none holds it."""
+        """Return the running nodes to hit, and the role, which says so if no node holds it."""
         if not isinstance(target, str):
             return tuple(node_id for node_id in target if node_id in running), "named"
         if target == ALL:
@@ -144,7 +144,7 @@ class Nemesis:
         known = await self._back_end.holders(target, self._topic)
         holders = [node_id for node_id in known if node_id in running]
         if not holders and target != "any":
-            return (self._rng.choice(running),), f"any, as nobody was {target}"
+            return (self._rng.choice(running),), f"any, as no node was {target}"
         return (self._rng.choice(holders or running),), target
 
 

@@ -1,4 +1,4 @@
-"""From a history on disk to a verdict, by either engine."""
+"""Judges a history on disk, by either engine."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`quorumlog chaos run | list`: break a cluster, save what was seen, judge it, report."""
+"""`quorumlog chaos run | list`: break a cluster, save the history, judge it, report."""
 
 import sys
 import time
@@ -182,9 +182,9 @@ def _duration_s(text: str | None, schedule: Schedule | None) -> float:
 
 @contextmanager
 def _honest_status(out: Path) -> Iterator[None]:
-    """End with a status that says what happened, and with 1 for nothing but a verdict.
+    """End with the right exit status, which is 1 only for a verdict.
 
-    If the run is interrupted, say where what it saw is.
+    If the run is interrupted, name the directory of its history.
     """
     with (
         bugs_are_no_verdict(),

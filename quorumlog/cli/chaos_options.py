@@ -1,4 +1,4 @@
-"""The options of `quorumlog chaos run`: their help, their values, and what is refused at once."""
+"""The options of `quorumlog chaos run`: their help and their legal values."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`quorumlog up | down | status`: clusters of this machine."""
+"""`quorumlog up | down | status`: clusters on this machine."""
 
 import signal
 import threading

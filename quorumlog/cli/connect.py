@@ -1,4 +1,4 @@
-"""Where a command finds the cluster, and how it says that there is none."""
+"""Finds the cluster of a command, and reports a missing one."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""Durations as people write them on the command line."""
+"""Durations on the command line, such as `500ms` or `2m`."""
 
 from quorumlog.cli.output import EXIT_USAGE, fail
 

@@ -1,4 +1,4 @@
-"""How `consume` prints a record: by a format with kcat's tokens, or as JSON."""
+"""Formats in which `consume` prints a record: kcat's tokens, or JSON."""
 
 import json
 from base64 import b64encode

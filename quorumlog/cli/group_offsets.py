@@ -1,4 +1,4 @@
-"""What `quorumlog groups` asks about a group's offsets: how far behind it is, where it may go."""
+"""Offsets of a group for `quorumlog groups`: its lag, and where a reset moves it."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -41,7 +41,7 @@ async def lag_rows(admin: Admin, group: str) -> tuple[str, list[dict[str, Any]]]
 
 
 async def _existing(admin: Admin, wanted: Collection[TopicPartition]) -> list[TopicPartition]:
-    """Return those of `wanted` that there are: a topic may be deleted, and made anew smaller."""
+    """Return those of `wanted` that exist: a topic may be deleted, and created again smaller."""
     topics = {*await admin.list_topics(include_internal=True)} & {name.topic for name in wanted}
     described = await admin.describe_topics(sorted(topics))
     return [

@@ -1,4 +1,4 @@
-"""Lines of a file descriptor, as soon as they are there."""
+"""Reads the lines of a file descriptor as soon as they arrive."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ async def _chunks(fd: int) -> AsyncIterator[bytes]:
 
 
 async def _until_readable(fd: int) -> None:
-    """Return when a read would not block. The loop is told once: news it kept would be old."""
+    """Return when a read would not block. The loop watches once: a kept result would be stale."""
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
 

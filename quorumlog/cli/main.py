@@ -1,4 +1,4 @@
-"""The `quorumlog` command: every command group in its own file, loaded when it is asked for."""
+"""The `quorumlog` command: each command group has its own file, loaded when it is needed."""
 
 import errno
 import os
@@ -197,7 +197,7 @@ def _load(app: "Typer", name: str, command: Command) -> None:
 
 
 def _not_loaded() -> None:
-    """Hold the place of a command that was not asked for."""
+    """Stand for a command that is not loaded."""
 
 
 def main() -> None:
@@ -265,14 +265,14 @@ def _completed() -> list[str]:
 
 
 def _open_what_is_closed() -> None:
-    """Give a process that was started without stdout or stderr (`>&-`) one that goes nowhere."""
+    """Open /dev/null as stdout or stderr of a process that was started without it (`>&-`)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it is open until the process ends
 
 
 def _drop_stdout() -> None:
-    """Keep the interpreter from flushing at its end what could not be written."""
+    """Keep the interpreter from flushing unwritable output at its end."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -10,7 +10,7 @@ from quorumlog.cli.output import cluster_errors, data, document
 from quorumlog.cluster import LocalCluster
 
 app = typer.Typer(
-    help="Do something to one node of a cluster.",
+    help="Kill, pause, stop or start one node of a cluster.",
     no_args_is_help=True,
     subcommand_metavar="COMMAND",
 )

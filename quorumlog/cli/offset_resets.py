@@ -1,7 +1,7 @@
-"""Where a reset puts a group: decided from what is committed and what the logs hold.
+"""Decides where a reset moves a group, from its committed offsets and the ends of the logs.
 
-A target outside of a log is moved to its nearest end, as Kafka's tool does. Refused: a partition
-whose log is not known, and a shift of one that the group has committed nothing for.
+A target outside of a log is moved to its nearest end, as by Kafka's tool. It refuses a partition
+whose log is unknown, and a shift of a partition without a committed offset.
 """
 
 from collections.abc import Iterable, Mapping

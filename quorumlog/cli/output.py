@@ -1,4 +1,4 @@
-"""How every command speaks: data on stdout, the rest on stderr, one table of exit statuses.
+"""The output of every command: data on stdout, the rest on stderr, one table of exit statuses.
 
 With --json, stdout holds exactly one document, also when the command fails: {"error": "..."}.
 """
@@ -19,7 +19,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class _Answer:
-    """What this run of the command line owes on stdout."""
+    """The output that this run of the command line must still print on stdout."""
 
     def __init__(self) -> None:
         self.is_json = False
@@ -30,7 +30,7 @@ _answer = _Answer()
 
 
 def expect(arguments: list[str]) -> None:
-    """Begin a run of the command line; --json among its options asks for documents."""
+    """Begin a run of the command line; with --json among its options, it prints documents."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     _answer.is_json = "--json" in options
     _answer.is_given = False
@@ -54,7 +54,7 @@ def document(value: Any) -> None:
 
 
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
-    """Say what is wrong in one line and end the command; with --json, in a document, too."""
+    """Print the error in one line and end the command; with --json, as a document, too."""
     say(f"quorumlog: {message}")
     document_error(message)
     raise typer.Exit(status)
@@ -72,7 +72,7 @@ def document_error(message: str) -> None:
 
 @contextmanager
 def one_line_errors(*kinds: type[Exception], status: int = EXIT_FAILED) -> Iterator[None]:
-    """Turn these errors into one line and an exit status: they are news, not bugs."""
+    """Turn these errors into one line and an exit status: they are expected, not bugs."""
     try:
         yield
     except kinds as error:
@@ -81,7 +81,7 @@ def one_line_errors(*kinds: type[Exception], status: int = EXIT_FAILED) -> Itera
 
 @contextmanager
 def cluster_errors() -> Iterator[None]:
-    """Turn what the cluster of a directory refuses into one line and an exit status."""
+    """Turn an error of a directory's cluster into one line and an exit status."""
     from quorumlog.cluster.errors import ClusterError, InvalidArgument
 
     with (

@@ -1,4 +1,4 @@
-"""`quorumlog simulate`: seeds through the simulator, in as many processes as there are cores."""
+"""`quorumlog simulate`: runs seeds through the simulator, one process per core."""
 
 import multiprocessing
 import os

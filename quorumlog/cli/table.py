@@ -1,4 +1,4 @@
-"""Rows for people: columns that line up, numbers on the right, "-" for what there is not."""
+"""Tables for people: aligned columns, numbers on the right, "-" for a missing value."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""What producer, consumer and admin have in common: they are opened, closed, and may be dropped."""
+"""The common part of producer, consumer and admin: they are opened, closed, and may be dropped."""
 
 import warnings
 from abc import ABC, abstractmethod

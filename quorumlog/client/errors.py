@@ -1,4 +1,4 @@
-"""The one error of the client's API, and what it lets a caller conclude.
+"""The only error of the client's API, and what a caller may conclude from it.
 
 `definite` answers the question that decides whether a failed operation may still take effect:
 is it certain that the cluster did not do it, and never will? Three rules, none of them a guess:

@@ -68,11 +68,11 @@ class GroupClient:
         self._session.post(facts.Subscribed(topics=topics))
 
     def poll_began(self) -> None:
-        """Take in that the user is in `poll`: partitions may be revoked."""
+        """Note that the user is in `poll`: partitions may be revoked."""
         self._post(facts.PollBegan())
 
     def poll_ended(self) -> None:
-        """Take in that the user processes records: no partition is revoked."""
+        """Note that the user processes records: no partition is revoked."""
         self._post(facts.PollEnded())
 
     def _post(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""What a group does to its consumer: it revokes partitions, assigns others, or fails."""
+"""The effects of a group on its consumer: it revokes and assigns partitions, or fails."""
 
 from collections.abc import Callable
 from typing import Final

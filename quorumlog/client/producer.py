@@ -54,7 +54,7 @@ class _Topic:
         self.queues: Final[dict[int, PartitionQueue]] = {}
 
     def refresh(self, view: TopicView) -> None:
-        """Take in new metadata."""
+        """Handle new metadata."""
         self.count = len(view.partitions)
         led = [index for index, partition in view.partitions.items() if partition.leader_id >= 0]
         self.candidates = led or list(view.partitions)

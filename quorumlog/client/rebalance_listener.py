@@ -15,13 +15,13 @@ class RebalanceListener:
     """Override what you need. The group waits until a method has returned."""
 
     async def on_partitions_assigned(self, partitions: Partitions) -> None:
-        """Take in which partitions were added. None of them was read yet, so `seek` works."""
+        """Handle added partitions. None of them was read yet, so `seek` works."""
 
     async def on_partitions_revoked(self, partitions: Partitions) -> None:
-        """Take in which partitions go to other members. This is the last moment to commit."""
+        """Handle partitions that go to other members. This is the last moment to commit."""
 
     async def on_partitions_lost(self, partitions: Partitions) -> None:
-        """Take in which partitions were lost: other members may read them already."""
+        """Handle lost partitions: other members may read them already."""
 
 
 async def call_listener(

@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster on this machine: one line each, for a person to act on."""
+"""Errors of a cluster on this machine: one line each, which says what to do."""
 
 
 class ClusterError(Exception):
@@ -6,7 +6,7 @@ class ClusterError(Exception):
 
 
 class InvalidArgument(ClusterError):
-    """An argument or a setting makes no sense. Nothing was started and nothing was written."""
+    """An argument or a setting is invalid. Nothing was started and nothing was written."""
 
 
 class NodeFailed(ClusterError):

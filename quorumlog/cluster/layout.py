@@ -1,4 +1,4 @@
-"""The directory of a local cluster: what is in it, and how it is made.
+"""The directory of a local cluster: its files, and how they are created.
 
     DIR/cluster.json           the nodes of the cluster, and the settings it was made with
     DIR/control.secret         what its nodes show each other: readable by their owner alone
@@ -127,7 +127,7 @@ def save(directory: Path, spec: ClusterSpec) -> None:
 
 
 def found(directory: Path, spec: ClusterSpec) -> None:
-    """Make what only a new cluster is given: its secret, and the mark of voters that never voted.
+    """Create what only a new cluster gets: its secret, and the mark of voters that never voted.
 
     A voter that finds neither mark nor votes has lost its disk. Raises ClusterError.
     """
@@ -262,20 +262,20 @@ def port_of(address: str) -> int:
 
 
 def node_directory(directory: Path, node_id: int) -> Path:
-    """Where a node lives."""
+    """Return the directory of a node."""
     return directory / f"node-{node_id}"
 
 
 def data_directory(directory: Path, node_id: int) -> Path:
-    """Where a node's logs are: its `log.dirs`."""
+    """Return the directory of a node's logs: its `log.dirs`."""
     return node_directory(directory, node_id) / "data"
 
 
 def properties_file(directory: Path, node_id: int) -> Path:
-    """Where the node's configuration is."""
+    """Return the file of the node's configuration."""
     return node_directory(directory, node_id) / "node.properties"
 
 
 def log_file(directory: Path, node_id: int) -> Path:
-    """Where the node's output goes."""
+    """Return the file of the node's output."""
     return node_directory(directory, node_id) / "node.log"

@@ -1,4 +1,4 @@
-"""The pipe by which nodes learn that the process which started them has ended.
+"""The pipe that tells nodes when the process that started them has ended.
 
 A node that is not detached holds the read end, and this process alone the write end: it writes
 nothing, and the kernel closes it however the process ends, by SIGKILL too. The node then reads the

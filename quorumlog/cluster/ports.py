@@ -1,4 +1,4 @@
-"""Ports of this machine: which are free, and which process listens on one that is not."""
+"""Ports of this machine: which are free, and which process listens on the others."""
 
 import errno
 import random

@@ -1,4 +1,4 @@
-"""Which process it is: a process id, and when that process started.
+"""The identity of a process: its process id, and when it started.
 
 The system gives a process id to another process some time after the first has ended. The time of
 the start tells the two apart.

@@ -1,4 +1,4 @@
-"""One node as a process of this machine: start it, know whether it runs, signal it.
+"""One node as a process of this machine: starts it, signals it, tells whether it runs.
 
 A node holds a lock on its `node.pid` for as long as it lives, however it ends. So "is it running"
 needs no guess about recycled process ids: if the lock can be had, it is not.
@@ -28,7 +28,7 @@ _EXIT_POLL_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What runs as a node, and for how long.
+    """The program that runs as a node, and for how long.
 
     `module`: the Python module. `detached`: the node outlives the process that starts it.
     `temporary`: the directory of the cluster goes with that process.

@@ -1,4 +1,4 @@
-"""Which nodes of this user run on this machine: one small file for each, in no cluster's directory.
+"""Records the running nodes of this user: one small file for each, outside any cluster's directory.
 
     $XDG_STATE_HOME/quorumlog/nodes/<cluster id>-<node id>-<process id>.json   (else ~/.local/state)
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("quorumlog.cluster")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One node that was started: what finds it again."""
+    """One node that was started, with all that is needed to find it again."""
 
     directory: str  # absolute
     cluster_id: str
@@ -41,7 +41,7 @@ class Entry:
 
     @property
     def is_running(self) -> bool:
-        """Whether this very process still runs."""
+        """Whether exactly this process still runs."""
         return process_identity.is_running(self.pid, self.started)
 
     @property
@@ -62,7 +62,7 @@ def home() -> Path | None:
 
 
 def add(entry: Entry) -> None:
-    """Write down a node that was just started.
+    """Record a node that was just started.
 
     A home directory that cannot be written costs the node its place in `status --all`, no more: a
     warning says so.
@@ -91,7 +91,7 @@ def _warn(reason: str) -> None:
 
 
 def forget(cluster_id: str) -> None:
-    """Remove what is written down of a cluster: all its nodes have ended."""
+    """Remove the records of a cluster: all its nodes have ended."""
     for path in _files():
         if path.name.startswith(f"{cluster_id}-"):
             _unlink(path)
@@ -135,7 +135,7 @@ def _files() -> Iterator[Path]:
 
 
 def _read(path: Path) -> Entry | None:
-    """Read one file; one that is damaged is removed, since it finds nothing."""
+    """Read one file; a damaged file is removed, because it is of no use."""
     try:
         return _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

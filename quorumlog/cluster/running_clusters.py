@@ -1,4 +1,4 @@
-"""Every cluster of this user on this machine: found by the registry, stopped by its processes.
+"""Finds all running clusters of this user by the registry, and stops them by their processes.
 
 A cluster whose directory was removed is found, too: nothing here reads a directory.
 """
@@ -21,7 +21,7 @@ _POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningCluster:
-    """A cluster with at least one node that runs. `nodes`: those, by id."""
+    """A cluster with at least one running node. `nodes`: the running ones, by id."""
 
     directory: Path
     cluster_id: str

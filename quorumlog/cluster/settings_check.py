@@ -1,4 +1,4 @@
-"""The settings of a cluster, checked before anything is written or started.
+"""Checks the settings of a cluster before anything is written or started.
 
 The check is the node's own: a cluster that passes starts with these settings, and one that does not
 leaves no trace.
@@ -39,7 +39,7 @@ def _require_known(name: str) -> None:
 
 
 def check(directory: Path, spec: ClusterSpec) -> list[str]:
-    """Check what every node will be told; return the settings that have no effect here, sorted.
+    """Check every node's settings; return those that have no effect here, sorted.
 
     Raises InvalidArgument, with the setting's name. The environment counts, as it does for a node.
     """

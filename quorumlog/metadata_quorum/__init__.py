@@ -1,1 +1,1 @@
-"""The cluster's metadata: a Raft log (KRaft), its controller, and the image the rest may see."""
+"""The cluster's metadata: a Raft log (KRaft), its controller, and the image for everything else."""

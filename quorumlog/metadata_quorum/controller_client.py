@@ -1,4 +1,4 @@
-"""What a broker may ask of the active controller, wherever that is at the moment.
+"""The requests of a broker to the active controller, on whichever node that is.
 
 Requests are frozen values, so that they travel as CBOR and replay in a simulator. Every method
 raises `ControllerUnavailable` when no active controller answered within the request timeout: the
@@ -163,7 +163,7 @@ class IsrResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdBlock:
-    """Producer ids [first, first + count): never given to anybody else (KIP-730)."""
+    """Producer ids [first, first + count), which no other broker gets (KIP-730)."""
 
     first: int
     count: int
@@ -216,8 +216,8 @@ class BrokerRegistration:
 
     `directory_id` is its log directory's (`meta.properties`), `boot_id` that of the system which
     the machine runs: None if it cannot be read. `previous_broker_epoch` (KIP-966) is the epoch
-    with which the process before this one closed every log; -1: it did not, or had none. By
-    `min_insync_replicas` the broker goes where it leads a topic that has no value of its own.
+    with which the process before this one closed every log; -1: it did not, or had none.
+    `min_insync_replicas` counts where the broker leads a topic that sets none.
     """
 
     broker_id: BrokerId

@@ -27,7 +27,7 @@ class BootGate:
         self._image = ClusterImage()
 
     def registered(self, broker_epoch: int) -> None:
-        """Take in the epoch of this process's registration; an image may show it already."""
+        """Note the epoch of this process's registration; an image may show it already."""
         self._broker_epoch = broker_epoch
         self._maybe_open()
 

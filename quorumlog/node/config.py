@@ -3,7 +3,7 @@
 Later sources win: defaults, file, environment (`QUORUMLOG_CONFIG_NUM_PARTITIONS=...`), flags. An
 unknown name is an error that suggests the nearest known one, because clusters lose data by mistyped
 settings that are ignored. A node takes a setting of Apache Kafka that has no effect here and
-reports it; it refuses one that would protect: `kafka_settings`.
+reports it; it refuses a setting that asks for protection: `kafka_settings`.
 """
 
 import difflib
@@ -34,7 +34,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a listener listens."""
+    """The host and port of a listener."""
 
     host: str
     port: int
@@ -65,7 +65,7 @@ class NodeConfig:
 
     @property
     def control_address(self) -> str:
-        """Where the other nodes find the control listener, also if it listens everywhere."""
+        """The control listener's address for other nodes, also if it listens everywhere."""
         here = str(self.control)
         return self.voters.get(self.node_id, here) if self.control.host in _EVERYWHERE else here
 
@@ -105,7 +105,7 @@ def known_names() -> list[str]:
 def read_properties(path: Path) -> dict[str, str]:
     """Read `name=value` lines; `#` starts a comment line. Raises ConfigError with the line.
 
-    A name that is there twice is refused: one of the two values would be ignored.
+    A name that occurs twice is refused: one of the two values would be ignored.
     """
     values: dict[str, str] = {}
     try:
@@ -215,7 +215,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
 
 
 def _check_together(config: NodeConfig) -> None:
-    """Refuse values that make sense one by one, and do not work together."""
+    """Refuse values that are valid one by one but do not work together."""
     if config.advertised.host in _EVERYWHERE:
         raise ConfigError(
             f"listeners={config.kafka}: clients cannot connect to that; set advertised.listeners"

@@ -1,4 +1,4 @@
-"""Why a node cannot run."""
+"""The error of a node that cannot run."""
 
 
 class StartFailed(Exception):

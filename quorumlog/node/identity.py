@@ -1,4 +1,4 @@
-"""Which node a log directory belongs to, and which boot of the machine the process runs in.
+"""The identity of a log directory (its node and its id), and of the boot of the machine.
 
 A directory without `meta.properties` is new, and gets an id of its own; the controller compares
 the ids when a broker registers, and so learns that a disk was replaced (KIP-858). One that holds
@@ -60,7 +60,7 @@ def is_new_cluster(disk: Disk, config: NodeConfig) -> bool:
 
 
 def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
-    """Remove the mark of a new cluster: the election state is on the disk, and is not made again.
+    """Remove the mark of a new cluster: the election state is on the disk now.
 
     Durable on return. Raises OSError.
     """

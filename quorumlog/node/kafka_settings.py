@@ -1,9 +1,9 @@
-"""Names of Apache Kafka's broker settings (4.x) that a node knows, and that change nothing here.
+"""Names of Apache Kafka's broker settings (4.x) that a node accepts without effect.
 
 A `server.properties` or the environment of a container that was written for Apache Kafka must
 start a node. So a node takes such a name, whatever its value, and warns. It refuses a setting of
-TLS, SASL or authorization whose value asks for protection: the owner would believe in a protection
-that is not there. Settings that hold for topics are in quorumlog.settings, with or without effect.
+TLS, SASL or authorization whose value asks for protection, because the node has no protection.
+Settings that hold for topics are in quorumlog.settings, with or without effect.
 Source: Kafka's documentation, "Broker Configs" of 4.0 to 4.2.
 """
 

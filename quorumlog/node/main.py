@@ -1,8 +1,8 @@
 """The outermost frame of a node: arguments, configuration, signals, exit status.
 
 Exit status: 0 the node stopped as asked; 1 it cannot run here (a port in use, the directory of
-another node, a disk that fails); 64 the configuration makes no sense; 70 an invariant did not hold,
-or an unexpected error. The last line of the output says the reason.
+another node, a disk that fails); 64 the configuration is invalid; 70 an invariant did not hold,
+or an unexpected error. The last line of the output gives the reason.
 """
 
 import argparse

@@ -83,12 +83,12 @@ class Node:
         await self.quorum.stop()
 
     def fail(self, error: BaseException) -> None:
-        """End the node: what it believes is no longer true."""
+        """End the node: its state may be wrong."""
         if not self.fatal.done():
             self.fatal.set_exception(error)
 
     def describe(self) -> dict[str, Any]:
-        """Return what this node knows of itself and of the cluster, as plain values."""
+        """Return this node's view of itself and of the cluster, as plain values."""
         requests = {} if self.broker is None else self.broker.server.stats.requests
         return status.describe(
             self.config, self.quorum, is_ready=self.ready.is_set(), requests=requests

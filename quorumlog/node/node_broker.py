@@ -1,10 +1,10 @@
-"""The broker of a node: which parts it has, and what flows between them.
+"""The broker of a node: its parts, and what flows between them.
 
     images of the quorum ─▶ BootGate ─▶ Replicas, GroupService, ImageWatch
     clients ─▶ Server ─▶ handlers ─▶ Replicas, GroupService, ImageWatch, the controller
     BrokerLifecycle ─▶ the controller: registration and heartbeats
 
-Nothing acts on an image before one shows this process's registration:
+No part acts on an image before one shows this process's registration:
 docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
 """
 
@@ -129,7 +129,7 @@ class NodeBroker:
         self.gate.registered(broker_epoch)
 
     async def _serve(self, listener: socket.socket) -> None:
-        """Serve clients once this broker's metadata is worth reading; be ready once unfenced."""
+        """Serve clients once this broker's metadata is current; be ready once unfenced."""
         await self.gate.opened.wait()
         listen("listeners", listener)
         await self.server.serve(listener)

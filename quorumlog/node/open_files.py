@@ -1,4 +1,4 @@
-"""How many files a node may have open: each log of a partition keeps one, each connection one."""
+"""The limit of open files: each log keeps at least one, each connection one."""
 
 import logging
 import resource

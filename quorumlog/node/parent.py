@@ -1,4 +1,4 @@
-"""A node whose life depends on the process that started it, and what it does when that has ended.
+"""Ends a node when the process that started it has ended.
 
 The node holds the read end of a pipe, and only that process the write end. The kernel closes the
 write end however the process ends; the node then stops in order. This works on every POSIX system,
@@ -20,8 +20,8 @@ _logger: Final = logging.getLogger("quorumlog.node")
 class Parent:
     """The process that started this node, if the node is to end with it.
 
-    `descriptor`: the read end of its pipe, or None: then nothing here does anything.
-    `temporary_directory`: the directory of the cluster, if it is to go with that process.
+    `descriptor`: the read end of its pipe, or None: then this class does nothing.
+    `temporary_directory`: the directory of the cluster, if it must be removed with that process.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Parent:
             ended()
 
     def clean_up(self) -> None:
-        """Put in order what only the ended process would have: the last thing that a node does.
+        """Clean up in place of the ended process, as the last act of a node.
 
         Paused nodes of the cluster go on, since a stopped process cannot see its pipe. A temporary
         directory is removed; what another node still writes there goes when that node ends.

@@ -1,4 +1,4 @@
-"""What the control listener answers to people and monitors: health, readiness, status as JSON."""
+"""Routes of the control listener for people and monitors: health, readiness, status as JSON."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ def add_routes(
         return web.Response(text="not ready\n", status=503)
 
     async def status(_: web.Request) -> web.Response:
-        """Answer what this node knows of the cluster."""
+        """Answer with this node's view of the cluster."""
         return web.json_response(describe())
 
     app.add_routes(

@@ -1,4 +1,4 @@
-"""The shared secret of the control listener: the nodes of a cluster know it, others do not."""
+"""The shared secret of the control listener, which only the nodes of the cluster know."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""What a node says of itself and of the cluster, as plain values for JSON."""
+"""A node's view of itself and of the cluster, as plain values for JSON."""
 
 from collections.abc import Mapping
 from typing import Any

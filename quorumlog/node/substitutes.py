@@ -1,4 +1,4 @@
-"""What a test may put into a node in place of the real thing."""
+"""The parts of a node that a test may replace."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from quorumlog.node.identity import BOOT_ID_FILE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Substitutes:
-    """The defaults are the real things. A mutant of the chaos lab replaces `partition_rules`."""
+    """The defaults are the real parts. A mutant of the chaos lab replaces `partition_rules`."""
 
     partition_rules: PartitionRules = KAFKA_RULES
     boot_id_file: Path = BOOT_ID_FILE

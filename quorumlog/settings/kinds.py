@@ -1,4 +1,4 @@
-"""How the value of a setting is written: its type, what is refused, what is kept.
+"""The kinds of values of settings: type, check and normal form.
 
 Values are read as Java reads them: without blanks around them, booleans in any case, digits of any
 script. Problems are told in Kafka's words (`ConfigDef`).

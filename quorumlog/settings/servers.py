@@ -1,4 +1,4 @@
-"""The settings of a node: what it is told when it starts, under Kafka's names.
+"""The settings that a node gets when it starts, under Kafka's names.
 
 The classes that read settings have them as fields, made here: `integer`, `long`, `flag`, `behind`
 and `row`. So a field is a row, too. Nothing of it changes while the node runs.
@@ -183,7 +183,7 @@ def explanation(setting: ServerSetting[Any] | TopicSetting[Any]) -> str:
 
 
 class StaticConfig:
-    """What a node was told at its start, of the settings in a table.
+    """The configuration that a node got at its start, of the settings in a table.
 
     `texts` has the value in force of each setting that has one, `given` what the node was told, by
     the name that it was told: both in the form in which they are described.

@@ -1,1 +1,1 @@
-"""What this broker asks of the controller: registration, ISR changes, producer ids."""
+"""Requests of this broker to the controller: registration, ISR changes, producer ids."""

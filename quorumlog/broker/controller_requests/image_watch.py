@@ -1,4 +1,4 @@
-"""The newest published image, and waiting until it shows something."""
+"""Keeps the newest published image, and lets requests wait until it shows their change."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,10 +12,10 @@ SEEN_HERE_MS: Final = 1000
 
 
 class ImageWatch:
-    """An ImagePublisher that keeps what it is told.
+    """An ImagePublisher that keeps the newest image.
 
-    Add it after the publishers that act on the image: what a client reads in our metadata is then
-    done here.
+    Add it after the publishers that act on the image: this broker has then done what a client reads
+    in its metadata.
     """
 
     def __init__(self, image: ClusterImage | None = None) -> None:

@@ -29,7 +29,7 @@ _Asked = tuple[PartitionDriver, effects.ProposeIsr]
 
 
 class IsrProposals:
-    """Runs one task. `broker_epoch()` is -1 until we are registered; nothing is sent before."""
+    """Runs one task. It sends nothing while `broker_epoch()` is -1, that is, not registered."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class IsrProposals:
         self._wake: Final = asyncio.Event()
 
     def add(self, driver: PartitionDriver, proposal: effects.ProposeIsr) -> None:
-        """Send it with the next request; a newer one for the same partition replaces it."""
+        """Send the proposal with the next request; a newer one for the partition replaces it."""
         self._waiting[driver.topic_id, driver.topic_partition.partition] = driver, proposal
         self._wake.set()
 
     async def run(self) -> None:
-        """Send what is added until cancelled."""
+        """Send the added proposals until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,9 +1,9 @@
-"""A broker's membership of the cluster: register, send heartbeats, take leave.
+"""A broker's membership of the cluster: it registers, sends heartbeats and shuts down.
 
 A registration belongs to one process; when the controller no longer knows it, the broker registers
-again. The first heartbeat leaves as soon as this node has replayed its registration, because that
-is what the controller waits for before it lets the broker lead. Until the logs are open that the
-image then gives the broker, heartbeats ask that it stay fenced: it would answer
+again. The broker sends its first heartbeat as soon as it has replayed its registration, because the
+controller waits for that before it lets the broker lead. Until the broker has opened the logs that
+this image assigns to it, its heartbeats ask to stay fenced: otherwise it would answer
 NOT_LEADER_OR_FOLLOWER for partitions that it leads. Source: KIP-631.
 """
 
@@ -33,7 +33,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class RegistrationFailed(Exception):
-    """The controller has not taken this broker within the time that it is given."""
+    """The controller has not accepted this broker's registration in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +52,9 @@ class BrokerLifecycle:
     """One task. An ImagePublisher: add it after the publishers that act on the image.
 
     `unfenced` is set while the image shows this process in service. `registered` is called with
-    each broker epoch, before the controller may let the broker lead. `may_lead`: set by the caller
-    when the broker can serve what it may be given; it stays so. `failure` ends with whatever
-    ends the task: RegistrationFailed, or an error of `registered`.
+    each broker epoch, before the controller may let the broker lead. The caller sets `may_lead`
+    when the broker can serve its partitions; it stays set. `failure` gets the error that ends the
+    task: RegistrationFailed, or an error of `registered`.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BrokerLifecycle:
         self._tasks.start(self._wake_when_it_may_lead())
 
     async def stop(self, *, timeout_ms: int) -> None:
-        """Hand over what this broker leads, for at most `timeout_ms`, then fall silent."""
+        """Hand over the led partitions, for at most `timeout_ms`, then send nothing more."""
         if not self._is_started:
             return
         self._wants_to_stop = True
@@ -147,7 +147,7 @@ class BrokerLifecycle:
             self.failure.set_exception(error)
 
     async def _register(self) -> None:
-        """Register, however often it takes. Raises RegistrationFailed when the time is up."""
+        """Register, with retries. Raises RegistrationFailed when the time is up."""
         failures, last_error = 0, "no controller has answered"
         try:
             async with asyncio.timeout(
@@ -181,7 +181,7 @@ class BrokerLifecycle:
         return None
 
     async def _send_heartbeats(self) -> None:
-        """Send them until we may stop, or the controller does not know this registration."""
+        """Send heartbeats until we may stop, or the controller does not know this registration."""
         while True:
             await self._pause()
             try:

@@ -14,7 +14,7 @@ from quorumlog.wire.codec.identifiers import NO_PRODUCER_ID, BrokerId, ProducerI
 
 
 class ProducerIds:
-    """Invariant: no id is handed out twice in the cluster: a block is ours alone, and used once."""
+    """Invariant: no id is handed out twice in the cluster: a block belongs to one broker, once."""
 
     def __init__(
         self, *, broker_id: BrokerId, metadata: ImageWatch, controller: ControllerClient

@@ -1,1 +1,1 @@
-"""What the coordinators of internal topics share: groups today, transactions as another user."""
+"""Coordinators of internal topics: what those of groups share with later kinds."""

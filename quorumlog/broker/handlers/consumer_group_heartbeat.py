@@ -1,7 +1,7 @@
-"""ConsumerGroupHeartbeat (68): says that the consumer group protocol of KIP-848 is not there.
+"""ConsumerGroupHeartbeat (68): refused, because there is no KIP-848 protocol yet.
 
-Advertised although it only refuses, as by a Kafka whose `group.version` is 0: a client that finds
-no such API waits silently (librdkafka), one that is refused tells its user at once.
+The API is advertised all the same, as by a Kafka whose `group.version` is 0: a client that does not
+find it waits silently (librdkafka); a client that is refused tells its user at once.
 docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
 """
 

@@ -34,7 +34,7 @@ STAYS_AS_IT_IS: Final = TopicResult(
 async def handle(
     context: BrokerContext, header: RequestHeader, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
-    """Grow; answered once this broker knows of the new partitions, too."""
+    """Grow the topics; answer once this broker knows of the new partitions, too."""
     del header
     wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
     refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(wanted))

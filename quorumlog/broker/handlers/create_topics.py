@@ -1,4 +1,4 @@
-"""CreateTopics (19): the controller creates; answered once this broker knows of it, too."""
+"""CreateTopics (19): the controller creates topics; the answer waits until this broker has them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from quorumlog.wire.codec.topic_names import topic_name_error
 async def handle(
     context: BrokerContext, header: RequestHeader, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
-    """Create what is well-formed; every topic of the request gets its own outcome."""
+    """Create the well-formed topics; every topic of the request gets its own outcome."""
     del header
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, TopicResult] = {}

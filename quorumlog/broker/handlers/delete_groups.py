@@ -15,7 +15,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    """Delete; answered once the tombstones are committed."""
+    """Delete the groups; answer once the tombstones are committed."""
     del header
     group_ids = request.groups_names
     outcomes = await asyncio.gather(

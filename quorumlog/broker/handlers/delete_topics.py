@@ -1,7 +1,7 @@
 """DeleteTopics (20): by name, or by id from v6 on. Source: KIP-516.
 
-The controller turns names into ids once. What is deleted is what had the name then: never a topic
-that was made under that name in the meantime, nor one that has the name of a topic asked by id.
+The controller turns names into ids once, and deletes by these ids: never a topic that was created
+under that name in the meantime, nor one that has the name of a topic asked by id.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ Outcomes = dict[int, DeletableTopicResult]  # by place in the request; absent: n
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete; answered once this broker has forgotten the topics, too."""
+    """Delete the topics; answer once this broker has removed them, too."""
     if header.api_version < FIRST_VERSION_WITH_IDS:
         asked = [DeleteTopicState(name=name) for name in request.topic_names]
     else:
@@ -64,7 +64,7 @@ def _refusal(
 
 
 def _refuse_ambiguous(asked: list[DeleteTopicState]) -> Outcomes:
-    """Refuse what could be meant in two ways: a topic that is gone does not come back."""
+    """Refuse ambiguous topics, because a deletion cannot be undone."""
     names = Counter(topic.name for topic in asked)
     topic_ids = Counter(topic.topic_id for topic in asked)
     outcomes: Outcomes = {}

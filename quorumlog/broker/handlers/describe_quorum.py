@@ -1,4 +1,4 @@
-"""DescribeQuorum (55): asked of the quorum's leader. Sources: KIP-595, KIP-836, KIP-853."""
+"""DescribeQuorum (55): answered by the quorum's leader. Sources: KIP-595, KIP-836, KIP-853."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -31,7 +31,7 @@ LISTENER_NAME: Final = "CONTROLLER"
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    """Describe the one partition that there is; any other makes the request void, as in Kafka."""
+    """Describe the only partition; any other partition voids the request, as in Kafka."""
     del header
     asked = [(topic.topic_name, part) for topic in request.topics for part in topic.partitions]
     if [(name, part.partition_index) for name, part in asked] != [(METADATA_TOPIC, 0)]:
@@ -88,7 +88,7 @@ def _states(context: BrokerContext, replicas: Iterable[QuorumReplica]) -> Iterat
 
 
 def _directory_id(context: BrokerContext, replica: QuorumReplica) -> bytes:
-    """Return that of the node's log directory: brokers register it, mere controllers do not."""
+    """Return the id of the node's log directory: brokers register it, pure controllers do not."""
     broker = context.image.brokers.get(replica.replica_id)
     if broker is None or broker.directory_id is None:
         return ZERO_UUID

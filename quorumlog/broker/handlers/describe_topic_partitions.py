@@ -1,7 +1,7 @@
 """DescribeTopicPartitions (75): partitions with their ELRs, page by page. Source: KIP-966.
 
 A page goes through the topics in the order of their names and ends with a cursor, which the next
-request hands back. The last-known ELR is empty: elections here never go by it.
+request hands back. The last-known ELR is empty: elections do not use it here.
 """
 
 from heapq import nsmallest
@@ -41,7 +41,7 @@ def handle(
     page = _Page(context.image, limit=max(limit, 1), names_unknown=bool(asked))
     left = (name for name in asked or context.image.topics if name >= first_name)
     # Every topic takes at least one place (but the first, if the cursor is beyond its end), and
-    # one more is where to go on.
+    # one more topic tells where the next page begins.
     for name in sorted(left) if asked else nsmallest(page.room + 2, left):
         page.add(name, first_index if name == first_name else 0)
         if page.next_cursor is not None:

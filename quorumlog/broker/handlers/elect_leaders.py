@@ -1,7 +1,7 @@
-"""ElectLeaders (43): let the preferred replicas lead. Sources: KIP-183, KIP-460.
+"""ElectLeaders (43): elects the preferred replicas. Sources: KIP-183, KIP-460.
 
-The controller is asked about a thousand partitions at a time, so that neither it nor this broker
-is busy for long, however many there are.
+The handler asks the controller about a thousand partitions at a time, so that neither is busy for
+long, however many there are.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ Places = list[tuple[str, int]]
 async def handle(
     context: BrokerContext, header: RequestHeader, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
-    """Elect; without topics (null): for every partition that is led by another than it prefers.
+    """Elect; without topics (null): for every partition that its preferred replica does not lead.
 
-    Of those, ELECTION_NOT_NEEDED is not reported. Answered once this broker knows the new leaders,
-    too, or after SEEN_HERE_MS; what has not been decided by `timeout_ms` is REQUEST_TIMED_OUT.
+    Of those, ELECTION_NOT_NEEDED is not reported. Answer once this broker knows the new leaders,
+    too, or after SEEN_HERE_MS; a partition not decided by `timeout_ms` is REQUEST_TIMED_OUT.
     """
     del header
     asked = _asked(request)

@@ -88,7 +88,7 @@ def _session(
 
 
 def _of_session(context: BrokerContext, session: FetchSession) -> list[PartitionFetch]:
-    """Return what of the session must be looked at."""
+    """Return the partitions of the session that may have something to tell."""
     candidates = session.candidates(monotonic_ms())
     nameless = [
         partition.fetch
@@ -102,7 +102,7 @@ def _of_session(context: BrokerContext, session: FetchSession) -> list[Partition
 
 
 def _named(context: BrokerContext, fetch: PartitionFetch) -> PartitionFetch:
-    """Look up the topic's name again: when the partition was asked for, it was not known."""
+    """Look up the topic's name again: it was unknown when the session added the partition."""
     name = "" if fetch.topic_id is None else context.image.topic_names.get(fetch.topic_id, "")
     if not name:
         return fetch
@@ -157,7 +157,7 @@ def _spec(
         replica_id=replica_id,
         replica_epoch=replica_epoch,
         max_wait_ms=request.max_wait_ms,
-        min_bytes=min(request.min_bytes, max_bytes),  # more than fits is never there
+        min_bytes=min(request.min_bytes, max_bytes),  # an answer never holds more than max_bytes
         max_bytes=max_bytes,
         partitions=partitions,
         account=context.account if replica_id < 0 else None,
@@ -171,7 +171,7 @@ def _response(
     spec: FetchSpec,
     fetched: list[FetchedPartition],
 ) -> FetchResponse:
-    """Write what was fetched, in the order of the spec's partitions."""
+    """Encode the fetched partitions, in the order of the spec."""
     session_id = NO_SESSION if spec.session is None else spec.session.session_id
     response = FetchResponse(session_id=session_id)
     moved: set[TopicPartition] = set()

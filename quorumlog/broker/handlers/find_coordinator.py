@@ -1,4 +1,4 @@
-"""FindCoordinator (10): which broker leads the partition that a group lives on.
+"""FindCoordinator (10): which broker coordinates a group, as the leader of its partition.
 
 Creates `__consumer_offsets` when it is first needed. Source: KIP-699 (many keys from v4 on).
 """

@@ -12,7 +12,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 async def handle(
     context: BrokerContext, header: RequestHeader, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Hand out an id that no producer has, with epoch 0; an id that this producer had is given up.
+    """Return an id that no producer has, with epoch 0; the producer's former id is not used again.
 
     A request with only one of the two, id and epoch, is INVALID_REQUEST (KIP-360).
     """

@@ -13,7 +13,7 @@ FIRST_VERSION_WITH_MANY_MEMBERS = 3
 
 
 def handle(context: BrokerContext, header: RequestHeader, request: LeaveGroupRequest) -> Reply:
-    """Leave; each member has its own outcome, which in the old versions is the response's."""
+    """Remove members, each with its own outcome; in old versions it is the response's error."""
     has_many = header.api_version >= FIRST_VERSION_WITH_MANY_MEMBERS
     if has_many:
         members = tuple(

@@ -1,6 +1,6 @@
 """ListConfigResources (74): what DescribeConfigs can describe. Source: KIP-1142; v0: KIP-714.
 
-In version 0 the API was ListClientMetricsResources: those are all that it lists.
+In version 0 the API was ListClientMetricsResources, and lists only those.
 """
 
 from typing import Final
@@ -23,7 +23,7 @@ def handle(
 ) -> ListConfigResourcesResponse:
     """List the resources of each type that is asked for; without types: of all.
 
-    Of client metrics and groups there are none. An unknown type is UNSUPPORTED_VERSION.
+    There are no client metrics and groups to list. An unknown type is UNSUPPORTED_VERSION.
     """
     known = [*ResourceType]
     if header.api_version < FIRST_VERSION_WITH_TYPES:

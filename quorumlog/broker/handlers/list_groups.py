@@ -17,7 +17,7 @@ GROUP_TYPE = "classic"
 def handle(
     context: BrokerContext, header: RequestHeader, request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    """List; an error tells that some partitions are not loaded yet, and is worth a retry."""
+    """List the groups; an error means that some partitions are not loaded yet: try again."""
     del header
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}

@@ -31,7 +31,7 @@ FIRST_VERSION_OF_SPECIAL: Final[Mapping[int, int]] = MappingProxyType(
 
 
 def handle(context: BrokerContext, header: RequestHeader, request: ListOffsetsRequest) -> Reply:
-    """Look up each partition's offset; one that is named twice is answered once: with an error."""
+    """Look up each partition's offset; a partition named twice gets one answer: an error."""
     asked: dict[str, dict[int, ListOffsetsPartition]] = {}
     repeated: set[TopicPartition] = set()
     for topic in request.topics:
@@ -70,7 +70,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: ListOffsetsRe
 
 
 def _is_supported(timestamp_ms: int, version: int) -> bool:
-    """Whether the version knows this special offset; a true timestamp every version does."""
+    """Whether the version knows this special offset; every version knows a true timestamp."""
     if timestamp_ms >= 0:
         return True
     first_version = FIRST_VERSION_OF_SPECIAL.get(timestamp_ms)

@@ -1,4 +1,4 @@
-"""Metadata (3): where brokers and partitions are; may create a topic that is asked for.
+"""Metadata (3): the brokers, topics and leaders; may create a topic that is asked for.
 
 Source: KIP-516 (topic ids from v10 on), KIP-204 (auto creation is the client's choice from v4 on),
 KIP-430 (authorized operations from v8 on).
@@ -53,7 +53,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: MetadataReque
 
 
 def _is_by_id_too_early(header: RequestHeader, asked: Iterable[MetadataRequestTopic]) -> bool:
-    """Whether a topic is asked for by its id, or by no name, in a version that goes by names."""
+    """Whether a topic has an id, or no name, in a version that looks only at names."""
     return header.api_version < FIRST_VERSION_BY_IDS and any(
         topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in asked
     )
@@ -76,7 +76,7 @@ def _answer(
     request: MetadataRequest,
     refused: Mapping[str, ErrorCode] = MappingProxyType({}),
 ) -> MetadataResponse:
-    """Answer what is asked for by name or id: once, however often it is asked for."""
+    """Answer each topic that is named, by name or id, once, however often it is named."""
     asked_once = {(asked.name, asked.topic_id): asked for asked in request.topics or ()}
     topics = [_topic(context, asked, refused) for asked in asked_once.values()]
     return metadata_response(context, request, topics)

@@ -52,7 +52,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: OffsetCommitR
 def _limit(
     context: BrokerContext, result: "asyncio.Future[CommitResult]", commit: CommitOffsets
 ) -> None:
-    """Give up waiting, not writing: the offsets may yet be committed, and then they count."""
+    """Stop waiting, not writing: the offsets may yet be committed, and then they count."""
 
     def time_out() -> None:
         if not result.done():

@@ -1,4 +1,4 @@
-"""OffsetDelete (47): committed offsets of partitions that no member goes by. Source: KIP-496."""
+"""OffsetDelete (47): deletes committed offsets of topics without subscribers. Source: KIP-496."""
 
 from quorumlog.broker.groups.core.requests import CommitResult, DeleteOffsets
 from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done

@@ -62,7 +62,7 @@ def _fetch(
     group_id: str,
     topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
 ) -> tuple[ErrorCode, Offsets]:
-    """Return the offsets; no topics (null) means all that are committed."""
+    """Return the offsets; without topics (null): all committed offsets."""
     partitions = None
     if topics is not None:
         partitions = [

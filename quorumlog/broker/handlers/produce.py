@@ -1,4 +1,4 @@
-"""Produce (API key 0): each partition's batch to its leader here; the answer when all are known."""
+"""Produce (API key 0): appends each partition's batch; answers when all outcomes are known."""
 
 import asyncio
 from collections.abc import Iterator
@@ -102,8 +102,8 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
 def handle(context: BrokerContext, header: RequestHeader, request: ProduceRequest) -> Reply:
     """Append every batch; answer now, or when the last acks=all is committed or timed out.
 
-    What takes longer than SLICE_S goes on in slices: to look at every record is work that grows
-    with the request, and others need the event loop meanwhile.
+    A request that takes longer than SLICE_S goes on in slices: checking every record is work that
+    grows with the request, and others need the event loop meanwhile.
     """
     answer = _Answer(context, header.api_version)
     steps = _append_each(context, header, request, answer)
@@ -136,7 +136,7 @@ def _append_each(
                 done(refusal)
             elif name is None:
                 done(ProduceResult(ErrorCode.UNKNOWN_TOPIC_ID))
-            elif name in INTERNAL_TOPICS:  # what a coordinator cannot read would silence it
+            elif name in INTERNAL_TOPICS:  # a record that its coordinator cannot read would stop it
                 done(_INTERNAL)
             elif is_zstd_too_early(records := _records(data), header.api_version):
                 done(_ZSTD_TOO_EARLY)
@@ -147,7 +147,7 @@ def _append_each(
 
 
 def _is_done(steps: Iterator[None]) -> bool:
-    """Take the steps that begin within SLICE_S; return whether these were all."""
+    """Do the steps that begin within SLICE_S; return whether these were all."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + SLICE_S
     return all(loop.time() < until_s for _ in steps)
@@ -167,7 +167,7 @@ async def _go_on(
 def _conclude(
     request: ProduceRequest, answer: _Answer
 ) -> ProduceResponse | asyncio.Future[ProduceResponse] | None:
-    """Return the answer, or what it will be; there is none to a request with acks=0."""
+    """Return the answer, or a Future of it; None for a request with acks=0."""
     if request.acks == 0:
         _disconnect_if_refused(answer.response)
         return None
@@ -178,7 +178,7 @@ def _conclude(
 
 
 def _disconnect_if_refused(response: ProduceResponse) -> None:
-    """Let a producer that wants no answers notice: it asks for metadata then, as with Kafka."""
+    """Close the connection if an acks=0 batch is refused: its producer then asks for metadata."""
     for topic in response.responses:
         for slot in topic.partition_responses:
             if slot.error_code != ErrorCode.NONE:

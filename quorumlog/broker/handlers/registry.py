@@ -1,4 +1,4 @@
-"""Every API that this broker answers, by key: what is not here is not advertised."""
+"""Every API that this broker answers, by key; only these are advertised."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,1 +1,1 @@
-"""Parts of responses that several handlers share: below the handlers, which import no other."""
+"""Parts of responses that several handlers share; handlers do not import each other."""

@@ -1,4 +1,4 @@
-"""What a client may do with a resource, as a bit field: all of it, for there is no authorizer.
+"""The operations that a client may do, as a bit field: all, because there is no authorizer.
 
 Bit n is Kafka's operation code n. Source: KIP-430; the operations of each resource type are those
 of Kafka's `AclEntry.supportedOperations`.

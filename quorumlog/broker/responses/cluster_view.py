@@ -47,7 +47,7 @@ def metadata_response(
 
 
 def controller_for_clients(image: ClusterImage, default: BrokerId) -> BrokerId:
-    """Return a broker that takes admin requests: any does, so the controller only if it is one."""
+    """Return a broker for admin requests: the controller if it serves clients, else any."""
     registration = image.brokers.get(image.controller_id)
     if registration is not None and not registration.fenced:
         return image.controller_id
@@ -83,7 +83,7 @@ def _partition(
 
 
 def offline_replicas(image: ClusterImage, replicas: Iterable[BrokerId]) -> Iterable[BrokerId]:
-    """Yield those whose broker does not serve."""
+    """Yield the replicas whose broker does not serve."""
     for broker_id in replicas:
         registration = image.brokers.get(broker_id)
         if registration is None or registration.fenced:

@@ -1,4 +1,4 @@
-"""What a response may say in words."""
+"""Error messages of responses, cut to their greatest length."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
-"""The feature levels that a client may go by: what this cluster does, at no level above that.
+"""The feature levels that this cluster announces: only what it really does.
 
 Source: KIP-584 (features), KIP-853 (kraft.version), KIP-848 (group.version), KIP-966
-(eligible.leader.replicas.version). docs/decisions/0030-features-name-what-works.md says what is
-named and what is not.
+(eligible.leader.replicas.version). docs/decisions/0030-features-name-what-works.md says which
+features are announced.
 """
 
 from typing import Final, NamedTuple

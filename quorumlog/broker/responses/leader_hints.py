@@ -1,4 +1,4 @@
-"""Where the leaders are that a client should have asked (KIP-951)."""
+"""The addresses of the leaders that a client should have asked (KIP-951)."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""What an admin request is told when the controller gave no answer to it."""
+"""The error of an admin request that the controller did not answer."""
 
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -1,1 +1,1 @@
-"""The Kafka listener: connections, and what a handler is given."""
+"""The Kafka listener: its connections, and the context of the handlers."""

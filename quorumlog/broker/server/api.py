@@ -1,4 +1,4 @@
-"""What a handler of one API is, and what it is given: the parts of the broker."""
+"""The handler of one API, and the context that it gets: the parts of the broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,7 +22,7 @@ R = TypeVar("R")
 
 
 class Disconnect(Exception):
-    """Raised by a handler: close the connection, because no answer could say what is wrong."""
+    """Raised by a handler: close the connection, because no answer can report the error."""
 
 
 Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response | None] | None
@@ -34,14 +34,14 @@ class ApiHandler:
     """One API: `handle` is called inside the socket callback, so it must not block.
 
     Buffers in a request are views that are valid until `handle` returns; those of a coroutine
-    handler are valid until it ends. `min_version..max_version` is what we answer.
+    handler are valid until it ends. The broker answers `min_version..max_version`.
     """
 
     api_key: int
     min_version: int
     max_version: int
     handle: Callable[["BrokerContext", RequestHeader, Any], Reply]
-    advertised_min_version: int | None = None  # if ApiVersions must say another one (Produce)
+    advertised_min_version: int | None = None  # if ApiVersions must show another one (Produce)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,16 +51,16 @@ class BrokerContext:
     broker_id: BrokerId
     cluster_id: str
     settings: BrokerSettings
-    static: StaticConfig  # what the node was told, `settings` and more
+    static: StaticConfig  # the node's configuration, `settings` and more
     metadata: ImageWatch
     replicas: Replicas
     groups: GroupService
     producer_ids: ProducerIds
     controller: ControllerClient
-    handlers: Mapping[int, ApiHandler]  # by API key: what is answered, and advertised
+    handlers: Mapping[int, ApiHandler]  # by API key: all that is answered, and advertised
     wall_ms: Callable[[], int]  # ms since 1970
     client_host: str = ""  # the peer's address
-    account: ResponseAccount | None = None  # what the peer was answered and has not taken
+    account: ResponseAccount | None = None  # counts answers that the peer has not taken
 
     @property
     def image(self) -> ClusterImage:
@@ -71,7 +71,7 @@ class BrokerContext:
 def when_done(
     result: asyncio.Future[R], respond: Callable[[R], Response]
 ) -> Response | asyncio.Future[Response]:
-    """Return the response to `result`: now, if it is there already, or later."""
+    """Return the response to `result`: now if it is done, or as a Future."""
     if result.done():
         return respond(result.result())
     response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()

@@ -1,10 +1,10 @@
-"""One client's connection: frames in, handlers called, responses out in the order of the requests.
+"""One client's connection: calls handlers, sends responses in the order of the requests.
 
 A handler that answers at once runs inside the socket callback. One that answers by a Future lets
 later requests pass (pipelining); its response waits for its turn. One that is a coroutine is a
-task, and later requests wait for it, as in Kafka; they wait for a Fetch, too, for many large
-responses at once would be more than memory holds. Everything is bounded: a client that does not
-read what it asked for, or asks too much at once, is not read from until it has caught up.
+task, and later requests wait for it, as in Kafka; they wait for a Fetch, too, because many large
+responses at once would not fit into memory. Everything is bounded: the connection does not read
+from a client that leaves its responses unread or sends too many requests, until it catches up.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from quorumlog.wire.codec.schemas import (
 from quorumlog.wire.io.frames import FrameProtocol
 
 FETCH_KEY: Final = 1
-FLUSH_BYTES: Final = 256 * 1024  # responses are gathered up to here, then written
+FLUSH_BYTES: Final = 256 * 1024  # responses are collected up to this size, then written
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class ServerStats:
     bytes_out: int = 0
     connections: int = 0  # accepted, ever
     connections_refused: int = 0
-    connections_idle: int = 0  # closed because nothing came, or was taken, for too long
-    connections_silent: int = 0  # closed because others needed the memory of what was not taken
+    connections_idle: int = 0  # closed because the client sent or took nothing for too long
+    connections_silent: int = 0  # closed because others needed the memory of unread answers
 
 
 class Acceptor(Protocol):
@@ -73,7 +73,7 @@ class Acceptor(Protocol):
 
 
 class Connection(FrameProtocol):
-    """What one client asks, and is answered.
+    """The requests of one client, and their responses.
 
     Invariants:
     1. Responses leave in the order of their requests.
@@ -113,7 +113,7 @@ class Connection(FrameProtocol):
         self._server.opened(self)
 
     def connection_closed(self, error: Exception | None) -> None:
-        """Forget everything that was under way: its client has gone."""
+        """Drop everything that was under way: the client has gone."""
         if isinstance(error, MalformedFrame | UnsupportedVersion | Disconnect):
             _logger.warning("%s: closed: %s", self._peer, error)
         if self._task is not None:
@@ -126,7 +126,7 @@ class Connection(FrameProtocol):
         self._server.closed(self)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Deliver what is whole, then write the responses that it gave, together."""
+        """Handle all complete frames, then write their responses together."""
         self._stats.bytes_in += nbytes
         self._is_delivering = True
         super().buffer_updated(nbytes)
@@ -161,7 +161,7 @@ class Connection(FrameProtocol):
             self._take(header, reply)
 
     def close(self, error: Exception | None = None) -> None:
-        """Close once what was answered is sent."""
+        """Close once the answers so far are sent."""
         self._flush()
         super().close(error)
 
@@ -170,15 +170,15 @@ class Connection(FrameProtocol):
         self._regulate()
 
     def writing_resumed(self) -> None:
-        """Go on."""
+        """Read requests again."""
         self._account.sent()
         self._unsent_bytes = 0
         self._regulate()
 
     def silent_for_s(self) -> float:
-        """Return for how long the client has taken nothing of what is sent, as far as was seen.
+        """Return for how long the client has taken nothing of what is sent.
 
-        Seen by this method: it must be called now and then. 0 if nothing waits to be taken.
+        Measured by the calls of this method, which must be regular. 0 if nothing waits.
         """
         if self.is_writable or self.is_closing:
             return 0.0
@@ -189,12 +189,12 @@ class Connection(FrameProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """How much of the memory for records this connection holds."""
+        """Bytes of the memory for records that this connection holds."""
         return self._account.held
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is under way."""
+        """Whether a request is under way."""
         return bool(self._turns) or self._task is not None or not self.is_writable
 
     # Responses.
@@ -273,7 +273,7 @@ class Connection(FrameProtocol):
                 self._account.sent()
 
     def _regulate(self) -> None:
-        """Take in frames only while there is room for what they cause."""
+        """Read frames only while there is room for their requests and responses."""
         has_room = len(self._turns) < self._turns_max and self._task is None
         if self._turns and self._turns[-1][0].api_key == FETCH_KEY:
             has_room = False
@@ -285,7 +285,7 @@ class Connection(FrameProtocol):
     # What ends a connection.
 
     def _refuse(self, header: RequestHeader) -> None:
-        """Tell a client which ApiVersions it may ask; whatever else it should have known."""
+        """Answer an ApiVersions of an unknown version; close at any other unknown version."""
         if header.api_key == API_VERSIONS_KEY:
             as_v0 = header._replace(api_version=0)
             self._take(as_v0, unsupported_version(self._context))

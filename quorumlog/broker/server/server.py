@@ -1,4 +1,4 @@
-"""The Kafka listener: accepts connections, and counts what passes through them."""
+"""The Kafka listener: accepts connections, and counts their traffic."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ BACKLOG: Final = 1024
 IDLE_CHECKS: Final = 10  # per idle time: a connection may stay idle a tenth longer than allowed
 STOP_POLL_S: Final = 0.01
 SILENCE_CHECK_S: Final = 1.0
-SILENT_S: Final = 5.0  # so long a client may take nothing while memory is scarce
+SILENT_S: Final = 5.0  # a client may take nothing for this long while memory is scarce
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many are open now."""
+        """The number of open connections."""
         return len(self._connections)
 
     def opened(self, connection: Connection) -> None:
@@ -86,7 +86,7 @@ class Server:
         self._connections.add(connection)
 
     def closed(self, connection: Connection) -> None:
-        """Count it no longer."""
+        """Count the connection no longer."""
         self._connections.discard(connection)
 
     def _check_idle(self) -> None:
@@ -98,11 +98,11 @@ class Server:
                 peer.close()
             elif peer.silent_for_s() > idle_s:
                 self.stats.connections_idle += 1
-                peer.abort()  # what it does not take would never be sent
+                peer.abort()  # its client would never take the rest
         self._idle_timer = loop.call_later(idle_s / IDLE_CHECKS, self._check_idle)
 
     def _check_silence(self) -> None:
-        """While memory is scarce, close the connections that hold some and take nothing."""
+        """While memory is scarce, close connections that hold memory and take nothing."""
         if self.context.replicas.response_memory.is_scarce:
             for peer in [*self._connections]:
                 if peer.held_bytes and peer.silent_for_s() > SILENT_S:

@@ -1,4 +1,4 @@
-"""Which versions of which APIs this broker answers, as ApiVersions (18) says it."""
+"""The API versions that this broker answers, as ApiVersions (18) lists them."""
 
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -23,7 +23,7 @@ def _advertised_min_version(handler: ApiHandler) -> int:
 
 
 def unsupported_version(context: BrokerContext) -> ApiVersionsResponse:
-    """Return what is said in version 0 to a client that asks in a version we do not know."""
+    """Return the response, in version 0, to an ApiVersions request of an unknown version."""
     return ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=version_ranges(context)
     )

@@ -1,1 +1,1 @@
-"""Where faults are done: each back end performs operations on the nodes of one kind of cluster."""
+"""Back ends of faults: each performs operations on the nodes of one kind of cluster."""

@@ -1,4 +1,4 @@
-"""What the nemesis needs of a back end: operations on nodes, and which node holds a role."""
+"""The protocol of a back end: operations on nodes, and which node holds a role."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -9,7 +9,7 @@ from quorumlog.chaos.faults.fault import Operation
 
 
 class NodeUnavailable(Exception):
-    """A node did not do what was asked: it has ended, or it is not ready in time."""
+    """A node did not perform an operation: it has ended, or it is not ready in time."""
 
 
 class BackEndFailed(Exception):
@@ -17,7 +17,7 @@ class BackEndFailed(Exception):
 
 
 class BackEnd(Protocol):
-    """The nodes of one cluster, as far as they can be broken.
+    """The nodes of one cluster, and the operations that break and mend them.
 
     `operations` are those that work on every node: a fault that needs another is refused before
     the run.
@@ -25,7 +25,7 @@ class BackEnd(Protocol):
 
     @property
     def name(self) -> str:
-        """What an error calls the back end."""
+        """The name of the back end in error messages."""
 
     @property
     def operations(self) -> frozenset[Operation]:
@@ -39,7 +39,7 @@ class BackEnd(Protocol):
         """Return the nodes whose process exists now; a paused one counts."""
 
     async def perform(self, operation: Operation, node_ids: Sequence[int]) -> None:
-        """Do the operation to all `node_ids`, as nearly at once as can be.
+        """Do the operation to all `node_ids`, as simultaneously as possible.
 
         Every node is tried; then the first error is raised: NodeUnavailable. `start` leaves a node
         alone that runs, and returns when those it started take part.

@@ -14,7 +14,7 @@ A TOML file says how, one table per node; `id` is the broker id:
   start = "ssh b2 sudo systemctl start kafka"
 
 A command is split as a shell would, but no shell runs it. `start` must return once the node runs in
-the background. What a command says on stderr is told if its exit status is not 0.
+the background. If its exit status is not 0, the error shows what the command wrote to stderr.
 """
 
 import asyncio
@@ -69,12 +69,12 @@ class CommandedNode:
 
     @property
     def operations(self) -> frozenset[Operation]:
-        """What can be done to this node."""
+        """The operations that this node supports."""
         by_signal = set(_SIGNALS) if self._pid_file is not None else set[Operation]()
         return frozenset(by_signal | {name for name in _OPERATIONS if name in self._commands})
 
     def is_running(self) -> bool:
-        """Tell whether the process is there; a paused one is."""
+        """Tell whether the process exists; a paused one counts."""
         if _IS_RUNNING in self._commands:
             return _run(self._commands[_IS_RUNNING]).returncode == 0
         return self._process() is not None and self._process() == self._known
@@ -217,7 +217,7 @@ class Commands:
         return sorted(followers) if role == "isr-follower" else []
 
     def last_words(self, node_id: int) -> str:
-        """Return "": where the node writes its log is not known here."""
+        """Return "": the back end does not know where the node writes its log."""
         del node_id
         return ""
 

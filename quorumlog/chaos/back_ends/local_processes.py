@@ -1,6 +1,6 @@
 """The nodes of a cluster that the run itself has started: signals, and its own way to start them.
 
-The roles are what the best-informed node says of the cluster (`LocalCluster.status`).
+The best-informed node says which nodes hold a role (`LocalCluster.status`).
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a checker is: the model by which a history is judged, in steps that any engine can run."""
+"""The protocol of a checker: a model that judges a history, in steps that any engine can run."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

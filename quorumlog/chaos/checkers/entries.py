@@ -1,8 +1,8 @@
-"""A history taken apart: one entry per message sent or polled, as columns.
+"""The entries of a history, as columns: one entry per message sent or polled.
 
-Entries of one key can be checked without those of any other key, so they are what Spark moves. What
-a checker must know of the process's other operations (its own outcome, where its reading position
-was changed) has been written into each entry by `explode`.
+Entries of one key can be checked without those of any other key, so Spark moves entries. `explode`
+writes into each entry all that a checker must know of the process's other operations (its own
+outcome, where its reading position was changed).
 """
 
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ Codes = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 Kinds = npt.NDArray[np.int8]
 
-NEVER_NS: Final = 1 << 62  # the completion time of what never completed
+NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
 
 # kind
 SEND: Final = 0

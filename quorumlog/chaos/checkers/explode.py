@@ -1,7 +1,7 @@
-"""From rows (an invocation, a completion) to entries (one per message): see `entries`.
+"""Turns rows (an invocation, a completion) into entries (one per message): see `entries`.
 
-Works on all rows of any set of processes, so a history may be cut between processes. It never
-refuses: what does not fit the model becomes a PROBLEM entry, and the verdict is not valid then.
+It works on all rows of any set of processes, so a history may be cut between processes. It refuses
+no row: one that does not fit the model becomes a PROBLEM entry, and the verdict is not valid then.
 """
 
 from dataclasses import dataclass
@@ -87,7 +87,7 @@ def _tally(rows: Rows, pairs: Pairs) -> dict[str, int]:
 
 
 def outcomes_of(rows: Rows, pairs: Pairs) -> Codes:
-    """Return OK, INFO or FAIL of each operation; what never completed is INFO."""
+    """Return OK, INFO or FAIL of each operation; one that never completed is INFO."""
     outcome = rows.type[pairs.completion] - 1  # TYPES is "invoke", then OUTCOMES
     unknown = (pairs.completion < 0) | rows.is_f(pairs.invocation, _TXN)
     return np.where(unknown, INFO, outcome).astype(np.int32)
@@ -194,7 +194,7 @@ def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
 
 
 def _notes(problems: dict[str, Ints], tally: dict[str, int]) -> Entries:
-    """Make entries of what is no message, so that it travels with the others."""
+    """Make entries of counts and problems, so that they travel with the messages."""
     notes: list[tuple[str, int, int, int]] = [(key, COUNT, n, -1) for key, n in tally.items()]
     for reason, found in problems.items():
         examples = np.sort(found)[:_EXAMPLES_MAX].tolist()

@@ -1,10 +1,10 @@
-"""When which fault was active, from the nemesis's rows of a history.
+"""The times at which each fault was active, from the nemesis's rows of a history.
 
 A fault lasts from its first row to the row that ends it: `start` ends a kill (or `kill-all`),
 `resume` a pause, `stop-x` (or `x-stop`) what `start-x` (or `x`) began, and `heal` ends everything.
 An end that names no node ends the fault on every node. What nothing ends lasts to the end of the
-history. `node-ended` is no fault: a process ended although nobody had killed it. A start that ended
-in `not-ready` leaves its fault open.
+history. `node-ended` is no fault: a process ended without a kill. A start that ended in
+`not-ready` leaves its fault open.
 """
 
 from collections.abc import Sequence

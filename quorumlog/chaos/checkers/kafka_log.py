@@ -2,8 +2,8 @@
 
   check_keys   everything about some keys, from all entries of those keys;
   conclude     the verdict, from what was found about all keys.
-Anomalies of severity INVALID make the verdict False. What was not there to be judged (nothing
-acknowledged, no final reads, rows that do not fit the model) makes it "unknown", never True.
+Anomalies of severity INVALID make the verdict False. Missing evidence (nothing acknowledged, no
+final reads, rows that do not fit the model) makes it "unknown", never True.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -134,7 +134,7 @@ def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> lis
 
 
 def _take_notes(entries: Entries, partial: Partial) -> None:
-    """Take what `explode` counted, and what it found wrong with the history."""
+    """Collect the counts of `explode`, and the problems that it found in the history."""
     notes = entries.take(np.flatnonzero(entries.kind >= COUNT))
     found: dict[str, list[str]] = {}
     for kind, key, value, op in zip(

@@ -1,4 +1,4 @@
-"""Whether each key's log is linearizable: each record could have been appended at one moment.
+"""Checks that each key's log is linearizable: each record could have been appended at one moment.
 
 Offsets give the order of the appends, so no search is needed. With, for the record at place j,
   L_j = the invocation of its send,

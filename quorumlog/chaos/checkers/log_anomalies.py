@@ -1,4 +1,4 @@
-"""What is wrong with the log itself: which values it holds, where, and which it has lost.
+"""Anomalies of the log itself: which values it holds, where, and which it has lost.
 
 Definitions of jepsen.tests.kafka, and two of our own: `phantom` (Jepsen's checker throws) and
 `vanished-write` (Jepsen does not look again once a value was read).
@@ -37,7 +37,7 @@ class FinalReads:
     end_op: Ints  # its operation, or ABSENT
     end_offset: Ints  # the highest log end offset that was reached, or ABSENT
     last_place: Ints  # the last place a final poll returned, or ABSENT
-    complete: Flags  # it reached the end, or at least every offset that anybody ever saw
+    complete: Flags  # it reached the end, or at least every offset that any operation saw
 
     def passed(self, order: VersionOrder) -> Flags:
         """Tell which values must be among what was read to the log's end.
@@ -65,7 +65,7 @@ def final_reads(order: VersionOrder) -> FinalReads:
     later &= (entries.completion > end_op[entries.key]) & (entries.kind != FINAL_POLL)
     complete[entries.key[later]] = False  # the log went on
     complete |= last_place == order.key_start[1:] - 1
-    complete |= order.key_start[1:] == order.key_start[:-1]  # nobody ever saw an offset
+    complete |= order.key_start[1:] == order.key_start[:-1]  # no operation saw an offset
     return FinalReads(
         end_entry=end_entry,
         end_op=end_op,
@@ -76,7 +76,7 @@ def final_reads(order: VersionOrder) -> FinalReads:
 
 
 def is_from_start(entries: Entries) -> Flags:
-    """Tell which polls went through all that lies below, as a reader that sought may not have."""
+    """Tell which polls read all that lies below: a reader that sought may have skipped some."""
     sought: Flags = (entries.flags & SOUGHT_FLAG) != 0
     return ~sought
 
@@ -99,7 +99,7 @@ def log_anomalies(
 
 
 def _phantom(order: VersionOrder) -> CheckResult:
-    """Find polled values that nobody ever tried to send."""
+    """Find polled values that no process tried to send."""
     values = order.values
     found = np.flatnonzero(values.polled_at_all & (values.sends == 0))
     primary = _earliest_of(order.value_of, found, order.is_poll)
@@ -188,7 +188,7 @@ def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
 
 
 def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
-    """Find values that were polled once, and were gone when everything was read again at last."""
+    """Find values that were polled once, and were missing in the final reads."""
     entries, values = order.entries, order.values
     passed = (values.last != ABSENT) & (values.last <= finals.last_place[values.key])
     passed |= finals.passed(order)

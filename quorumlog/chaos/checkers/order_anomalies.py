@@ -1,4 +1,4 @@
-"""What is wrong with the order in which one process read or wrote.
+"""Anomalies of the order in which one process read or wrote.
 
 Values are compared by their last place in the version order, never by offset + 1: holes are legal.
 Sources: jepsen.tests.kafka, poll-skip+nonmonotonic-cases and nonmonotonic-send-cases (external:
@@ -40,7 +40,7 @@ class Steps:
 
 
 def order_anomalies(order: VersionOrder) -> tuple[list[CheckResult], dict[str, int]]:
-    """Return the anomalies, and counts of what is legal."""
+    """Return the anomalies, and counts of legal cases."""
     entries = order.entries
     read = order.is_poll & (entries.outcome == OK)
     polls = _steps(order, np.flatnonzero(read), settled=read)
@@ -142,7 +142,7 @@ def _between(order: VersionOrder, first: int, second: int) -> int:
 
 
 def _explained(order: VersionOrder, before: Ints, after: Ints, *, is_skip: bool) -> Flags:
-    """Tell which steps touch a disputed value, or skip only what nobody ever polled (lost)."""
+    """Tell which steps touch a disputed value, or skip only values never polled (lost)."""
     disputed, last = order.values.disputed, order.values.last
     explained: Flags = disputed[order.value_of[before]] | disputed[order.value_of[after]]
     if is_skip:

@@ -1,4 +1,4 @@
-"""Where a reader's position was changed by something else than reading.
+"""Changes of a reader's position by anything other than reading.
 
 Two polls of a process follow each other only if nothing between them moved its position:
 assign and subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's

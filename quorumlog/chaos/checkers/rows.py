@@ -1,4 +1,4 @@
-"""A history's table as arrays, and which two rows are one operation."""
+"""A history's table as arrays, with the pairs of rows that are one operation."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,4 +1,4 @@
-"""What a check says: a verdict of three values, anomalies with witnesses, and what is not known.
+"""The result of a check: a verdict of three values, anomalies with witnesses, and gaps.
 
 The worst verdict wins: False, then "unknown", then True. Parts of a history are checked apart
 (by key) and merged here: counts add up, and of the witnesses the first by operation index stay, so
@@ -35,7 +35,7 @@ RANKING: Final = (
 
 
 class Severity(IntEnum):
-    """What an anomaly makes of the verdict."""
+    """The effect of an anomaly on the verdict."""
 
     ALLOWED = 0  # worth knowing, legal
     UNKNOWN = 1
@@ -67,7 +67,7 @@ class Gap:
 
 @dataclass(slots=True)
 class Partial:
-    """What was found in a part of the history that holds every entry of its keys."""
+    """The findings in a part of the history that holds every entry of its keys."""
 
     results: list[CheckResult] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
@@ -149,7 +149,7 @@ def first_examples(examples: Iterable[str]) -> list[str]:
 
 
 def merge(partials: Sequence[Partial]) -> Partial:
-    """Put parts together: the result is the same for any cut between keys, in any order."""
+    """Merge parts: the result is the same for any cut between keys, in any order."""
     merged = Partial()
     for partial in partials:
         for name, count in partial.counts.items():

@@ -1,4 +1,4 @@
-"""A finding's witness: the few operations that prove it, each with what a reader needs."""
+"""The witness of a finding: the few operations that prove it, with the facts for a reader."""
 
 from collections.abc import Sequence
 from typing import Any, Final

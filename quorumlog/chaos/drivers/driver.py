@@ -1,4 +1,4 @@
-"""What a workload needs of a client library.
+"""The protocol of a client library, as workloads need it.
 
 The whole verdict rests on one distinction: a failed send is *definite* only if the record can
 never appear. Every driver says "indefinite" when it does not know better.

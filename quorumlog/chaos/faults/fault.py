@@ -1,7 +1,7 @@
-"""What a fault is: a typed, frozen value, and for faults on processes the steps that make it up.
+"""A fault: a typed, frozen value, and for faults on processes the steps that make it up.
 
-A fault says what breaks. How it is done is the business of a back end: the simulator changes its
-own network and disks; a back end for processes performs the steps kill, start, pause and resume.
+A fault says what breaks; a back end does it. The simulator changes its own network and disks; a
+back end for processes performs the steps kill, start, pause and resume.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 ROLES: Final = ("partition-leader", "metadata-leader", "isr-follower", "any")
-"""What a schedule may aim at: the back end finds the node when the fault is due."""
+"""The roles that a schedule may name: the back end finds the node when the fault is due."""
 ALL: Final = "all"
 
 MILLION: Final = 1_000_000

@@ -1,4 +1,4 @@
-"""kill: one process dies at once. What it wrote stays in the page cache of its machine."""
+"""kill: one process dies at once. Its writes stay in the page cache of its machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

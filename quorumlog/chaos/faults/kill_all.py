@@ -1,4 +1,4 @@
-"""kill_all: every process dies at the same moment, so what survives is what the disks hold."""
+"""kill_all: every process dies at the same moment, so only written records survive."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Final

@@ -16,10 +16,10 @@ class Resign(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FalseNotice(Fault):
-    """The target is told that its leader's process died, although it did not (decision 0009)."""
+    """The target gets a false notice that its leader's process died (decision 0009)."""
 
     name: ClassVar[str] = "false_notice"
-    text: ClassVar[str] = "a node is told that its leader's process died, and it did not"
+    text: ClassVar[str] = "a node gets a false notice that its leader's process died"
 
 
 FAULTS: Final = (Resign, FalseNotice)

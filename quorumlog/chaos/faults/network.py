@@ -78,7 +78,7 @@ class Partition(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneWayCut(Fault):
-    """What the target nodes send to the others is lost (`out`), or what they are sent (`in`)."""
+    """All messages from the target nodes to the others are lost (`out`), or the reverse (`in`)."""
 
     name: ClassVar[str] = "one_way_cut"
     text: ClassVar[str] = "what a node sends is lost, or what is sent to it"

@@ -1,4 +1,4 @@
-"""pause: a process stands still and then goes on, not knowing that time has passed."""
+"""pause: a process stops and later goes on, unaware that time has passed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

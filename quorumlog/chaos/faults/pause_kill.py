@@ -1,4 +1,4 @@
-"""pause_kill: a leader is left alone for a moment and then dies with what only it holds.
+"""pause_kill: a leader runs alone for a moment and then dies with records that only it holds.
 
 A cluster that waits for its replicas has acknowledged none of that.
 """

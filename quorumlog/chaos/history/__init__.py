@@ -1,4 +1,4 @@
-"""What every client saw: operations in Jepsen's model, as JSON lines and Parquet.
+"""Histories: the operations of every client in Jepsen's model, as JSON lines and Parquet.
 
 `model` says what an operation is, `schema` how it lies in a table, `files` reads and writes runs.
 """

@@ -164,7 +164,7 @@ def _check_same_run(parquet: Path, lines: Path) -> None:
     try:
         footer = pq.read_metadata(parquet)
         digest = (footer.metadata or {}).get(schema.LINES_DIGEST)
-        if digest is None:  # somebody else made it
+        if digest is None:  # another program made it
             is_same = lines.read_bytes().count(b"\n") == footer.num_rows
         else:
             is_same = digest == _digest(lines)
@@ -286,7 +286,7 @@ def check_rows(table: "pa.Table") -> "pa.Table":
 
 
 def check_order(index: "pa.ChunkedArray") -> None:
-    """Raise HistoryError unless the indexes of the rows grow: two rows of one index are lies."""
+    """Raise HistoryError unless the indexes of the rows grow: no two rows have one index."""
     numbers = index.to_numpy()
     falls = (numbers[1:] <= numbers[:-1]).nonzero()[0]
     if len(falls):

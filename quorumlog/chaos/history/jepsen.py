@@ -1,4 +1,4 @@
-"""Jepsen's Kafka-workload operations, as JSON (one per line, or one array), into our table.
+"""Reads Jepsen's Kafka-workload operations, as JSON (one per line, or one array), into our table.
 
 `value` is a list of micro-operations: ["send", k, v], ["send", k, [offset, v]], ["poll"],
 ["poll", {k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys.

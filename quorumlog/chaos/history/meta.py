@@ -1,4 +1,4 @@
-"""`meta.json` beside a history: what explains the run. One JSON object."""
+"""`meta.json` beside a history: one JSON object that explains the run."""
 
 import json
 from collections.abc import Mapping

@@ -5,7 +5,7 @@ An operation is two rows: an `invoke`, then one completion by the same process:
   fail  it did not happen and never will (only when the client's error is definite);
   info  it may or may not have happened. What never completes counts as `info`.
 A process does one thing at a time. Where Jepsen starts a new process number after an `info`, a
-workload may keep the number: of what is `info`, no order to what follows is asked.
+workload may keep the number: no checker orders an `info` before later operations.
 
 `f`, and what `messages` hold:
   send        what was sent. In an `ok` each message has the offset the broker answered. In an
@@ -15,17 +15,17 @@ workload may keep the number: of what is `info`, no order to what follows is ask
               every key from its beginning.
   final_end   asks where these keys end, after their final polls. `ok`: the offset of each is the
               log end offset (exclusive) at that moment, and the final reader has read all below.
-              What was acknowledged before the question was asked, and is unread, is lost.
+              A record that was acknowledged before the question, and is unread, is lost.
   assign      the keys that the process reads from now on (offset and value mean nothing);
   subscribe   the same, by a group: rebalances may move its position.
-  seek        the keys whose position is changed. Who does not read from the beginning, or from
-              where its group stood, says so with it: it proves nothing about what lies below.
+  seek        the keys whose position is changed. A reader that does not begin at the beginning, or
+              at its group's position, records a seek: it proves nothing about lower offsets.
   txn         what a transaction sent; not judged in this version: it may or may not be there.
   crash       the client is thrown away and replaced: all its positions are forgotten.
 A poll during which its group rebalanced says so: details = "rebalanced".
 
 Values are unique per key. The nemesis is process -1; its rows are `info`, f is the fault (`kill`,
-`pause`, `partition`, ...) or its end (`start`, `resume`, `heal`), `node` is what it was done to.
+`pause`, `partition`, ...) or its end (`start`, `resume`, `heal`), `node` is its target.
 """
 
 from dataclasses import dataclass
@@ -64,7 +64,7 @@ class Operation:
     details: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Return the row as it stands in a JSON line: what is empty is left out."""
+        """Return the row as it stands in a JSON line, without empty fields."""
         row: dict[str, object] = {
             "index": self.index,
             "time_ns": self.time_ns,

@@ -1,4 +1,4 @@
-"""How operations lie in an Arrow table and in `history.parquet`: one row per Operation.
+"""The schema of a history as an Arrow table and in `history.parquet`: one row per Operation.
 
 The same names and types in JSON lines, so pandas, DuckDB and Spark read either without help.
 No column holds nulls: an absent text is "", absent messages are an empty list.

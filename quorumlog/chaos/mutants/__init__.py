@@ -1,4 +1,4 @@
-"""Nodes with one broken rule each: a lab that finds nothing wrong with them proves nothing.
+"""Nodes with one broken rule each, which the lab must find.
 
 Each is a module that runs as a node's program. It replaces rules of the node by broken ones.
 """

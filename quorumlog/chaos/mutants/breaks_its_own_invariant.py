@@ -1,4 +1,4 @@
-"""A node whose high watermark follows its own log, and whose core notices it: exit status 70."""
+"""A node whose high watermark follows its own log; its core notices that: exit status 70."""
 
 import sys
 from collections.abc import Iterable

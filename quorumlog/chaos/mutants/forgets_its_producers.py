@@ -1,4 +1,4 @@
-"""A node that takes every batch of an idempotent producer for a new one (KIP-98 turned off).
+"""A node that treats every batch of an idempotent producer as new (KIP-98 turned off).
 
 `quorumlog chaos run --mutant forgets-producers --workload idempotent_send --fault pause` must end
 invalid: a batch that is sent again, because its answer was late, is in the log twice.

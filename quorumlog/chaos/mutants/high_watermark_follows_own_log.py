@@ -1,4 +1,4 @@
-"""A node whose high watermark follows the leader's own log end: it acknowledges what it alone has.
+"""A node whose high watermark follows its own log end: it acknowledges what it alone holds.
 
 `quorumlog chaos run --mutant high-watermark --fault pause_kill` must end invalid.
 """

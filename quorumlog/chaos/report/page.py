@@ -20,8 +20,8 @@ _BANNERS: Final[Mapping[bool | str, tuple[str, str, str]]] = {
 }
 
 MEANINGS: Final[Mapping[str, str]] = {
-    "node-ended": "A process ended although nobody had killed it.",
-    "phantom": "A value was polled that nobody ever sent.",
+    "node-ended": "A process ended, and the lab had not killed it.",
+    "phantom": "A value was polled that was never sent.",
     "G1a": "A value was polled whose send is known to have failed (aborted read).",
     "inconsistent-offsets": "Two different values were seen at one offset.",
     "duplicate": "One value was seen at more than one offset.",

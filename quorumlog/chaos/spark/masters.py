@@ -1,4 +1,4 @@
-"""Spark masters: which texts name one, and whether one answers, before a check costs time."""
+"""Spark masters: checks that a text names one and that it answers, before a check costs time."""
 
 import re
 import socket

@@ -1,1 +1,1 @@
-"""What clients do while the nemesis is at work: one module per workload, found in `registry`."""
+"""Workloads: what clients do while faults come and go; one module each, found in `registry`."""

@@ -1,4 +1,4 @@
-"""What a workload is: the clients of a run, and what judges the history that they leave.
+"""A workload: the clients of a run, and the checker of their history.
 
 A workload is one module of this package that exports `WORKLOAD`; `registry` lists them. `chaos.run`
 knows no workload by name: it makes the topics, starts the clients, and asks for the final reads.

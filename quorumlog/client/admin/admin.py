@@ -1,4 +1,4 @@
-"""The administrator: all that can be asked and changed; a module per subject does it."""
+"""The administrator: all of its methods; one module per subject implements them."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final, Unpack

@@ -1,4 +1,4 @@
-"""What an administrator may choose from, by name."""
+"""The named choices of an administrator's arguments."""
 
 from typing import Literal
 

@@ -32,7 +32,7 @@ async def _ask(
     *,
     changes: bool,
 ) -> Result:
-    """Ask the coordinator; find it anew after an error."""
+    """Ask the coordinator; find it again after an error."""
     if not isinstance(group_id, str):
         raise TypeError(f"a group is named by a str, not {group_id!r}")
     coordinator = Coordinator(asker.cluster, group_id)

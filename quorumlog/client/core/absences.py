@@ -38,14 +38,14 @@ class Notice(NamedTuple):
 
 
 class Absences:
-    """What is absent now, since when, and when it was reported. Bounded by what is needed."""
+    """What is absent now, since when, and when it was reported. Bounded by the needed topics."""
 
     def __init__(self) -> None:
         self._absent: dict[Subject, _Absence] = {}
         self._looked_ms = float("-inf")
 
     def step(self, now_ms: float, causes: Mapping[Subject, str]) -> list[Notice]:
-        """Take in everything that is absent now, each with its cause; return what to log."""
+        """Note everything that is absent now, each with its cause; return what to log."""
         if now_ms - self._looked_ms > GAP_MS:
             for absence in self._absent.values():
                 absence.since_ms = now_ms

@@ -252,7 +252,7 @@ class Accumulator:
     def handle_answer(
         self, now_ms: float, batch: Batch, answer: BatchAnswer, random_fraction: float
     ) -> bool:
-        """Take in a broker's answer to the last attempt. True if the batch is now done.
+        """Handle a broker's answer to the last attempt. True if the batch is now done.
 
         `random_fraction` in [0, 1) spreads the retry.
         """

@@ -1,4 +1,4 @@
-"""Who reads which partition: the decisions of a classic group's leader.
+"""Which member reads which partition: the decisions of a classic group's leader.
 
 Each assignor is a pure function of the members' subscriptions and the topics' partition counts;
 every Kafka client must come to the same answer, since any member may be the leader.

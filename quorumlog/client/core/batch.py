@@ -95,7 +95,7 @@ class Batch:
         self.state = state
 
     def number(self, identity: ProducerIdentity, base_sequence: int) -> None:
-        """Set its place in the producer's sequence; it is encoded again."""
+        """Set the batch's place in the producer's sequence; it is encoded again."""
         self.identity, self.base_sequence, self._encoded = identity, base_sequence, None
 
     def release(self) -> None:

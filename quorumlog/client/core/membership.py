@@ -101,7 +101,7 @@ class Membership:
         self.is_cooperative: Final = all(name in COOPERATIVE for name in names)
 
     def step(self, now_ms: float, event: Event) -> list[Effect]:
-        """Take in one fact; return what to do, in order. Raises InvariantViolation."""
+        """Handle one event; return the effects, in order. Raises InvariantViolation."""
         effects = self._handle(now_ms, event)
         effects += self._advance(now_ms)
         self.check_invariants()
@@ -289,7 +289,7 @@ class Membership:
         return self._handle_refused(now_ms, event.error_code)
 
     def _handle_refused(self, now_ms: float, error_code: int) -> list[Effect]:
-        """Take in that a join or sync failed, or that a heartbeat shows that we are no member."""
+        """Handle a failed join or sync, or a heartbeat which shows that we are no member."""
         self.rejoin_wanted = True
         self._back_off(now_ms)
         if error_code in _COORDINATOR_LOST or error_code in _TRY_AGAIN:

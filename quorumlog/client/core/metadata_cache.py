@@ -80,7 +80,7 @@ class MetadataCache:
         self.updated_ms = float("-inf")
 
     def update(self, now_ms: float, response: MetadataResponse) -> bool:
-        """Take in an answer. True if it brought another leader, or a topic that was not known."""
+        """Handle an answer. True if it brought another leader, or a topic that was not known."""
         if response.brokers:
             nodes = response.brokers
             self.nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in nodes}
@@ -120,7 +120,7 @@ class MetadataCache:
         return changed
 
     def hint(self, topic_partition: TopicPartition, leader: Leader, nodes: Iterable[Node]) -> bool:
-        """Take in the leader that a broker named in an error (KIP-951). True if that is news."""
+        """Handle the leader that a broker named in an error (KIP-951). True if it is a new one."""
         topic = self.topics.get(topic_partition.topic)
         view = topic.partitions.get(topic_partition.partition) if topic else None
         if view is None or leader.broker_id < 0 or leader.leader_epoch <= view.leader_epoch:

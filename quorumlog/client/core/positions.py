@@ -207,7 +207,7 @@ class Positions:
     # --- answers ---
 
     def handle_committed(self, position: Position, committed: OffsetAndMetadata | None) -> None:
-        """Take in the group's committed offset, None if there is none."""
+        """Handle the group's committed offset, None if there is none."""
         if position.state is not PositionState.LOOKING:
             return
         if committed is None or committed.offset < 0:
@@ -218,7 +218,7 @@ class Positions:
             position.consumed = committed
 
     def handle_offset(self, position: Position, offset: int, epoch: int) -> None:
-        """Take in the answer to a RESETTING partition's question."""
+        """Handle the answer to a RESETTING partition's question."""
         if position.state is PositionState.RESETTING:
             self._errors.pop(position.topic_partition, None)  # it is mended
             position.failures = 0
@@ -239,7 +239,7 @@ class Positions:
         answer: PartitionData,
         random_fraction: float,
     ) -> bool:
-        """Take in the answer to a fetch at `fetch_offset`. True if metadata must be refreshed."""
+        """Handle the answer to a fetch at `fetch_offset`. True if metadata must be refreshed."""
         is_stale = position.fetch_offset != fetch_offset
         if is_stale or position.state is not PositionState.FETCHING:
             return False

@@ -1,4 +1,4 @@
-"""Closing a client: all of its parts, in order, even if the caller is cancelled."""
+"""Closes a client: all of its parts, in order, even if the caller is cancelled."""
 
 import asyncio
 import logging

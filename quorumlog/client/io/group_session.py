@@ -86,7 +86,7 @@ class GroupSession:
         return self.membership.topics
 
     def post(self, event: Event) -> None:
-        """Take in a fact now; its effects follow."""
+        """Handle one event now; its effects follow."""
         effects = self.membership.step(self._cluster.now_ms(), event)
         if effects:
             _logger.debug("%s: %s: %s", self._coordinator.group_id, event, effects)

@@ -1,4 +1,4 @@
-"""Chance for retries: spreads the clients that would otherwise try again at the same moment."""
+"""Jitter for retries: spreads clients that would otherwise try again at the same moment."""
 
 import random
 

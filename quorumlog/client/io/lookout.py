@@ -35,7 +35,7 @@ class Lookout:
         self._absences: Final = Absences()
 
     def observe(self, now_ms: float, why_silent: str | None) -> None:
-        """Take in new metadata, or why no broker answered (`why_silent`); log what is absent."""
+        """Handle new metadata, or why no broker answered (`why_silent`); log what is absent."""
         silence: dict[Subject, str] = {}
         if why_silent is not None:
             silence[CLUSTER] = f"no broker answers: {why_silent}"

@@ -1,4 +1,4 @@
-"""Requests to a leader that does not answer: it is paused, cut off, or deposed unawares.
+"""Cancels requests to a leader that does not answer: it is paused, cut off, or no longer leads.
 
 Its connection stays open. So the client asks for metadata when an answer is overdue, and cancels
 the request once another broker leads all of its partitions. That is safe for requests that can be

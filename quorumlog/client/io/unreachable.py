@@ -1,4 +1,4 @@
-"""Why a broker could not be reached, in words for the user that configured its address."""
+"""Explains why a broker could not be reached, to the user that configured its address."""
 
 import errno
 import socket

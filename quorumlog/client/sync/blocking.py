@@ -1,4 +1,4 @@
-"""What the blocking clients have in common: their methods, and how they open, close and end.
+"""The common part of the blocking clients: their methods, and how they open, close and end.
 
 A method is made of the asynchronous one, with its signature and its description.
 
@@ -32,7 +32,7 @@ ClientT = TypeVar("ClientT", bound=AsyncClient[Any])
 
 
 class Blocking(Generic[ClientT]):
-    """What the three have in common: opened at construction, closed by `close` or `with`."""
+    """The common part of the three: opened at construction, closed by `close` or `with`."""
 
     _holds_records: ClassVar[bool] = False
 

@@ -1,1 +1,1 @@
-"""Pure: the active controller, decide and apply per subject (KIP-631)."""
+"""Pure: the active controller; one module per subject decides, one place applies (KIP-631)."""

@@ -1,7 +1,7 @@
-"""Where the replicas of new partitions go: as the request says, or placed by the controller.
+"""The replicas of new partitions: as the request says, or placed by the controller.
 
-It refuses assignments to brokers that are not registered, that name one twice, or of which none
-is active. Source: KIP-4; Kafka's `ReplicationControlManager.validateManualPartitionAssignment`.
+It refuses assignments that name an unregistered broker, name a broker twice, or have no active
+broker. Source: KIP-4; Kafka's `ReplicationControlManager.validateManualPartitionAssignment`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Which brokers live: registration, heartbeats, fencing, controlled shutdown.
+"""The life of a broker: registration, heartbeats, fencing, controlled shutdown.
 
 It refuses a second process under a live broker's id, and heartbeats of an earlier registration. A
 broker is unfenced only when it has replayed its own registration: before, it would serve old data.
@@ -30,7 +30,7 @@ RENEWALS_MAX: Final = 2
 class BrokerState(Enum):
     """What the controller lets a registered broker do."""
 
-    FENCED = "registered; leads nothing, is in no ISR"
+    FENCED = "registered; leads no partition, is in no ISR"
     UNFENCED = "in service"
     CONTROLLED_SHUTDOWN = "hands over what it leads, then stops"
     SHUTDOWN_NOW = "leads nothing any more: it is fenced and may stop"
@@ -50,13 +50,13 @@ TRANSITIONS: Final[Mapping[BrokerState, frozenset[BrokerState]]] = MappingProxyT
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """What is known of a broker beside the log: when it was heard, how far it has replayed."""
+    """The soft state of a broker: when it was last heard, how far it has replayed."""
 
     last_contact_ms: int
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided
     renewals: int = 0  # how often it was renewed since the broker was heard
-    is_expired: bool = False  # its process is known to be gone: nothing it said counts any more
+    is_expired: bool = False  # its process is known to be gone: its heartbeats do not count
 
 
 class Sessions:
@@ -71,7 +71,7 @@ class Sessions:
         return self._sessions.get(broker_id)
 
     def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = -1) -> None:
-        """Note that the broker is alive; an offset of -1 says nothing."""
+        """Note that the broker is alive; an offset of -1 is unknown."""
         session = self._sessions.setdefault(broker_id, Session(last_contact_ms=now_ms))
         if session.is_expired:
             return
@@ -79,7 +79,7 @@ class Sessions:
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
 
     def renew(self, broker_id: BrokerId, now_ms: int) -> None:
-        """Renew a session although nothing was heard, RENEWALS_MAX times in a row at most."""
+        """Renew a session without a heartbeat, at most RENEWALS_MAX times in a row."""
         session = self._sessions.get(broker_id)
         if session is not None and not session.is_expired and session.renewals < RENEWALS_MAX:
             session.last_contact_ms, session.renewals = (
@@ -157,7 +157,8 @@ def registration_refusal(
 
     # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
     # control address is its successor: docs/decisions/0008-a-successor-registers-at-once.md
-    Unless it has another log directory: it must not push out one that lives and has the records.
+    A process with another log directory is refused: it must not replace a live one that has the
+    records.
     """
     for other in brokers.values():
         if other.directory_id == request.directory_id and other.broker_id != request.broker_id:

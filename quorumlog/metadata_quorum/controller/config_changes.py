@@ -1,8 +1,8 @@
-"""Alter the configurations of topics: set, delete, append and subtract, or replace all of it.
+"""Alters the configurations of topics: set, delete, append, subtract, or replace the whole.
 
-Refused are unknown names, bad and missing values, a name or a topic that a request has twice, and
+It refuses unknown names, bad and missing values, a name or a topic that a request has twice, and
 items for a setting that is no list. A change of min.insync.replicas voids the ISR proposals that
-went by the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
+were made under the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, PartitionIndex, TopicId
 def decide_topic_configs(
     cluster: ClusterReplay, request: AlterTopicConfigs
 ) -> Decision[ConfigResults]:
-    """Alter what can be altered; a result per topic, in the order of the request."""
+    """Alter the valid topics; a result per topic, in the order of the request."""
     try:
         named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
         check_named(named, "topics and configurations")
@@ -117,7 +117,7 @@ def _check_form(topic: TopicConfigChanges) -> None:
 
 
 def _value_after(change: ConfigChange, before: str | None) -> str | None:
-    """Return the value that a setting gets; None: that of the broker."""
+    """Return the new value of a setting; None: the broker's value."""
     match change.operation:
         case ConfigOperation.SET:
             return change.value
@@ -151,12 +151,12 @@ def _split(text: str) -> list[str]:
 def _around_a_new_min_isr(
     cluster: ClusterReplay, name: str, topic_id: TopicId
 ) -> tuple[list[PartitionChange], list[PartitionChange]]:
-    """Return what to write before and behind a change of min.insync.replicas, in one batch.
+    """Return the changes to write before and after a change of min.insync.replicas, in one batch.
 
     A replica that leaves a too small ISR goes to the ELR, because the leader commits nothing then.
-    Before the change, the ELRs are cleared: by a smaller number the leader commits. Behind it, the
-    partition epochs rise: a proposal that is granted from here on carries one that its leader has
-    from a replay of this change, so that leader and controller go by the same number.
+    Before the change, the ELRs are cleared: with a smaller number the leader commits. After it, the
+    partition epochs rise: a proposal that is granted from here on carries an epoch that its leader
+    has from a replay of this change, so that leader and controller use the same number.
     A partition without a leader is left alone: nothing was committed since.
 
     # DEVIATION: Kafka clears the ELRs and leaves the epochs as they are.

@@ -1,6 +1,6 @@
-"""Topic configuration: which names and values are taken, and how they are kept.
+"""Topic configuration: which names and values are valid, and the form in which they are stored.
 
-An unknown name is refused with the nearest known one. Values are kept as they were understood.
+An unknown name is refused with the nearest known one. Values are stored in one normal form.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from quorumlog.settings.topics import TOPIC_SETTINGS
 
 
 def _alike(name: str) -> list[str]:
-    """Return the few names worth a closer look: that costs 10 us each, and there may be many."""
+    """Return the few names to compare in full, which costs 10 us each."""
     return [
         known
         for known in TOPIC_SETTINGS
@@ -41,7 +41,7 @@ def configs_error(configs: Mapping[str, str]) -> str | None:
 
 
 def kept_value(name: str, value: str) -> str:
-    """Return a value without error in the one form in which it is kept, and described."""
+    """Return the normal form of a valid value, in which it is stored and described."""
     return TOPIC_SETTINGS[name].kind.normalize(value)
 
 

@@ -1,9 +1,9 @@
-"""The active controller: one door to all that it decides, and its only state.
+"""The active controller: the entry to all of its decisions, and its only state.
 
-`decide` and its kin mutate nothing that the log says; `apply` is the only mutator. The driver
-applies at append, answers at commit; when the node is deposed it throws the controller away, and
-with it whatever was not committed. A new one starts from the committed image (KIP-631).
-Liveness (`Sessions`) is soft state, renewed by whatever a broker sends.
+The `decide` methods change no state of the log; `apply` is the only mutator. The driver applies at
+append, and answers at commit. When the node is deposed, the driver drops the controller with all
+uncommitted changes. A new controller starts from the committed image (KIP-631). Liveness
+(`Sessions`) is soft state, renewed by every heartbeat and registration.
 """
 
 from collections.abc import Callable
@@ -71,7 +71,7 @@ class Controller:
         random_bytes: Callable[[int], bytes],
         now_ms: int,
     ) -> None:
-        """Take over at `image`: all that is committed, and nothing else is in the log."""
+        """Start from `image`: all that is committed, and nothing else is in the log."""
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
         self._partitions: Final = PartitionDecisions(self.cluster)
@@ -81,11 +81,11 @@ class Controller:
         self.touch_all(now_ms)
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
-        """Take in a record that was appended at `offset`."""
+        """Apply a record that was appended at `offset`."""
         self.cluster.apply(offset, record)
 
     def touch_all(self, now_ms: int) -> None:
-        """Start every session anew: this controller has just taken over."""
+        """Start a new session for every broker: this controller has just taken over."""
         for broker_id in self.cluster.brokers:
             self.sessions.touch(broker_id, now_ms)
 
@@ -142,14 +142,14 @@ class Controller:
                 assert_never(request)
 
     def decide_activation(self) -> Decision[None]:
-        """Elect leaders for partitions without one: the last decision may be half written."""
+        """Elect leaders for partitions without one, in case the last decision is half written."""
         elections = self._partitions.decide_elections(frozenset())
         return Decision(response=None, records=tuple(elections))
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
         """Fence the broker whose session ended first, if one did.
 
-        One at a time: the next is decided on the state that this leaves (KAFKA-13173).
+        One at a time: the next decision starts from the resulting state (KAFKA-13173).
         """
         overdue = self._next_expiry()
         if overdue is None or overdue[0] > now_ms:
@@ -166,8 +166,8 @@ class Controller:
     ) -> Decision[BrokerId | None]:
         """Fence a broker whose process is gone, unless another one has registered since.
 
-        What it sent before it died may still lie in our sockets, if we were not running ourselves.
-        So its heartbeats count no more: one that lives after all is told to register again.
+        Its last heartbeats may still lie in our sockets, if this process was not running. So they
+        no longer count: a broker that lives after all must register again.
         """
         broker = self.cluster.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
@@ -192,7 +192,7 @@ class Controller:
         return min(((self.sessions.expires_ms(b), b) for b in unfenced), default=None)
 
     def _decide_fencing(self, broker_id: BrokerId) -> Decision[BrokerId | None]:
-        """Take the broker out of everything, then fence it: half of it is decided again."""
+        """Take the broker out of every ISR, then fence it: a half-written decision is repeated."""
         broker = self.cluster.brokers[broker_id]
         fence = BrokerRegistrationChange(
             broker_id=broker_id, broker_epoch=broker.broker_epoch, fenced=True

@@ -1,7 +1,7 @@
-"""What the controller answers to a request that it cannot decide because of a bug of ours.
+"""The answer to a request that the controller cannot decide because of a bug of ours.
 
-Every request has an answer of its own kind, so that the caller sees UNKNOWN_SERVER_ERROR at once
-and does not repeat the request, to this controller and then to the next.
+The answer is of the request's own kind, so that the caller sees UNKNOWN_SERVER_ERROR at once and
+does not repeat the request, to this controller and then to the next.
 """
 
 from collections.abc import Iterable

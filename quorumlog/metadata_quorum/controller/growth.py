@@ -1,7 +1,7 @@
-"""Add partitions to topics that exist. Sources: KIP-195 (CreatePartitions), KAFKA-14996.
+"""Adds partitions to existing topics. Sources: KIP-195 (CreatePartitions), KAFKA-14996.
 
-It refuses a count that is no increase, and assignments that are not of the topic's own replication
-factor.
+It refuses a count that is no increase, and assignments with another replication factor than the
+topic's.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class GrowthDecisions:
         self._assignments: Final = assignments
 
     def decide_create_partitions(self, request: CreatePartitions) -> Decision[TopicResults]:
-        """Grow what can be grown; a result per topic, in the order of the request."""
+        """Grow the valid topics; a result per topic, in the order of the request."""
         try:
             check_named(len(request.topics))
             check_partitions(sum(map(self._added, request.topics)))

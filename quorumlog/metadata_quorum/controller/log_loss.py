@@ -1,11 +1,11 @@
-"""What a broker that comes back may lack of the records that it held.
+"""Which records a broker may lack when it registers again.
 
-A process that was killed lacks nothing: the system still writes what it had written. A machine
-that started anew has lost what was not flushed, a new log directory has lost everything.
+A killed process lacks nothing: the system still writes what the process had written. A machine
+that started anew has lost all unflushed records; a new log directory has lost everything.
 Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory ids).
 
 # DEVIATION: In Kafka, any broker that did not close its logs may lack records.
-# docs/decisions/0006-eligible-leader-replicas-keep-who-was-killed.md
+# docs/decisions/0006-eligible-leader-replicas-keep-killed-brokers.md
 # docs/decisions/0018-a-registration-shows-what-may-have-been-lost.md
 """
 
@@ -20,7 +20,7 @@ NAMES_MAX: Final = 10  # of partitions, in one line
 
 
 class LogLoss(Enum):
-    """What a process may lack of that which its broker held when it last registered."""
+    """Which records a new process may lack of those that its broker held before."""
 
     NOTHING = "the same log directory, and the machine ran on or the logs had been closed"
     UNFLUSHED = "its machine has started anew, and its logs had not been closed"
@@ -42,7 +42,7 @@ def loss_since(broker: BrokerImage | None, request: BrokerRegistration) -> LogLo
 
 
 def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> str | None:
-    """Say what an operator must know of a loss.
+    """Return what an operator must know of a loss, if there is something.
 
     `held_alone`: the partitions that no other broker may lead.
     """
@@ -56,5 +56,5 @@ def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> 
     if len(held_alone) > NAMES_MAX:
         names += f" and {len(held_alone) - NAMES_MAX} more"
     if loss is LogLoss.EVERYTHING:
-        return f"{remark}. Nobody else held all of {names}: THEY HAVE NO LEADER FROM NOW ON"
-    return f"{remark}, but for those that nobody else held all of, and which it may lead: {names}"
+        return f"{remark}. No other broker held all of {names}: THEY HAVE NO LEADER FROM NOW ON"
+    return f"{remark}. It may still lead those that no other broker held all of: {names}"

@@ -80,7 +80,7 @@ class PartitionDecisions:
         return [change for change in changes if change is not None]
 
     def decide_requested(self, request: ElectLeaders) -> Decision[ElectionResults]:
-        """Let preferred leaders lead, where they are in sync; a result per partition."""
+        """Elect preferred leaders where they are in sync; a result per partition."""
         if len(request.partitions) > NAMED_PER_REQUEST_MAX:
             error_code = ErrorCode.POLICY_VIOLATION
             message = f"A request may name at most {NAMED_PER_REQUEST_MAX} partitions"
@@ -138,7 +138,7 @@ class PartitionDecisions:
         ]
 
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
-        """Grant the ISRs that may be granted; say of each other one why not."""
+        """Grant the ISRs that may be granted; every other one gets its reason."""
         error_code = broker_epoch_error(self._cluster, request.broker_id, request.broker_epoch)
         if error_code is not ErrorCode.NONE:
             return Decision(response=IsrResults(error_code=error_code))
@@ -192,7 +192,7 @@ class PartitionDecisions:
     def _refusal(
         self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
     ) -> ErrorCode:
-        """Return why not, or NONE. The order is Kafka's: callers see which check fails first."""
+        """Return the reason for a refusal, or NONE. The checks are in Kafka's order."""
         is_ahead = (
             proposal.leader_epoch > partition.leader_epoch
             or proposal.partition_epoch > partition.partition_epoch
@@ -279,7 +279,7 @@ class PartitionDecisions:
         )
 
     def _min_isr(self, located: Located, leader_id: BrokerId) -> int:
-        """Return min.insync.replicas as this leader takes it, for it decides what is committed.
+        """Return the leader's min.insync.replicas, because the leader decides what is committed.
 
         # DEVIATION: Kafka takes the active controller's own value for topics that have none.
         # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
@@ -297,8 +297,8 @@ def _absence(is_repeated: bool) -> ErrorCode:
 def _new_partition_epoch(located: Located) -> PartitionChange:
     """Return the record that voids every copy of a proposal which the leader now takes back.
 
-    One may still be on its way, and would be granted once its member is eligible again: when the
-    leader has long committed without that member.
+    A copy may still be on its way. It would be granted once its member is eligible again, although
+    the leader has committed without that member.
 
     # DEVIATION: Kafka answers and changes nothing.
     # docs/decisions/0016-a-refused-isr-proposal-is-void.md

@@ -1,8 +1,8 @@
-"""Where the replicas of a new partition go: striped over the brokers, leaders spread evenly.
+"""Places the replicas of new partitions: striped over the brokers, leaders spread evenly.
 
-Partition p starts one broker after partition p - 1; once round the ring, the followers move on by
-one, so that the death of a broker spreads its leaderships over all others. A fenced broker is
-used only when the others do not suffice. Racks are not looked at.
+Partition p starts one broker after partition p - 1. After each round of the ring, the followers
+move on by one, so that the death of a broker spreads its leaderships over all others. A fenced
+broker is used only when the others do not suffice. Racks are ignored.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def place_replicas(
 ) -> list[tuple[BrokerId, ...]]:
     """Return the replicas of each partition, the preferred leader first.
 
-    `start` is any number >= 0, drawn anew for each topic. There is at least one usable broker, and
+    `start` is any number >= 0, random for each topic. There is at least one usable broker, and
     `replication_factor` is at most the number of brokers.
     """
     require(len(usable) > 0, "an unfenced broker leads each new partition")

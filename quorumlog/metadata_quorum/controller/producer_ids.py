@@ -1,4 +1,4 @@
-"""Blocks of producer ids: each id is given to one broker, once, ever (KIP-730)."""
+"""Blocks of producer ids: each id goes to one broker, only once (KIP-730)."""
 
 from typing import Final
 

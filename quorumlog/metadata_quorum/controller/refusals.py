@@ -1,7 +1,7 @@
-"""What every request of a user has in common: its limits, and how one part of it is refused.
+"""The limits of users' requests, and the refusal of a whole request or one topic in it.
 
-A request that is too big is refused whole, before any work that grows with it (KAFKA-14996). The
-decisions run on the event loop of the active controller: while one runs, no request is answered.
+A request that is too big is refused whole, before any work that grows with it (KAFKA-14996),
+because decisions run on the event loop of the active controller and block other requests.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ RECORDS_PER_REQUEST_MAX: Final = 10_000
 
 
 class TopicRefused(Exception):
-    """A request for one topic that is refused: becomes its result."""
+    """The refusal of a request for one topic, which becomes its result."""
 
     def __init__(self, error_code: ErrorCode, message: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What the active controller is asked, and how it answers: frozen, because it travels as CBOR."""
+"""Requests to the active controller and their answers: frozen, because they travel as CBOR."""
 
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -33,7 +33,7 @@ class CreateTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindTopics:
-    """Ask for the ids of topics: `DeleteTopics` takes nothing else."""
+    """Ask for the ids of topics, which `DeleteTopics` needs."""
 
     names: tuple[str, ...]
 
@@ -112,7 +112,7 @@ class IsrResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateProducerIds:
-    """KIP-730."""
+    """Ask for a block of producer ids (KIP-730)."""
 
     broker_id: BrokerId
     broker_epoch: int
@@ -130,7 +130,7 @@ class ProducerIdsReply:
 class DescribeQuorum:
     """Ask how far each node has replicated the metadata log.
 
-    It goes to the active controller as the others do, but is answered by that node's quorum.
+    It goes to the active controller like the others, but that node's quorum answers it.
     """
 
 

@@ -1,9 +1,9 @@
-"""Create, find and delete topics.
+"""Creates, finds and deletes topics.
 
 It refuses, with Kafka's codes and in Kafka's order: bad or clashing names, existing topics, bad
-configurations, counts that make no sense, assignments to brokers that are not there.
+configurations, invalid counts, assignments to unregistered brokers.
 Sources: KIP-4 (admin requests), KIP-464 (-1 means the default), KIP-516 (a topic is deleted by its
-id), KAFKA-14996 (a request too big for one batch is refused, rather than bring down one controller
+id), KAFKA-14996 (a request too big for one batch is refused: it would bring down one controller
 after another).
 """
 
@@ -55,7 +55,7 @@ class TopicDecisions:
         self._random_bytes: Final = random_bytes
 
     def decide_create(self, request: CreateTopics) -> Decision[TopicResults]:
-        """Create what can be created; a result per topic, in the order of the request."""
+        """Create the valid topics; a result per topic, in the order of the request."""
         try:
             check_named(len(request.topics))
             check_partitions(sum(map(self._wanted_partitions, request.topics)))
@@ -84,7 +84,7 @@ class TopicDecisions:
         )
 
     def decide_find(self, request: FindTopics) -> Decision[TopicResults]:
-        """Say which id each name has: a result per name, in the order of the request."""
+        """Return the id of each name: a result per name, in the order of the request."""
         try:
             check_named(len(request.names))
         except TopicRefused as refusal:
@@ -98,9 +98,9 @@ class TopicDecisions:
         return TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
 
     def decide_delete(self, request: DeleteTopics) -> Decision[TopicResults]:
-        """Delete what exists; a result per id, in the order of the request.
+        """Delete the existing topics; a result per id, in the order of the request.
 
-        By id alone: another topic that has the name by now was not meant (KIP-516).
+        By id alone: a newer topic of the same name was not meant (KIP-516).
         """
         try:
             check_named(len(request.topic_ids))

@@ -1,6 +1,6 @@
 """Pure: election, replication and the high watermark of the metadata log (KIP-595, KIP-996).
 
-`quorum.Quorum.step(now_ms, event)` takes in one fact and returns orders. The core holds no record
+`quorum.Quorum.step(now_ms, event)` handles one event and returns effects. The core holds no record
 bytes: it knows where the log ends, where its epochs start, how far it is durable and how far it is
 committed. One task owns it, and must do the following.
 

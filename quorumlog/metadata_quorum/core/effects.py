@@ -1,6 +1,6 @@
-"""What a quorum node may order: imperatives, performed in the order given.
+"""The effects of the quorum core: imperatives, performed in order.
 
-The package's docstring says what each asks of the driver.
+The package's docstring says what each one requires of the driver.
 """
 
 from dataclasses import dataclass
@@ -104,14 +104,14 @@ class BecomeLeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignLeadership:
-    """We lead `leader_epoch` no more: append nothing more, fail what is not committed."""
+    """We lead `leader_epoch` no longer: append nothing more, fail what is not committed."""
 
     leader_epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowLeader:
-    """`leader_id` leads this epoch, or nobody that we know of (NOBODY). Never ourselves."""
+    """`leader_id` leads this epoch; NOBODY: no leader is known. It is never this node."""
 
     leader_epoch: Epoch
     leader_id: BrokerId

@@ -34,7 +34,7 @@ class Elections:
     # --- a peer asks for a vote ---
 
     def handle_vote_request(self, request_id: int, request: VoteRequest) -> None:
-        """Answer a vote or a pre-vote; a vote that is given is durable before the answer leaves."""
+        """Answer a vote or a pre-vote; a granted vote is durable before the answer leaves."""
         state = self._state
         error_code = self._refusal(request)
         is_granted = False
@@ -85,9 +85,9 @@ class Elections:
         from its answer to BeginQuorumEpoch.
 
         A follower that hears its leader refuses, so that a voter that was cut off does not depose
-        it. One whose leader has resigned, or whose leader's process was seen dead, does not hear
-        it, whatever it fetched before. That is safe even if it was wrong: a pre-vote changes no
-        epoch and no vote, and the election that may follow is decided by real votes alone.
+        it. A follower whose leader has resigned, or whose leader's process was seen dead, counts as
+        not hearing it, whatever it fetched before. That is safe even if it was wrong: a pre-vote
+        changes no epoch and no vote, and only real votes decide the election that may follow.
         """
         match role:
             case Leader():
@@ -126,7 +126,7 @@ class Elections:
         return (request.last_offset_epoch, request.last_offset) >= ours
 
     def _maybe_ask_again(self, role: Role, voter: BrokerId) -> None:
-        """Ask a voter again that has just asked in vain: it, too, has lost the leader by now.
+        """Ask a voter again whose own pre-vote this node refuses: it has lost the leader, too.
 
         When a leader's process dies, the first voter to notice may ask before the second has
         noticed, and be refused; the second may be behind, and be refused too. At least one of the
@@ -190,7 +190,7 @@ class Elections:
             if not state.learn(response.leader_epoch, response.leader_id):
                 return
         elif not isinstance(state.role, Prospective):
-            return  # only a pre-vote is answered from an older epoch
+            return  # only pre-votes get answers from an older epoch
         match state.role:
             case Prospective(ballot=ballot) | Candidate(ballot=ballot):
                 voter = ballot.asked.pop(event.request_id, None)
@@ -216,8 +216,8 @@ class Elections:
     def maybe_stand(self, role: Unattached | Follower) -> None:
         """Stand when the wait for a leader is over; only with a durable log.
 
-        A vote is asked for with the end of the log, and is kept by the voter if this node crashes
-        and asks again in the same epoch. The log must not be shorter then.
+        A request for a vote names the end of the log, and the voter keeps its vote if this node
+        crashes and asks again in the same epoch. The log must not be shorter then.
         """
         # DEVIATION: Kafka flushes within every append. Here an election waits for the flush.
         # docs/decisions/0010-what-a-vote-or-a-fetch-claims-is-on-the-disk.md

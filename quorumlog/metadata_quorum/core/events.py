@@ -1,4 +1,4 @@
-"""What a quorum node may learn: facts, in the past tense."""
+"""The events of the quorum core: facts, in the past tense."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ class Started:
     The election state is that of the last `PersistElection` (all defaults: there is none).
     `epoch_starts`: (epoch, first offset) of the log, oldest first.
     Records below `flushed_offset` survive power loss.
-    `is_new`: what this voter has promised before is not known: its disk is new, or lost that.
+    `is_new`: the earlier votes of this voter are unknown: its disk is new, or has lost them.
     """
 
     leader_epoch: Epoch = Epoch(0)
@@ -27,12 +27,12 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """Time went by; `now_ms` says how far."""
+    """Time has passed: it is `now_ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestReceived:
-    """A peer asks; `request_id` is the receiver's own name for it, and returns in the answer."""
+    """A peer sent a request; this node chose its `request_id`, which the answer repeats."""
 
     request_id: int
     request: Request
@@ -92,7 +92,7 @@ class PeerProcessDied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignRequested:
-    """The node is about to stop, or its controller failed: it should lead no more."""
+    """The node is about to stop, or its controller failed: it should no longer lead."""
 
 
 Event = (

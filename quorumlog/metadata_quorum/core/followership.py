@@ -1,4 +1,4 @@
-"""Followership: finding the leader, fetching from it, and dropping what the leader does not have.
+"""Followership: finding the leader, fetching from it, and dropping records that it does not have.
 
 A follower refuses records that do not continue its log or come from a newer epoch than it follows,
 and never drops what is committed. Sources: KIP-595 (Fetch, Begin- and EndQuorumEpoch);
@@ -50,7 +50,7 @@ class Followership:
         state.emit(effects.SendResponse(request_id=request_id, response=response))
 
     def handle_end_quorum_epoch(self, request_id: int, request: EndQuorumEpochRequest) -> None:
-        """Stand soon: the sooner, the more the leader that resigned prefers this voter."""
+        """Stand soon after the leader resigned: sooner if it prefers this voter."""
         state = self._state
         error_code = self._leader_refusal(request.leader_id, request.leader_epoch)
         if error_code is ErrorCode.NONE:
@@ -78,7 +78,7 @@ class Followership:
         return ErrorCode.NONE
 
     def _successor_wait_ms(self, preferred_candidates: tuple[BrokerId, ...]) -> int:
-        """Wait the longer, the less preferred: 0 if first, then doubling up to max/2; else max."""
+        """Return the wait by preference: 0 if first, then doubling up to max/2; else max."""
         max_ms = self._state.settings.controller_quorum_election_backoff_max_ms
         if self._state.node_id not in preferred_candidates:
             return max_ms
@@ -86,10 +86,10 @@ class Followership:
         return max_ms >> (len(preferred_candidates) - position) if position else 0
 
     def handle_peer_process_died(self, role: Role, event: events.PeerProcessDied) -> None:
-        """Do not wait for the fetch timeout if no process listens where the leader was.
+        """Do not wait for the fetch timeout if no process listens at the leader's address.
 
-        Voters wait a little, each a different time by its rank among those that are left, so that
-        two do not split the vote. A fetch answer from the leader cancels it.
+        Each voter waits a short time by its rank among the remaining voters, so that two do not
+        split the vote. A fetch answer from the leader cancels it.
         """
         # DEVIATION: Kafka waits for the fetch timeout.
         # docs/decisions/0004-a-closed-connection-is-news.md
@@ -115,7 +115,7 @@ class Followership:
     # --- flushes ---
 
     def maybe_flush(self) -> None:
-        """Flush what a voter holds: a fetch offset, a vote and a commit say what is durable."""
+        """Flush a voter's log: its fetch offset, vote and commit claim durable records."""
         log = self._state.log
         if self._state.is_voter and not log.is_durable and not log.is_flushing:
             log.is_flushing = True
@@ -154,7 +154,7 @@ class Followership:
         )
 
     def _is_acknowledgement_true(self) -> bool:
-        """Whether a fetch may be sent: from a voter it says that all below is durable."""
+        """Whether a fetch may be sent: a voter's fetch claims that all below is durable."""
         return not self._state.is_voter or self._state.log.is_durable
 
     def _fetch(self, role: Unattached | Follower) -> None:
@@ -186,8 +186,8 @@ class Followership:
     def _fetch_again_later(self, role: Unattached | Follower) -> None:
         """Wait before the next fetch.
 
-        A voter without a leader waits longer: the leader will tell it. An observer waits twice as
-        long each time until it has a leader: those that it asks hold an election meanwhile.
+        A voter without a leader waits longer: the leader will send BeginQuorumEpoch. An observer
+        doubles its wait until it has a leader: the voters that it asks hold an election meanwhile.
         """
         state = self._state
         backoff_ms = state.settings.controller_quorum_retry_backoff_ms
@@ -242,7 +242,7 @@ class Followership:
                 pass
 
     def _maybe_take_part(self, response: FetchResponse) -> None:
-        """Let a new voter vote once it holds, durably, all that a leader knows to be committed."""
+        """Let a new voter vote once it durably holds all that a leader knows to be committed."""
         has_all = 0 <= response.high_watermark <= self._state.log.flushed_offset
         if self._state.is_new and has_all and response.diverging_epoch is None:
             self._state.is_new = False
@@ -305,7 +305,7 @@ class Followership:
     def _maybe_truncate(self, diverging: DivergingEpoch) -> bool:
         offset = self._truncation_offset(diverging)
         if not 0 <= offset < self._state.log.end_offset:
-            return False  # it would lead nowhere
+            return False  # there is nothing to cut at such an offset
         self._require_uncommitted(offset)
         self._state.emit(effects.TruncateLog(end_offset=offset))
         self._state.log.truncate(offset)
@@ -317,7 +317,7 @@ class Followership:
         require(is_uncommitted, "3: what is committed is not truncated")
 
     def _truncation_offset(self, diverging: DivergingEpoch) -> Offset:
-        """Where our log may still be as the leader's; several rounds may be needed."""
+        """Return the offset up to which our log may equal the leader's; rounds may follow."""
         epoch, end_offset = self._state.log.epoch_end(diverging.epoch)
         if epoch == diverging.epoch:
             return min(end_offset, diverging.end_offset)

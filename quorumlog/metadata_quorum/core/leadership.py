@@ -1,6 +1,6 @@
 """Leadership: the start of an epoch, fetches, the high watermark, and the end.
 
-A leader refuses fetches of another epoch, and counts nothing that is not durable. Sources: KIP-595
+A leader refuses fetches of another epoch, and counts only durable records. Sources: KIP-595
 (Fetch, LeaderChange, EndQuorumEpoch), KIP-1166; KAFKA-12619, KAFKA-15489; Raft 5.3, 5.4.2.
 """
 
@@ -27,7 +27,7 @@ OBSERVERS_MAX: Final = 1000  # that a leader remembers
 
 
 class Leadership:
-    """The rules of a leader, and of one that has resigned."""
+    """The rules of a leader, and of a leader that has resigned."""
 
     def __init__(self, state: QuorumState) -> None:
         self._state: Final = state
@@ -126,7 +126,7 @@ class Leadership:
         return DivergingEpoch(epoch=epoch, end_offset=end_offset)
 
     def _note_progress(self, role: Leader, request: FetchRequest) -> None:
-        """Remember what it holds. An offset may go back: a disk was lost (KAFKA-12181)."""
+        """Note how far the replica is. The offset may go back: a disk was lost (KAFKA-12181)."""
         progress = role.followers.get(request.replica_id)
         if progress is None:
             progress = self._observer_progress(role, request.replica_id)
@@ -135,7 +135,7 @@ class Leadership:
         progress.fetched(self._state.now_ms, request.fetch_offset, self._state.log.end_offset)
 
     def _observer_progress(self, role: Leader, observer_id: BrokerId) -> Progress:
-        """Find or make it; dict order is that of the last fetch, the oldest first."""
+        """Find or create the progress; the dict is in the order of the last fetch, oldest first."""
         session_ms = self._state.settings.controller_quorum_observer_session_ms
         oldest_ms = self._state.now_ms - session_ms
         progress = role.observers.pop(observer_id, None) or Progress()
@@ -171,7 +171,7 @@ class Leadership:
         self._state.emit(answer)
 
     def _answer_those_of(self, role: Leader, replica_id: BrokerId) -> None:
-        """Answer what this replica asked before: it has given up on it."""
+        """Answer the replica's earlier fetch, which it has given up."""
         for request_id, parked in list(role.parked.items()):
             if parked.replica_id == replica_id:
                 self._complete(role, request_id)
@@ -191,7 +191,7 @@ class Leadership:
     # --- the high watermark ---
 
     def handle_records_appended(self, role: Role, event: events.RecordsAppended) -> None:
-        """Take in that the controller's records are in the log."""
+        """Handle records that the controller has appended to the log."""
         is_ours = isinstance(role, Leader) and event.leader_epoch == self._state.leader_epoch
         require(is_ours, f"only the leader of epoch {event.leader_epoch} appends in it")
         self._state.log.append(event.log_end_offset)
@@ -214,7 +214,7 @@ class Leadership:
         return ends[self._state.majority - 1]
 
     def _is_of_this_epoch(self, role: Leader, committed: Offset) -> bool:
-        """Strictly behind the start: LeaderChange itself is held (KAFKA-12619, Raft 5.4.2)."""
+        """Whether a majority holds LeaderChange, the first record (KAFKA-12619, Raft 5.4.2)."""
         return committed > role.epoch_start_offset
 
     # --- what is due ---
@@ -243,7 +243,7 @@ class Leadership:
     # --- the end ---
 
     def resign(self, role: Role) -> None:
-        """Lead no more in this epoch, and let the follower that holds most stand first."""
+        """Resign in this epoch, and let the follower that holds most stand first."""
         match role:
             case Leader(followers=followers):
                 preferred = sorted(followers, key=lambda id_: (-followers[id_].fetch_offset, id_))

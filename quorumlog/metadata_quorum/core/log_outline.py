@@ -1,4 +1,4 @@
-"""The metadata log in outline: where it ends, where its epochs start, what of it is durable."""
+"""The metadata log in outline: where it ends, where its epochs start, how far it is durable."""
 
 from collections.abc import Iterable
 

@@ -1,8 +1,8 @@
-"""What quorum nodes say to each other: KRaft's requests and responses, without record bytes.
+"""The messages between quorum nodes: KRaft's requests and responses, without record bytes.
 
-One partition only, so Kafka's topic and partition arrays are left out; a fixed voter set, so
-directory ids are too. The cluster id is checked before a request gets here. Numbers from a peer
-are not trusted: the core answers INVALID_REQUEST to what cannot be.
+There is one partition, so Kafka's topic and partition arrays are left out; the voter set is fixed,
+so directory ids are too. The cluster id is checked before a request gets here. Numbers from a peer
+are not trusted: the core answers INVALID_REQUEST to impossible ones.
 Sources: KIP-595, KIP-996 (pre_vote), KIP-1166 (high_watermark in a fetch).
 
 # DEVIATION: Kafka's nodes speak Kafka's protocol with each other.
@@ -51,7 +51,7 @@ class VoteResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginQuorumEpochRequest:
-    """The leader tells a voter that it leads; repeated for as long as it does."""
+    """The leader tells a voter that it leads; it repeats this while it leads."""
 
     leader_id: BrokerId
     leader_epoch: Epoch
@@ -68,7 +68,7 @@ class BeginQuorumEpochResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndQuorumEpochRequest:
-    """The leader of `leader_epoch` leads no more; its preferred successors, the best first."""
+    """The leader of `leader_epoch` resigns; its preferred successors, the best first."""
 
     leader_id: BrokerId
     leader_epoch: Epoch

@@ -67,7 +67,7 @@ class Quorum:
       2. high_watermark <= log_end_offset, flushed_offset <= log_end_offset.
       3. What is committed is not truncated.
       4. A leader, or one that has resigned, is the leader of its epoch; a follower has another
-         leader; a candidate has voted for itself and has none; one that is unattached has none.
+         leader; a candidate has voted for itself and has none; an unattached node has none.
       5. Within an epoch, neither the leader nor the vote changes once there is one.
       6. A leader has appended a record of its epoch.
       7. Only records of its epoch move a leader's high watermark.
@@ -158,7 +158,7 @@ class Quorum:
     # --- a step ---
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug."""
+        """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
         state = self._state
         state.now_ms = max(state.now_ms, now_ms)
         state.effects = []
@@ -235,10 +235,10 @@ class Quorum:
                 assert_never(event.response)
 
     def _do_what_is_due(self) -> None:
-        """Do what is due in the role, and in the role that this leads to.
+        """Do what is due in the role, and in each role that follows from it.
 
-        It ends: a change of role sets its deadlines later than now, but for one that leaves
-        `Resigned`, and a voter that is alone stands and wins at once.
+        It ends: a change of role sets its deadlines later than now. The exceptions are a change
+        from `Resigned`, and a single voter, which stands and wins at once.
         """
         done: Role | None = None
         while done is not self._state.role:
@@ -301,8 +301,8 @@ class Quorum:
             state.role = Unattached(election_deadline_ms=deadline_ms if state.is_voter else None)
 
     def _resume_as_resigned(self, deadline_ms: int) -> None:
-        # It may have appended, in this epoch, what is not on its disk any more: were it to lead on,
-        # two records would have the same epoch and offset.
+        # It may have appended records in this epoch that its disk has lost: if it led on, two
+        # records would have the same epoch and offset.
         self._state.role = resigned = self._leadership.resigned()
         resigned.election_deadline_ms = deadline_ms
 
@@ -330,7 +330,7 @@ class Quorum:
 
     def _check_role(self) -> None:
         state, role = self._state, self._state.role
-        says_durable = False  # what it says to others is true of a durable log only
+        says_durable = False  # whether it tells others that its log is durable
         match role:
             case Leader():
                 self._leadership.check_invariants(role)
@@ -348,7 +348,7 @@ class Quorum:
                 require(state.leader_id != state.node_id, "4: it does not lead")
                 says_durable = True
             case Unattached(fetch_id=fetch_id):
-                require(state.leader_id == NOBODY, "4: one that is unattached has no leader")
+                require(state.leader_id == NOBODY, "4: an unattached node has no leader")
                 says_durable = state.is_voter and fetch_id is not None
             case _:
                 assert_never(role)

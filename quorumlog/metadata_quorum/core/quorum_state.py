@@ -35,9 +35,9 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
 class QuorumState:
-    """What every rule reads; the only writer of role, epoch, leader and vote.
+    """The state that every rule reads; the only writer of role, epoch, leader and vote.
 
-    The effects of a step gather here, in order. `random_fraction` returns a number in [0, 1): for
+    It collects the effects of a step, in order. `random_fraction` returns a number in [0, 1): for
     election timeouts, so that voters that lost their leader together do not stand together.
     """
 
@@ -69,8 +69,8 @@ class QuorumState:
     def takes_part(self) -> bool:
         """Whether this node may vote and stand.
 
-        A voter that has lost its disk may have voted in an epoch that others still elect in, and
-        have held records that are committed because it did.
+        A voter that has lost its disk may have voted in an epoch whose election still runs, and
+        may have held records that are committed only because it held them.
         """
         # DEVIATION: Kafka's static voters take part with any disk that was formatted for them.
         # docs/decisions/0036-a-voter-without-its-past-does-not-vote.md
@@ -88,7 +88,7 @@ class QuorumState:
     # --- effects ---
 
     def emit(self, effect: Effect) -> None:
-        """Order an effect, after those that this step has ordered so far."""
+        """Add an effect behind those of this step."""
         self.effects.append(effect)
 
     def send(self, destination: BrokerId, request: Request, *, wait_ms: int = 0) -> int:
@@ -125,7 +125,7 @@ class QuorumState:
     # --- deadlines ---
 
     def retry_ms(self) -> int:
-        """When to repeat a request that failed now."""
+        """Return the time at which to repeat a request that failed now."""
         return self.now_ms + self.settings.controller_quorum_retry_backoff_ms
 
     def new_fetch_deadline_ms(self) -> int:
@@ -149,8 +149,8 @@ class QuorumState:
     ) -> None:
         """Change the role, and the election state with it: the only writer of both.
 
-        Within an epoch, what is not given stays; a newer epoch has neither leader nor vote unless
-        given. What changed is durable before anything else happens because of it.
+        Within an epoch, arguments left out stay; a newer epoch has neither leader nor vote unless
+        given. The change is durable before any effect that depends on it.
         """
         epoch = self.leader_epoch if leader_epoch is None else leader_epoch
         is_newer = epoch != self.leader_epoch

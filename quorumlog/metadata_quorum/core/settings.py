@@ -7,7 +7,7 @@ from quorumlog.settings.servers import flag, integer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumSettings:
-    """How long a voter waits, and for what. Milliseconds.
+    """The timeouts of the quorum, in milliseconds.
 
     Kafka has constants in the place of fetch_max_wait and observer_session, and never notices a
     dead process.

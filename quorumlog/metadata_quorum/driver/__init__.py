@@ -1,4 +1,4 @@
-"""The driver of one node's quorum: it feeds the core and performs its effects; it decides nothing.
+"""The driver of one node's quorum: it feeds the core and performs its effects, without decisions.
 
 It needs a Disk, and what `seams` names: a clock, an executor, a transport. So a simulator can run
 it as a node does.

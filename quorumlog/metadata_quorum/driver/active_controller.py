@@ -1,8 +1,8 @@
 """The controller while this node leads the quorum: when it takes over, and when it answers.
 
-Between winning the election and having replayed all that went before, requests wait. When the
-node leads no more, every request that waits is answered NOT_CONTROLLER: what was appended may
-still be committed, so the caller does not know the outcome (KIP-631).
+Requests wait until the node, having won the election, has replayed all earlier records. When the
+node loses its leadership, every waiting request is answered NOT_CONTROLLER: its records may still
+be committed, so the caller does not know the outcome (KIP-631).
 """
 
 import logging
@@ -41,7 +41,7 @@ class Claim:
             refuse(ask.answer, NotController("too many requests wait for the take-over"))
 
     def resign(self) -> None:
-        """Refuse every request that waits: nothing was done."""
+        """Refuse every waiting request: nothing was done."""
         _refuse_all(ask.answer for ask in self.waiting)
 
 
@@ -70,7 +70,7 @@ class ActiveController:
         return decision
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
-        """Fence the broker that was silent for longest, if it was for too long."""
+        """Fence the broker that was silent for longest, if that was too long."""
         due_ms = self.controller.next_expiry_ms()
         if due_ms is not None and now_ms - due_ms > STALL_MS:
             self.controller.renew_all(now_ms)  # a process that was paused has not listened either
@@ -102,7 +102,7 @@ class ActiveController:
                 answer.set_result(response)
 
     def resign(self) -> None:
-        """Refuse every request that waits: the outcome is unknown, or nothing was done."""
+        """Refuse every waiting request: the outcome is unknown, or nothing was done."""
         _refuse_all(answer for _, answer, _ in self._uncommitted)
         _refuse_all(ask.answer for ask in self.waiting)
 

@@ -9,7 +9,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicParti
 
 
 class CommittedImage:
-    """The metadata that this node may act on. Nothing that is published is ever taken back."""
+    """The metadata that this node may act on. A published image is never taken back."""
 
     def __init__(self, log: MetadataLog) -> None:
         self.image = ClusterImage()

@@ -1,8 +1,8 @@
-"""The node as the controller: it takes over, decides, and appends what was decided.
+"""The node as the controller: it takes over, decides, and appends its decisions.
 
-The log gets nothing that does not fit the state before it: every replay of it, on every node,
-would fail. A decision that does not fit, or cannot be made, is our bug. Then the live state is of
-no more use: the caller is answered UNKNOWN_SERVER_ERROR, and the node resigns.
+The log gets only records that fit the state before them: otherwise every replay, on every node,
+would fail. A decision that does not fit, or cannot be made, is our bug. The live state is then
+useless: the caller gets UNKNOWN_SERVER_ERROR, and the node resigns.
 """
 
 import logging
@@ -33,7 +33,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Controllership:
-    """None, a `Claim`, or an `ActiveController`: as the quorum's effects say.
+    """Holds None, a `Claim` or an `ActiveController`, as the quorum's effects say.
 
     `feed_first` hands the core an event that comes before any other.
     """
@@ -79,7 +79,7 @@ class Controllership:
     # --- effects of the quorum ---
 
     def change_leader(self, effect: effects.LeaderEffect) -> None:
-        """Give up what this node leads; claim a new epoch if it leads that."""
+        """Give up the former leadership; claim the new epoch if this node leads it."""
         self.stop()
         self.leader_id = NOBODY
         match effect:
@@ -104,7 +104,7 @@ class Controllership:
                 pass
 
     def stop(self) -> None:
-        """Refuse every request that waits."""
+        """Refuse every waiting request."""
         if self._stage is not None:
             self._stage.resign()
             self._stage = None
@@ -112,7 +112,7 @@ class Controllership:
     # --- decisions ---
 
     def maybe_act(self) -> bool:
-        """Do one thing that is due: take over, decide what waited for it, or end a session."""
+        """Do one thing that is due: take over, decide a request that waited, or end a session."""
         match self._stage:
             case Claim() as claim if self.high_watermark > claim.epoch_start_offset:
                 self._take_over(claim)
@@ -141,7 +141,7 @@ class Controllership:
     def decide(self, ask: Ask) -> None:
         """Decide a request; its answer comes when all that it is based on is committed.
 
-        So a decision without records waits, too: what it has read may not be committed.
+        So a decision without records waits, too: it may have read uncommitted state.
         """
         match self._stage:
             case None:
@@ -189,7 +189,7 @@ class Controllership:
         decide: Callable[[], Decision[Any]],
         ask: Ask | None = None,
     ) -> bool:
-        """Decide, apply, append, in this order; False: that was not possible, and we resign."""
+        """Decide, apply, append, in this order; False: a step failed, and the node resigns."""
         base_offset = self._log.end_offset
         try:
             decision = decide()
@@ -211,7 +211,7 @@ class Controllership:
         return True
 
     def _give_up(self, error: Exception, ask: Ask | None) -> None:
-        """Answer that the request cannot be decided, and lead no more: nothing was written."""
+        """Answer that the request cannot be decided, and resign: nothing was written."""
         asked = "by itself" if ask is None else type(ask.request).__name__
         _logger.error("the controller failed to decide %s, and resigns", asked, exc_info=error)
         if ask is not None and not ask.answer.done():

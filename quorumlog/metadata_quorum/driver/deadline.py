@@ -1,4 +1,4 @@
-"""One deadline and the call that is due at it."""
+"""One deadline, and the call to make at that time."""
 
 from collections.abc import Callable
 from typing import Final

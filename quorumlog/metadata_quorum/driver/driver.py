@@ -1,7 +1,7 @@
-"""The driver of one node's quorum: facts in, effects performed, in order.
+"""The driver of one node's quorum: it feeds events to the core and performs its effects, in order.
 
-All effects of one step come before the next event. What must be durable first is written by the
-executor, and the driver takes in nothing until it is; flushes and messages go on beside it.
+It performs all effects of one step before the next event. The executor writes what must be durable
+first, and the driver waits for that write; flushes and messages run in the background.
 """
 
 import logging
@@ -43,7 +43,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Driver:
-    """Needs no lock: one thread calls it, and `done` of the seams in the same one.
+    """The driver of one quorum node. It needs no lock: one thread calls it and `done` of the seams.
 
     1. While a write is under way, nothing else is done: facts wait in the inbox.
     2. A turn does the most urgent thing: effects; then what the controller has appended; then
@@ -95,7 +95,7 @@ class Driver:
         return self._controllership.is_active
 
     def start(self, election: Election) -> None:
-        """Take part, from what the disk says."""
+        """Start with the state that the disk holds."""
         started = events.Started(
             leader_epoch=election.leader_epoch,
             leader_id=election.leader_id,
@@ -110,7 +110,7 @@ class Driver:
         self._run()
 
     def stop(self) -> None:
-        """Do nothing more. A write that is under way goes on in its executor."""
+        """Stop for good. A write that is under way goes on in its executor."""
         self._has_ended = True
         self._deadline.set(None)
         self._checkpoint_due.set(None)
@@ -124,13 +124,13 @@ class Driver:
             refuse(answer, Stopped())
 
     def feed(self, fact: Fact) -> None:
-        """Take in a fact, or let it wait for the write that is under way."""
+        """Handle an event, or let it wait for the write that is under way."""
         if not self._has_ended:
             self._inbox.append(fact)
             self._run()
 
     def request(self, request: Request, answer: Answer) -> None:
-        """Take in a peer's request: the answer is a pair of response and records, or Stopped."""
+        """Handle a peer's request: the answer is a pair of response and records, or Stopped."""
         if self._has_ended or len(self._inbox) >= INBOX_FACTS_MAX:
             refuse(answer, Stopped())
             return
@@ -156,7 +156,7 @@ class Driver:
         self.feed(Ask(request, answer, self._seams.clock.now_ms(), request_id))
 
     def resign(self, answer: Answer) -> None:
-        """Lead no more, if this node does; answer None when the other voters know it."""
+        """Resign, if this node leads; answer None when the other voters know it."""
         if self._has_ended:
             refuse(answer, Stopped())
             return
@@ -276,7 +276,7 @@ class Driver:
             append()  # a flush follows
 
     def _write(self, work: Callable[[], object]) -> None:
-        """Have it done before anything else."""
+        """Do `work` in the executor; the driver waits until it is done."""
         self._is_writing = True
         self._seams.executor.run(work, self._written)
 
@@ -302,7 +302,7 @@ class Driver:
     def _read_answer(
         self, sent: effects.SendRequest, answer: tuple[Any, bytes | None] | None
     ) -> Fact:
-        """Check the records beside a response; a response whose records are corrupt is none."""
+        """Check the records beside a response; corrupt records make it a failed request."""
         failed = events.RequestFailed(request_id=sent.request_id)
         if answer is None:
             return failed

@@ -1,8 +1,8 @@
-"""The answers that an active controller gives again when a request is repeated.
+"""Remembers the active controller's answers, and gives them again to repeated requests.
 
-A client asks again when an answer is late; the first request may be waiting for its commit
-meanwhile. If both were decided, a creation would be told that its own topic exists, and a deletion
-would delete a topic that was created anew in between.
+A client asks again when an answer is late; the first request may still wait for its commit. If the
+controller decided both, a repeated creation would fail because its own topic exists, and a repeated
+deletion could delete a topic that was created in between.
 """
 
 from collections import OrderedDict
@@ -26,14 +26,14 @@ class Remembered(NamedTuple):
 
 
 class RememberedAnswers:
-    """Of one leader epoch: the newest ANSWERS_MAX at most, with RECORDS_MAX records at most."""
+    """The answers of one leader epoch: the newest, at most ANSWERS_MAX and RECORDS_MAX records."""
 
     def __init__(self) -> None:
         self._answers: Final[OrderedDict[str, Remembered]] = OrderedDict()
         self._records = 0
 
     def get(self, request_id: str | None) -> Remembered | None:
-        """Return what was decided on the request of this id, if that is remembered."""
+        """Return the decision on the request of this id, if it is remembered."""
         return None if request_id is None else self._answers.get(request_id)
 
     def add(self, request_id: str, answer: Remembered) -> None:

@@ -1,4 +1,4 @@
-"""What a driver needs from outside, and the facts that it takes in beside the core's own events."""
+"""What a driver needs from outside, and the events that it handles beside the core's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The node takes part no more."""
+    """The driver has stopped."""
 
 
 class NotController(Exception):
@@ -27,20 +27,20 @@ def refuse(answer: "Answer", reason: Exception) -> None:
 
 
 class Answer(Protocol):
-    """Where an answer goes; an `asyncio.Future` is one. It is done when the caller has given up."""
+    """The receiver of an answer, as an `asyncio.Future`. It is done if the caller has given up."""
 
     def done(self) -> bool:
         """Whether there is an answer already, or no caller any more."""
 
     def set_result(self, result: Any, /) -> None:
-        """Answer."""
+        """Give the answer."""
 
     def set_exception(self, exception: Exception, /) -> None:
-        """Say why there is no answer."""
+        """Give the reason for having no answer."""
 
 
 class Ask(NamedTuple):
-    """A request to the active controller, when it came, and what names it if it is repeated."""
+    """A request to the active controller, its time of arrival, and its id, which repeats keep."""
 
     request: ControllerRequest
     answer: Answer
@@ -66,10 +66,10 @@ Fact = events.Event | Ask | BrokerProcessDied | Responded
 
 
 class Timer(Protocol):
-    """A call to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Do not make it."""
+        """Cancel the call."""
 
 
 class Clock(Protocol):
@@ -86,7 +86,7 @@ class Clock(Protocol):
 
 
 class Executor(Protocol):
-    """Where a write may wait for the disk."""
+    """Runs writes, which may wait for the disk."""
 
     def run(self, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Do `work`, then call `done` with its result, from the driver's thread.
@@ -110,18 +110,18 @@ class Transport(Protocol):
 
 
 class LeaderListener(Protocol):
-    """What must know the leader of the quorum."""
+    """A part that must know the leader of the quorum."""
 
     def leader_changed(self, leader_id: BrokerId) -> None:
-        """Learn the leader; NOBODY: none is known."""
+        """Note the leader; NOBODY: none is known."""
 
     def controller_claimed(self) -> None:
-        """Learn that the controller of this node is active from now on."""
+        """Note that the controller of this node is active from now on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seams:
-    """What a driver needs from outside. `failed`: called once if it ends by itself, by an error."""
+    """What a driver needs from outside. `failed` is called once if an error ends the driver."""
 
     clock: Clock
     executor: Executor

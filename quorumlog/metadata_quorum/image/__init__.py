@@ -1,4 +1,4 @@
-"""What the rest of the cluster may see of the metadata: frozen, because it crosses a border.
+"""The metadata as the rest of the cluster sees it: frozen, because it crosses a border.
 
 A broker replays the committed metadata log into a `ClusterImage`; each commit publishes the new
 image with a `ClusterDelta` that names what changed. Source: KIP-631, KIP-500.

@@ -1,4 +1,4 @@
-"""The shapes of the image. Nothing here decides; `records.py` says how a record changes them."""
+"""The shapes of the image. They decide nothing; `replay.py` says how a record changes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class BrokerImage:
     rack: str | None = None
     directory_id: str | None = None  # of its log directory; None: recorded before ids were
     boot_id: str | None = None  # of its machine's running system; None: it cannot be read there
-    min_insync_replicas: int = 1  # what it goes by where it leads, if a topic does not say
+    min_insync_replicas: int = 1  # counts where it leads a topic that sets none
     fenced: bool = True
     in_controlled_shutdown: bool = False
 
@@ -87,4 +87,4 @@ class ImagePublisher(Protocol):
     """Acts on committed metadata."""
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
-        """Take over the new image. Called once per committed batch, in order; must not block."""
+        """Act on the new image. Called once per committed batch, in order; must not block."""

@@ -1,4 +1,4 @@
-"""Metadata records, applied one by one: the only code that changes the cluster's state.
+"""Applies metadata records one by one: the only code that changes the cluster's state.
 
 The active controller applies a record when it appends it, every other node when it is committed;
 so replaying the log gives the live state. A topic is copied when it is first changed after a
@@ -103,7 +103,7 @@ class ClusterReplay:
         return self._topics[name].configs
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
-        """Take in the record at `offset`. Raises InvariantViolation if it does not fit."""
+        """Apply the record at `offset`. Raises InvariantViolation if it does not fit."""
         require(offset >= self.end_offset, "records are applied once, in the order of the log")
         match record:
             case records.RegisterBroker():
@@ -132,7 +132,7 @@ class ClusterReplay:
     def publish(
         self, *, end_offset: Offset, epoch: Epoch, controller_id: BrokerId
     ) -> tuple[ClusterDelta, ClusterImage]:
-        """Freeze the state as of `end_offset` and say what changed since the last publish."""
+        """Freeze the state as of `end_offset`; return it with the changes since the last one."""
         before = self._published
         require(end_offset >= self.end_offset, "an image covers all that was applied")
         touched = {name for name, topic in self._topics.items() if isinstance(topic, _OpenTopic)}

@@ -1,1 +1,1 @@
-"""The quorum's task, its RPCs over HTTP and CBOR, and its election file."""
+"""One node's quorum in a process: its tasks and threads, its RPCs over HTTP and CBOR."""

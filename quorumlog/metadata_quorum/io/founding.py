@@ -1,4 +1,4 @@
-"""A voter's first start: whether the cluster is new, or this voter has lost what it promised.
+"""A voter's first start: whether the cluster is new, or this voter has lost its vote.
 
 It refuses a `quorum-state` of other voters than the configured ones: two sets of voters that
 overlap too little have two majorities.
@@ -28,7 +28,7 @@ def check_voters(settings: MetadataQuorumSettings, election: Election) -> None:
     voters = tuple(sorted(settings.voters))
     if election.voters is None or election.voters == voters:
         return
-    if settings.node_id in {*election.voters, *voters}:  # an observer promises nothing
+    if settings.node_id in {*election.voters, *voters}:  # an observer does not vote
         raise VotersChanged(
             f"controller.quorum.voters names {_listed(voters)}, but node {settings.node_id} has "
             f"voted in a quorum of {_listed(election.voters)}: the voters of a cluster cannot be "
@@ -53,7 +53,7 @@ def found(
         elections.save(election)
         return election
     _logger.warning(
-        "node %d does not know whom it has voted for: it votes and stands again when it has caught "
+        "node %d does not know its last vote: it votes and stands again when it has caught "
         "up with a leader. If a majority of the voters is like this, no leader is elected: restore "
         "their log directories. If the whole cluster is new, make an empty file %s in the log "
         "directory of each voter and start it again",

@@ -1,8 +1,8 @@
-"""How a node asks the active controller: directly if it is this node, else over HTTP.
+"""A node's requests to the active controller: directly if it is this node, else over HTTP.
 
 The client asks the leader that this node knows, and asks again when that was the wrong one or has
 gone, until the request's time is up. A repeated request carries the id of the first. The same
-controller gives it the first one's answer; another controller decides it anew, and refuses what
+controller gives it the first one's answer; another controller decides it again, and refuses what
 must not take effect twice. A broker's own requests are small, and the client repeats them when the
 leader is silent, too. It does not repeat a user's request then: that request may be what keeps the
 leader busy.
@@ -91,7 +91,7 @@ class LeaderWatch:
             return
 
     def change(self) -> Coroutine[Any, Any, object]:
-        """Return what ends at the next change from now on: of the leader, or of its epoch."""
+        """Return a future that ends at the next change of the leader or of its epoch."""
         return self._changed.wait()
 
 
@@ -230,7 +230,7 @@ class LeaderClient:
     async def _ask_while_it_leads(
         self, leader_id: BrokerId, request: Askable, request_id: str
     ) -> object:
-        """Ask once, for all the time there is. Raises NotController when the leader changes."""
+        """Ask once, for all the time left. Raises NotController when the leader changes."""
         timeout_ms = int(self._request_timeout_s * 1000)
         answer = asyncio.ensure_future(self._ask_remote(leader_id, request, request_id, timeout_ms))
         change = asyncio.ensure_future(self._leader.change())
@@ -238,7 +238,7 @@ class LeaderClient:
             await asyncio.wait({answer, change}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
-            raise NotController(f"node {leader_id} was silent until it led no more")
+            raise NotController(f"node {leader_id} was silent until it lost the leadership")
         finally:
             answer.cancel()
             change.cancel()
@@ -246,7 +246,7 @@ class LeaderClient:
 
 
 def _check_named(named: int) -> None:
-    """Raise RequestTooLarge for what the controller would refuse, before it is busy reading it."""
+    """Raise RequestTooLarge for a request that the controller would refuse."""
     if named > NAMED_PER_REQUEST_MAX:
         raise RequestTooLarge(
             f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"

@@ -1,8 +1,7 @@
 """The metadata quorum of one node, voter or observer: its log, its image, its control listener.
 
-It starts the disk, the listener and the driver, in this order, and stops them in the reverse one.
-An error that it cannot live with (of the disk, or a bug of ours) is the result of `fatal`: the
-process must end.
+It starts the disk, the listener and the driver, in this order, and stops them in reverse order. A
+fatal error (of the disk, or a bug of ours) is the result of `fatal`: the process must end.
 """
 
 import asyncio
@@ -52,7 +51,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
 RESIGN_TIMEOUT_S: Final = 1.0
-LEADER_WAIT_S: Final = 60.0  # then it looks again: a bound, not an interval
+LEADER_WAIT_S: Final = 60.0  # an upper bound between two looks; a change ends the wait
 _QUORUM_REQUESTS: Final = tuple(request for request, _ in QUORUM_RPCS.values())
 _logger: Final = logging.getLogger(__name__)
 
@@ -159,7 +158,7 @@ class MetadataQuorum:
 
     @property
     def port(self) -> int:
-        """Where the control listener listens, once started."""
+        """The address of the control listener, once started."""
         return self._port
 
     @property
@@ -168,7 +167,7 @@ class MetadataQuorum:
         return self._driver.is_active_controller
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
-        """Publish every change of the image to it, in order; what is there already at once."""
+        """Publish every change of the image to it, in order, and the present image at once."""
         self._committed.add_publisher(publisher)
 
     async def start(self, listener: socket.socket | None = None) -> None:
@@ -213,9 +212,9 @@ class MetadataQuorum:
             await self._leader.wait(LEADER_WAIT_S)
 
     def describe(self) -> Mapping[str, object]:
-        """Return what a status page shows of the quorum: plain values, ready for JSON.
+        """Return the quorum for a status page: plain values, ready for JSON.
 
-        The leader knows how far each voter and observer has fetched; others know it of themselves.
+        The leader knows how far each voter and observer has fetched; others know only their own.
         """
         return {
             "node_id": self.settings.node_id,
@@ -251,7 +250,7 @@ class MetadataQuorum:
             )
         return {"fetch_offset": fetched, "lag": None if fetched is None else end_offset - fetched}
 
-    # --- what the driver reports ---
+    # --- reports of the driver ---
 
     def leader_changed(self, leader_id: BrokerId) -> None:
         """Keep a connection to the leader, if it is another node."""

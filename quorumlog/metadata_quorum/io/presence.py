@@ -1,9 +1,9 @@
-"""A dead process is noticed by its closed connection, not by a timeout.
+"""Notices a dead process by its closed connection, not by a timeout.
 
-Every node keeps one connection (a WebSocket on which nothing is said) to the leader of the quorum.
-When it closes, either end connects to the other's control listener: if that is refused, no process
-listens there any more. Anything else proves nothing, and is left to the timeouts: the process may
-be paused, or cut off, or already its successor.
+Every node keeps one connection (a WebSocket without messages) to the leader of the quorum. When it
+closes, either end connects to the other's control listener: if that is refused, no process listens
+there any more. Any other outcome proves nothing, and the timeouts handle it: the process may be
+paused, or cut off, or already replaced by its successor.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The quorum as its leader sees it: the core's monotonic times turned into those of the wall clock.
+"""The quorum as its leader sees it, with the core's monotonic times as wall-clock times.
 
 Sources: KIP-595 (DescribeQuorum), KIP-836 (times of replicas).
 """

@@ -1,8 +1,8 @@
 """The control plane's requests: `POST /rpc/<Name>` over HTTP, bodies in CBOR.
 
 Every request names the cluster, the protocol version and its sender; one for another cluster is
-refused (INCONSISTENT_CLUSTER_ID). Bytes that are no request are answered with status 400 and the
-reason. With a shared secret, a request without it gets status 403, whatever it asks. The
+refused (INCONSISTENT_CLUSTER_ID). Bytes that are no request get status 400 and the reason. With a
+shared secret, any request without it gets status 403. The
 refusing node logs it at most every 10 s; the refused one logs it once, until a call succeeds.
 """
 
@@ -35,7 +35,7 @@ PROTOCOL_VERSION: Final = 1
 SECRET_HEADER: Final = "X-Quorumlog-Secret"  # noqa: S105 - the header's name, not a secret
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
-REASON_CHARS_MAX: Final = 300  # of what a stranger answers
+REASON_CHARS_MAX: Final = 300  # of the answer of an unknown server
 QUIET_S: Final = 10.0  # after a line about a request that was refused
 CONTENT_TYPE: Final = "application/cbor"
 _logger: Final = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class RpcServer:
             self._say_refused(request, f"malformed request: {error}")
             raise web.HTTPBadRequest(text=f"malformed request: {error}\n") from error
         except (ConnectionError, web.RequestPayloadError) as error:
-            # It died in the middle of it, or its length or encoding is not what it said.
+            # The sender died in the middle of it, or its length or encoding is wrong.
             request.content.feed_eof()  # else aiohttp reads on, and logs what it meets
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
@@ -243,7 +243,7 @@ class RpcClient:
     def _refused(
         self, address: str, message: str, error_code: ErrorCode = ErrorCode.INVALID_REQUEST
     ) -> RpcFailed:
-        """Say once, until it is mended, that a node does not understand us: it will not soon."""
+        """Log once, until a call succeeds, that a node refuses our requests."""
         if address not in self._refused_by:
             self._refused_by.add(address)
             _logger.warning("%s", message)
@@ -251,7 +251,7 @@ class RpcClient:
 
 
 async def _read_limited(answer: aiohttp.ClientResponse) -> bytes:
-    """Read it all, whether or not it said how much it is. Raises aiohttp.ClientPayloadError."""
+    """Read the whole body, with or without a length. Raises aiohttp.ClientPayloadError."""
     content = bytearray()
     while chunk := await answer.content.readany():
         content += chunk

@@ -1,1 +1,1 @@
-"""What needs only a `Disk`: the metadata log and the election file."""
+"""The metadata log and the election file, which need only a `Disk`."""

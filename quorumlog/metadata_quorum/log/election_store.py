@@ -1,7 +1,7 @@
 """The file `quorum-state`: the leader that this node follows, and its vote.
 
-JSON, Kafka's field names, `data_version` 1, with `currentVoters` as in version 0. What was saved
-must be durable before any node hears of it: a vote that is forgotten may be given twice. Sources:
+JSON, Kafka's field names, `data_version` 1, with `currentVoters` as in version 0. The file must be
+durable before any node learns of the vote: a lost vote may be given twice. Sources:
 KIP-595; KAFKA-15412 (an unknown version is refused).
 """
 
@@ -21,10 +21,10 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Election:
-    """What a node must not forget of an election.
+    """The durable state of a node's elections.
 
-    `is_new`: nothing was found, or the voter has not caught up since: it must not vote yet.
-    `voters`: those of the quorum that this state is of; None: a former version did not write them.
+    `is_new`: there was no file, or the voter has not caught up since: it must not vote yet.
+    `voters`: the voters of its quorum; None: a former version did not write them.
     """
 
     leader_epoch: Epoch = Epoch(0)
@@ -44,7 +44,7 @@ class ElectionStore:
         self._path = f"{directory}/{FILE_NAME}"
 
     def load(self) -> Election:
-        """Return what was saved last; a new one if nothing was. Raises CorruptCheckpoint."""
+        """Return the saved election, or a new one if there is none. Raises CorruptCheckpoint."""
         if not self._disk.exists(self._path):
             return Election(is_new=True)
         try:
@@ -62,13 +62,13 @@ class ElectionStore:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
-                f"{self._path} is not whole ({error!r}): this node cannot tell whom it voted for. "
+                f"{self._path} is not whole ({error!r}): this node does not know its last vote. "
                 "Move this file away, and start the node: it votes again when it has caught up "
                 "with a leader. Keep the log beside it: others may rely on what is in it"
             ) from error
 
     def save(self, election: Election) -> None:
-        """Replace what was saved. It is durable on return. Raises StorageError."""
+        """Replace the saved election. It is durable on return. Raises StorageError."""
         state: dict[str, object] = {
             "leaderId": election.leader_id,
             "leaderEpoch": election.leader_epoch,

@@ -1,8 +1,8 @@
-"""The file `log-end-checkpoint`: how far the metadata log reached for certain.
+"""The file `log-end-checkpoint`: how far the metadata log certainly reached.
 
-It tells a damaged log from a torn tail. What is committed and on the disk never goes away again,
-and after a clean stop nothing does: a log that ends before has been damaged, and to cut it there
-would lose metadata without a word. JSON; written now and then while the node runs, and at its end.
+It tells a damaged log from a torn tail. Records that are committed and on the disk never go away,
+nor does any record after a clean stop: a log that ends earlier is damaged, and to cut it there
+would silently lose metadata. JSON; written regularly while the node runs, and at its end.
 """
 
 import json
@@ -30,7 +30,7 @@ class LogEndCheckpoint:
     """The file of one node. Any thread may write; after `close` nothing is written any more."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        """Read what is there. Raises CorruptCheckpoint."""
+        """Read the file. Raises CorruptCheckpoint."""
         self.path: Final = f"{directory}/{FILE_NAME}"
         self._disk: Final = disk
         self._lock: Final = threading.Lock()
@@ -39,7 +39,7 @@ class LogEndCheckpoint:
 
     @property
     def last(self) -> LogEnd:
-        """What was written last."""
+        """The last written state."""
         return self._last
 
     def opened(self) -> None:

@@ -51,10 +51,10 @@ class MetadataLog:
 
     @classmethod
     def open(cls, disk: Disk, log_dir: str, settings: LogSettings = _SETTINGS) -> "MetadataLog":
-        """Open it, checking every batch: it is never taken to be clean.
+        """Open it, and check every batch, even after a clean stop.
 
         A torn tail is cut. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks
-        what was committed, or what was there at a clean stop.
+        committed records, or records that it had at a clean stop.
         """
         directory = f"{log_dir}/{DIRECTORY}"
         disk.mkdir(directory)
@@ -101,7 +101,7 @@ class MetadataLog:
     def append(
         self, batches: Sequence[Sequence[bytes]], leader_epoch: Epoch, *, wall_ms: int
     ) -> None:
-        """Append as the leader what `encode` has returned; the records' time is `wall_ms`."""
+        """Append the result of `encode` as the leader; the records' time is `wall_ms`."""
         for values in batches:
             self._append_batch([(None, value) for value in values], leader_epoch, wall_ms=wall_ms)
 
@@ -113,7 +113,7 @@ class MetadataLog:
         self._append_batch([(key, value)], effect.leader_epoch, wall_ms=wall_ms, is_control=True)
 
     def append_fetched(self, records: bytes) -> None:
-        """Append what a leader sent, after `describe` has checked it."""
+        """Append a leader's batches, after `describe` has checked them."""
         self._log.append_as_follower(records)
 
     def truncate_to(self, end_offset: Offset) -> None:
@@ -129,7 +129,7 @@ class MetadataLog:
         self._checkpoint.advance(min(high_watermark, self._log.flushed_offset))
 
     def close(self) -> None:
-        """Give up the files. Raises StorageError."""
+        """Close the files. Raises StorageError."""
         is_clean = self._log.failure is None
         self._log.close(clean=is_clean)
         self._checkpoint.close(self._log.log_end_offset if is_clean else None)
@@ -169,7 +169,7 @@ class MetadataLog:
 
 
 def describe(records: bytes) -> tuple[bytes, FetchedRecords | None]:
-    """Check what a leader sent; return its whole batches and what they are.
+    """Check the bytes from a leader; return the whole batches in them and their description.
 
     None: there is no whole batch. Raises CorruptBatch.
     """

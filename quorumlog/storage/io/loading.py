@@ -186,7 +186,7 @@ def _open_epochs(
     """Read the checkpoint; what recovery has read counts more. Rebuild it if it is torn, or gone.
 
     Without it the end of every epoch would be wrong, and a fetch would claim no epoch at all: then
-    nobody could see that this log diverges.
+    the leader could not see that this log diverges.
     """
     unscanned = [segment for segment in segments if segment.base_offset < scanned.from_offset]
     try:

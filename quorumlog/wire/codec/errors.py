@@ -1,4 +1,4 @@
-"""What is wrong with bytes that came from elsewhere, or with a message that should become bytes."""
+"""Errors of bytes that cannot be decoded, and of messages that cannot be encoded."""
 
 
 class MalformedFrame(ValueError):

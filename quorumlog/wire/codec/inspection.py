@@ -1,4 +1,4 @@
-"""What a broker checks of the records of a batch, in one pass that makes no object of a record.
+"""The broker's check of the records of a batch, in one pass that creates no object per record.
 
 `unfold` gives the bytes of the records, `inspect_records` decides whether they are the records that
 the header announces and returns what the header and a topic's limits are held against. Stricter

@@ -1,4 +1,4 @@
-"""Which fields a struct has in one version: what encoders and decoders are compiled from."""
+"""The fields of a struct in one version, from which encoders and decoders are compiled."""
 
 from dataclasses import dataclass, replace
 from typing import Final

@@ -1,4 +1,4 @@
-"""What every message class is made of; the classes themselves are generated (`messages/`).
+"""The base of every message class; the classes themselves are generated (`messages/`).
 
 A class describes all versions of its message at once: it has the union of the fields, and each
 field says in which versions it is on the wire. Values are plain: int, float, bool, str, bytes,
@@ -64,7 +64,7 @@ class Message(Struct):
 
 
 class Response(Message):
-    """What a broker answers; `API_KEY` as in the request."""
+    """An answer of a broker; `API_KEY` as in the request."""
 
     __slots__ = ()
     API_KEY: ClassVar[int]
@@ -74,7 +74,7 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class Request(Message, Generic[ResponseT]):
-    """What a broker is asked. The type argument is the class of the answer."""
+    """A request to a broker. The type argument is the class of the answer."""
 
     __slots__ = ()
     API_KEY: ClassVar[int]

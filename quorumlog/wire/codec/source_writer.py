@@ -1,4 +1,4 @@
-"""Writes the source of one function, and compiles it: what encoders and decoders are made with."""
+"""Writes the source of one function and compiles it, for encoders and decoders."""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -1,4 +1,4 @@
-"""Which names a topic may have, and the topics that Kafka itself keeps.
+"""The rules for names of topics, and the names of Kafka's internal topics.
 
 Source: org.apache.kafka.common.internals.Topic.
 """

@@ -38,11 +38,11 @@ ResponseT = TypeVar("ResponseT", bound=Response)
 
 
 class ConnectionLost(Exception):
-    """The connection is gone, or was never there. What was sent may have been done or not."""
+    """The connection is gone, or was never there. A request sent may have been executed or not."""
 
 
 class RequestTimedOut(Exception):
-    """There was no answer in time. What was asked may have been done or not."""
+    """There was no answer in time. The request may have been executed or not."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -281,7 +281,7 @@ class KafkaConnection:
             self._protocol.abort(RequestTimedOut(f"no answer to {request} in time"))
 
     def handle_frame(self, frame: bytes) -> None:
-        """Take in an answer from the protocol: it belongs to the oldest request in flight."""
+        """Handle an answer from the protocol: it belongs to the oldest request in flight."""
         if not self._pending:
             self._protocol.abort(MalformedFrame("an answer to no request"))
             return

@@ -122,7 +122,7 @@ def test_a_role_that_nobody_holds_is_not_claimed() -> None:
     cluster.leader = None
     _, rows, _ = inflict(cluster, "kill", "partition-leader")
     assert rows[0][0] == "kill"
-    assert rows[0][2] == "any, as nobody was partition-leader"
+    assert rows[0][2] == "any, as no node was partition-leader"
 
 
 @pytest.mark.parametrize("fault", ["kill", "kill_all"])

@@ -70,7 +70,7 @@ def test_a_voter_without_its_election_state_is_new_and_says_so(
     for _ in range(2):
         open_and_close(settings(tmp_path))
         assert state(tmp_path) == Election(is_new=True)
-    assert "node 1 does not know whom it has voted for" in caplog.text
+    assert "node 1 does not know its last vote" in caplog.text
     assert "new-cluster" in caplog.text
 
 

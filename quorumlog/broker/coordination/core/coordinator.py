@@ -1,4 +1,4 @@
-"""What a shard needs of the core that it drives: `groups/core/__init__.py` has such a contract."""
+"""The protocol of a core that a shard drives; `groups/core/__init__.py` has the whole contract."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
@@ -18,7 +18,7 @@ class CoordinatorRequest(Protocol[R_co]):
     """A request that is answered by an `R_co`."""
 
     def refuse(self, error_code: ErrorCode) -> R_co:
-        """Return the answer that says only `error_code`."""
+        """Return an answer that carries only `error_code`."""
 
 
 class Coordinator(Protocol):
@@ -29,14 +29,14 @@ class Coordinator(Protocol):
 
     @property
     def next_deadline_ms(self) -> int:
-        """When to tick next, if nothing else happens."""
+        """The time of the next tick, if nothing else happens."""
 
     @property
     def not_written(self) -> Mapping[ErrorCode, ErrorCode]:
-        """The errors of an append that say "not in the log", and what clients are told instead."""
+        """The errors of an append that mean "not in the log", each with the code for clients."""
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Take over one committed record; a record of an unknown kind is no error."""
+        """Apply one committed record; a record of an unknown kind is no error."""
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
         """Return key and value of a record of AppendRecords."""
@@ -45,7 +45,7 @@ class Coordinator(Protocol):
         """Start to serve. What was replayed was at [log_start_offset, log_end_offset)."""
 
     def step(self, now_ms: int, event: Any) -> Sequence[Effect]:
-        """Take in one fact, shared or its own; return what to do, in order.
+        """Handle one event, shared or its own; return the effects, in order.
 
         Raises InvariantViolation: our bug.
         """

@@ -1,4 +1,4 @@
-"""What every coordinator may order: imperatives, performed in the order given."""
+"""The effects that every coordinator may return: imperatives, performed in order."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -11,7 +11,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecords(Generic[RecordT]):
-    """Append as one batch with acks=all, then say WriteCommitted or WriteFailed: in log order."""
+    """Append as one batch with acks=all, then feed WriteCommitted or WriteFailed, in log order."""
 
     write_id: int
     records: tuple[RecordT, ...]

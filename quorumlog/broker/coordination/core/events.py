@@ -1,4 +1,4 @@
-"""What every coordinator may learn: facts, in the past tense."""
+"""The events of every coordinator: facts, in the past tense."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -38,4 +38,4 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """Time went by; `now_ms` says how far."""
+    """Time has passed: it is `now_ms`."""

@@ -1,1 +1,1 @@
-"""The partitions of an internal topic that this broker leads: loaded, served, given up."""
+"""The life of an internal topic's partition that this broker leads: load, serve, resign."""

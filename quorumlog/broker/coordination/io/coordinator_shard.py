@@ -1,6 +1,6 @@
 """One partition of an internal topic that this broker leads: loads it, then serves from it.
 
-No decisions: facts go into the coordinator, its effects are performed in order.
+It decides nothing: it feeds events to the coordinator and performs its effects in order.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 R = TypeVar("R")
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
 
-LOAD_POLL_S: Final = 0.02  # how often we look whether the rest of the log is committed by now
+LOAD_POLL_S: Final = 0.02  # between two looks whether the rest of the log is committed by now
 BATCHES_AT_ONCE: Final = 100  # replayed without a break: some ms
-NO_TIMEOUT_MS: Final = 2_147_483_647  # we want the outcome, however long it takes
+NO_TIMEOUT_MS: Final = 2_147_483_647  # the outcome is needed, however long it takes
 EARLIEST_TIMESTAMP: Final = -2
 
 
@@ -60,7 +60,7 @@ class CoordinatorLog(Protocol):
         """Read whole batches from our replica."""
 
     def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
-        """Let go of committed records below `offset`, as the leader."""
+        """Delete committed records below `offset`, as the leader."""
 
     def list_offset(
         self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch
@@ -85,10 +85,10 @@ _REFUSALS: Final = {
 class CoordinatorShard(Generic[CoordinatorT]):
     """Lives from `became_leader` to `resigned`, or until the outcome of a write is not known.
 
-    `on_fatal` is told of our bugs, `on_lost` that another shard must be loaded in place of this.
+    `on_fatal` gets our bugs; `on_lost` is called when another shard must replace this one.
 
     # DEVIATION: Kafka serves as soon as it has read its log to the end. We serve once all that we
-    # have read is committed, so that no member is told an offset that the next leader may not have:
+    # have read is committed, so that no member gets an offset that the next leader may not have:
     # docs/decisions/0005-groups-change-when-their-record-is-committed.md
     """
 
@@ -200,7 +200,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
                 self._lose(error_code)
 
     def _lose(self, error_code: ErrorCode) -> None:
-        """Give up: a record may or may not be in the log, and only reading it again can tell."""
+        """End this shard: a record may or may not be in the log; only another load can tell."""
         if self._phase is _Phase.ACTIVE:
             _logger.warning("%s: a write ended with %s", self.topic_partition, error_code.name)
             self.close()
@@ -212,7 +212,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
         when = loop.time() + delay_s
         if self._timer is not None:
             if not self._timer.cancelled() and self._timer.when() <= when:
-                return  # it will look again, and find out that it is early
+                return  # the next look finds out that it is early
             self._timer.cancel()
         self._timer = loop.call_at(when, self._tick)
 
@@ -257,7 +257,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
             await asyncio.sleep(LOAD_POLL_S)
 
     async def _replay(self, read: LocalRead) -> None:
-        """Take over what was read; others use the loop meanwhile: every commit is a batch."""
+        """Replay what was read, with breaks for the event loop: every commit is a batch."""
         for count, (header, records) in enumerate(decode_batches(read.records)):
             if count % BATCHES_AT_ONCE == 0:
                 await asyncio.sleep(0)

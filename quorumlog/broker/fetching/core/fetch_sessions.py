@@ -1,8 +1,8 @@
-"""Fetch sessions, the leader's half: what each client asks for, and what it was told last.
+"""Fetch sessions, the leader's half: the question of each client, and its last answer.
 
-A fetch in a session names only what has changed in it, and is answered only with what has changed
-here. A client whose session is not known, or that has missed a step of it, is told so and begins
-anew with a full fetch. Sources: KIP-227, KIP-516 (topic ids), KAFKA-9338, KAFKA-13111.
+A fetch in a session names only what has changed in it, and the answer holds only what has changed
+here. A client whose session is unknown, or that has missed a step of it, gets an error and begins
+a new session with a full fetch. Sources: KIP-227, KIP-516 (topic ids), KAFKA-9338, KAFKA-13111.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,12 +34,12 @@ def key_of(fetch: PartitionFetch) -> Key:
 
 
 def next_epoch(epoch: int) -> int:
-    """Return the epoch of the fetch after the one of `epoch`: 0 is not reached again."""
+    """Return the epoch of the next fetch, which is never 0 again."""
     return 1 if epoch == EPOCH_MAX else epoch + 1
 
 
 class SessionPartition:
-    """A partition in a session: what is asked, and what was last told of it."""
+    """A partition in a session: its question, and its last answer."""
 
     __slots__ = ("fetch", "high_watermark", "key", "log_start_offset")
 
@@ -49,9 +49,9 @@ class SessionPartition:
         self.high_watermark = self.log_start_offset = UNKNOWN_OFFSET
 
     def tell(self, found: FetchedPartition) -> bool:
-        """Note what is about to be told; False: there is nothing to tell."""
+        """Note the answer about to be sent; False: there is nothing new in it."""
         if found.error_code is not ErrorCode.NONE or found.diverging is not None:
-            self.high_watermark = UNKNOWN_OFFSET  # it is told again when it is well again
+            self.high_watermark = UNKNOWN_OFFSET  # so that the next good answer tells it
             return True
         is_news = bool(found.records) or not self.was_told(
             found.high_watermark, found.log_start_offset
@@ -60,7 +60,7 @@ class SessionPartition:
         return is_news
 
     def was_told(self, high_watermark: int, log_start_offset: int) -> bool:
-        """Whether these are what was told last."""
+        """Whether the last answer had these offsets."""
         told = (self.high_watermark, self.log_start_offset)
         return told == (high_watermark, log_start_offset)
 
@@ -104,7 +104,7 @@ class FetchSession:
     def candidates(self, now_ms: int) -> list[SessionPartition]:
         """Return the partitions that a fetch must look at, in the order in which to read.
 
-        All of them now and then: what depends on time, or on the controller, is no news.
+        All of them from time to time: changes by time or by the controller are not noted.
         """
         if now_ms - self.swept_ms >= SWEEP_INTERVAL_MS:
             self.swept_ms = now_ms
@@ -113,18 +113,18 @@ class FetchSession:
         return [self.partitions[key] for key in self.unsettled]
 
     def judged(self) -> list[SessionPartition]:
-        """Return the partitions of which there may be something to tell, without a judgement."""
+        """Return the partitions that may have something to tell and need no judgement."""
         return [
             self.partitions[key] for key, must_judge in self.unsettled.items() if not must_judge
         ]
 
     def partition_of(self, fetch: PartitionFetch) -> SessionPartition | None:
-        """Return the partition that is asked for by `fetch`; None: it is no longer."""
+        """Return the partition of `fetch`; None: the session no longer has it."""
         partition = self.partitions.get(key_of(fetch))
         return None if partition is None or partition.fetch is not fetch else partition
 
     def take_to_judge(self, fetch: PartitionFetch) -> bool:
-        """Whether the question itself must be judged, which the caller does now."""
+        """Whether the question itself must be judged; the caller must do so now."""
         key = key_of(fetch)
         must_judge = self.unsettled.get(key, False)
         if must_judge:
@@ -139,10 +139,10 @@ class FetchSession:
         is_final: bool = False,
         has_records: bool = False,
     ) -> None:
-        """Take note of an answer: one that is not settled is looked at again.
+        """Note an answer; a partition that is not settled is looked at again.
 
-        `is_final`: it was an error or the like, which stays until it is judged otherwise.
-        `has_records`: then it is looked at after the others next time.
+        `is_final`: the answer was an error or the like, which stays until the next judgement.
+        `has_records`: the next fetch looks at the partition after the others.
         """
         key = partition.key
         must_judge = self.unsettled.get(key, False) or is_final
@@ -158,7 +158,7 @@ class FetchSessions:
 
     Invariants: at most `slots_max` sessions with at most PARTITIONS_MAX partitions in all;
     `_sessions` is in the order of last use. `new_id` gives random numbers in [1, 2^31), so that
-    a client of a former process is not taken for another client. `on_closed` is told of each
+    a client of a former process is not mistaken for another client. `on_closed` is called for each
     session that ends.
     """
 
@@ -171,7 +171,7 @@ class FetchSessions:
         self.on_closed: Callable[[FetchSession], None] = _nothing
 
     def __len__(self) -> int:
-        """Sessions that are open."""
+        """Return the number of open sessions."""
         return len(self._sessions)
 
     def open(
@@ -182,7 +182,7 @@ class FetchSessions:
         uses_topic_ids: bool,
         is_privileged: bool,
     ) -> FetchSession | None:
-        """Begin a session with a full fetch; None: there is no room, the fetch is without one."""
+        """Begin a session with a full fetch; None: there is no room for a session."""
         asked = {key_of(fetch): fetch for fetch in partitions}
         if not asked or len(asked) + self._partition_count > PARTITIONS_MAX:
             return None
@@ -204,7 +204,7 @@ class FetchSessions:
     def resume(
         self, now_ms: int, session_id: int, epoch: int, *, uses_topic_ids: bool
     ) -> FetchSession | ErrorCode:
-        """Return the session that an incremental fetch goes on with, or why there is none."""
+        """Return the session that an incremental fetch continues, or why there is none."""
         session = self._sessions.get(session_id)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
@@ -223,7 +223,7 @@ class FetchSessions:
         asked: Iterable[PartitionFetch],
         forgotten: Iterable[Key],
     ) -> bool:
-        """Take over what an incremental fetch asks anew; False: nothing is left, or too much.
+        """Apply the changes that an incremental fetch names; False: nothing is left, or too much.
 
         The session is closed then.
         """
@@ -237,7 +237,7 @@ class FetchSessions:
         return False
 
     def close(self, session_id: int) -> None:
-        """End a session, if there is such a one."""
+        """End a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             for key in [*session.partitions]:
@@ -245,9 +245,9 @@ class FetchSessions:
             self.on_closed(session)
 
     def note(self, topic_partition: TopicPartition, *, must_judge: bool) -> bool:
-        """Take note that something has happened to a partition; True: a fetch waits for that.
+        """Note a change of a partition; True: a fetch waits for it.
 
-        `must_judge`: more than that its log has grown, or more of it is committed.
+        `must_judge`: the change is more than growth of its log or of its committed part.
         """
         is_awaited = False
         for session in self._watchers.get(topic_partition, ()):

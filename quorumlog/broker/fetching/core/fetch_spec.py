@@ -1,4 +1,4 @@
-"""One fetch request as the broker takes it, whatever its version on the wire."""
+"""One fetch request as the broker handles it, whatever its version on the wire."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class FetchSpec:
 
     @property
     def is_from_follower(self) -> bool:
-        """Whether a replica asks: what it holds is counted."""
+        """Whether a replica sent it: its position counts."""
         return self.replica_id >= 0
 
     @property
@@ -42,6 +42,6 @@ class FetchSpec:
 
     @property
     def read_end(self) -> ReadEnd:
-        """Where its reads stop: consumers see what is committed."""
+        """Where its reads stop: consumers see only committed records."""
         is_consumer = self.replica_id == NO_REPLICA
         return ReadEnd.HIGH_WATERMARK if is_consumer else ReadEnd.LOG_END

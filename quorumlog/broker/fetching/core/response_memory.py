@@ -1,7 +1,7 @@
-"""How much memory the records may take that consumers asked for and have not taken yet.
+"""The memory for records that consumers asked for and have not taken yet.
 
-One budget for the whole broker. Followers are not counted: what they may hold is bounded by their
-number, and a partition must go on being replicated while consumers do not read.
+One budget for the whole broker. Followers are not counted: their number bounds what they hold, and
+replication must go on while consumers do not read.
 Source: decision 26.
 """
 
@@ -70,7 +70,7 @@ class ResponseAccount:
         return self._read + self._unsent
 
     def take(self, size: int) -> None:
-        """Note that `size` bytes were read for the fetch under way; fewer if it is negative."""
+        """Note that the fetch under way has read `size` bytes more, or fewer if negative."""
         if self._is_open:
             self._read += size
             self._memory.add(size)
@@ -81,13 +81,13 @@ class ResponseAccount:
         self._read = 0
 
     def sent(self) -> None:
-        """Note that the socket has taken, but for a remainder, what was answered."""
+        """Note that the socket has taken the answers, except for a small rest."""
         if self._unsent:
             size, self._unsent = self._unsent, 0
             self._memory.add(-size)
 
     def close(self) -> None:
-        """Give everything back: the connection is gone. What is read from now on is not counted."""
+        """Give everything back: the connection is gone. Later reads are not counted."""
         self._is_open = False
         self.hand_over()
         self.sent()

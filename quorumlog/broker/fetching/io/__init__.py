@@ -1,1 +1,1 @@
-"""Fetches that wait, and their answers."""
+"""Fetches, delayed ones and their answers."""

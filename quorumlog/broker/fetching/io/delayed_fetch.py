@@ -32,12 +32,12 @@ class PartitionRead:
         self.next_offset = fetch.fetch_offset
 
     def judged(self, judgement: AnswerFetch) -> None:
-        """Take over what the replica made of the fetch, before anything is read."""
+        """Note the replica's judgement of the fetch, before anything is read."""
         self.error_code, self.diverging = judgement.error_code, judgement.diverging
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing more to read: an error, or a log that has parted from ours."""
+        """Whether there is nothing more to read: an error, or a diverging log."""
         return self.error_code is not ErrorCode.NONE or self.diverging is not None
 
 
@@ -72,5 +72,5 @@ def changes_of_interest(spec: FetchSpec) -> FetchWakeup:
         return FetchWakeup.COMMITTED | FetchWakeup.CHANGED
     if spec.is_from_follower:
         return FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
-    # A follower, which a debugging consumer may read, learns with its records what is committed.
+    # A follower, which a debugging consumer may read, learns the high watermark with its records.
     return FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED

@@ -33,11 +33,11 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Fetches:
-    """Every fetch of this broker. `error_for_missing`: what to say of a partition not here.
+    """Every fetch of this broker. `error_for_missing`: the error for a partition not here.
 
-    A fetch with an account reads only what `memory` has room for. One that finds no room is delayed
-    until there is some, in the order of arrival; those that are delayed with records meanwhile are
-    answered, so that no fetch waits for another.
+    A fetch with an account reads only what `memory` has room for. A fetch that finds no room is
+    delayed until there is some, in the order of arrival; delayed fetches that hold records are
+    answered then, so that no fetch waits for another.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Fetches:
     # --- One partition of one fetch ---
 
     def _judge(self, spec: FetchSpec, read: PartitionRead, now_ms: int) -> None:
-        """Let the replica judge a fetch on arrival; a follower's is counted."""
+        """Let the replica judge a fetch on arrival; a follower's position counts."""
         if not spec.is_from_follower:
             self._judge_read(spec, read)
             return
@@ -132,7 +132,7 @@ class Fetches:
             read.judged(driver.judge_follower_fetch(now_ms, fetched))
 
     def _judge_read(self, spec: FetchSpec, read: PartitionRead) -> None:
-        """Let the replica judge a fetch, which changes nothing there."""
+        """Let the replica judge a fetch without any change of its state."""
         driver = self._find_replica(read)
         if driver is not None:
             fetch = read.fetch
@@ -145,7 +145,7 @@ class Fetches:
             read.judged(judgement)
 
     def _find_replica(self, read: PartitionRead) -> PartitionDriver | None:
-        """Return the replica that is asked for, or set why there is none."""
+        """Return the replica of the read, or set the error of the read."""
         fetch = read.fetch
         driver = self._drivers.get(fetch.topic_partition)
         if fetch.error_code is not ErrorCode.NONE:
@@ -181,7 +181,7 @@ class Fetches:
         return True
 
     def _read_partition(self, spec: FetchSpec, read: PartitionRead, size: int, most: int) -> int:
-        """Read what has come since; return its size. `size` of `most` bytes are read already.
+        """Read new records; return their size. `size` of `most` bytes are read already.
 
         The very first batch may exceed the limits.
         """
@@ -291,7 +291,7 @@ class Fetches:
     def _restart_changed(
         self, delayed: DelayedFetch, changes: Mapping[TopicPartition, FetchWakeup]
     ) -> None:
-        """Start changed partitions anew: what was read may be another leader's past by now."""
+        """Restart the reads of changed partitions: another leader may have replaced the records."""
         spec = delayed.spec
         for index, old in enumerate(delayed.reads):
             change = changes.get(old.fetch.topic_partition, FetchWakeup(0))
@@ -308,7 +308,7 @@ class Fetches:
             self._complete(delayed)
 
     def _complete_waiting(self, session: FetchSession) -> None:
-        """Answer the fetch of this session that waits: another takes its place, or none can."""
+        """Answer the waiting fetch of this session: another replaces it, or the session ends."""
         if isinstance(session.waiting, DelayedFetch):
             self._complete(session.waiting)
 

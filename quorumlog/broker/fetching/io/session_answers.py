@@ -1,4 +1,4 @@
-"""What a fetch in a session leaves out: partitions of which there is nothing new to tell."""
+"""Leaves out of a session's fetches and answers the partitions without anything new."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -16,15 +16,15 @@ Drivers = Mapping[TopicPartition, PartitionDriver]
 def unsettled_answers(
     spec: FetchSpec, answered: list[tuple[PartitionRead, FetchedPartition]], drivers: Drivers
 ) -> FetchAnswers:
-    """Return the answers of a session that tell something new; `spec.partitions` are theirs then.
+    """Return the new answers of a session; `spec.partitions` then holds their partitions.
 
-    The session takes note of it: the caller must send the answers.
+    The session counts them as sent: the caller must send the answers.
     """
     told: list[tuple[PartitionFetch, FetchedPartition]] = []
     for read, found in answered:
         partition = None if spec.session is None else spec.session.partition_of(read.fetch)
         if spec.session is None or partition is None:
-            continue  # asked for anew, or given up, meanwhile
+            continue  # replaced or dropped meanwhile
         if partition.tell(found):
             told.append((read.fetch, found))
         is_settled = not read.chunks and _has_read_all(spec, read, drivers)

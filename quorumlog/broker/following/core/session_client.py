@@ -1,7 +1,7 @@
-"""Fetch sessions, the follower's half: what the leader knows of our questions already.
+"""Fetch sessions, the follower's half: which of our questions the leader knows.
 
-A session begins with a full fetch, and goes on with fetches that name what has changed. If the
-leader does not know the session, or an answer was lost, another begins. Source: KIP-227.
+A session begins with a full fetch; later fetches name only changes. If the leader does not know
+the session, or an answer was lost, a new session begins. Source: KIP-227.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ QuestionT = TypeVar("QuestionT")
 
 
 class Changes(NamedTuple, Generic[KeyT]):
-    """What the next fetch names, and what it gives up."""
+    """The partitions that the next fetch adds or changes, and those that it drops."""
 
     named: list[KeyT]
     forgotten: list[KeyT]
@@ -29,9 +29,9 @@ class Changes(NamedTuple, Generic[KeyT]):
 class SessionClient(Generic[KeyT, QuestionT]):
     """One session with one leader; one fetch at a time.
 
-    `asked` is what the leader answers to: a question for each partition of the session, compared
-    by equality. `session_id` and `epoch` go into the next request. `closes`: the id of a session
-    that this one takes the place of.
+    `asked` holds the question that the leader answers for each partition of the session; questions
+    are compared by equality. `session_id` and `epoch` go into the next request. `closes`: the id of
+    a session that this one replaces.
     """
 
     def __init__(self, closes: int = NO_SESSION) -> None:
@@ -42,13 +42,13 @@ class SessionClient(Generic[KeyT, QuestionT]):
         self._swept_ms = 0
 
     def touch(self, key: KeyT) -> None:
-        """Note that the question for a partition may be another one by now."""
+        """Note that the question for a partition may have changed."""
         self._touched[key] = None
 
     def changes(
         self, now_ms: int, keys: Iterable[KeyT], question: Callable[[KeyT], QuestionT | None]
     ) -> Changes[KeyT]:
-        """Return what the next fetch must say: it has to be sent, and answered.
+        """Return what the next fetch must name. The caller must send that fetch.
 
         `keys`: all that may be asked for. `question` returns None for what is not to be asked now.
         Only what was touched is looked at, and everything now and then.
@@ -74,7 +74,7 @@ class SessionClient(Generic[KeyT, QuestionT]):
         return changes
 
     def answered(self, error_code: int, session_id: int) -> bool:
-        """Take in the head of an answer; False: it is of no use, begin anew."""
+        """Handle the head of an answer; False: ignore it, and begin a new session."""
         if error_code != ErrorCode.NONE:
             self.epoch = FULL_EPOCH
             return False

@@ -1,1 +1,1 @@
-"""The connections to leaders, and what their answers change here."""
+"""The connections to leaders."""

@@ -41,13 +41,13 @@ from quorumlog.wire.io.connection import (
 
 LOOPS_MAX: Final = 4  # fetches to one leader at a time: one that counts, the rest superseded
 FIRST_BACKOFF_MS: Final = 10  # the leader may see the same metadata a moment after us
-CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated less and less often: rather begin anew
+CONNECT_TIMEOUT_S: Final = 2.0  # a lost SYN is repeated ever more slowly: a new one is faster
 _Key = tuple[bytes, int]  # a topic's id and a partition's index
 _Session = SessionClient[_Key, Position]
 
 
 class _SessionLost(Exception):
-    """The leader does not know our session: another begins, on another connection."""
+    """The leader does not know our session: begin a new one, on a new connection."""
 
 
 _FETCH_ERRORS: Final = (
@@ -59,7 +59,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaFetcher:
-    """Follows one leader at one address. `broker_epoch()`: nothing is fetched while it is -1."""
+    """Follows one leader at one address. It fetches nothing while `broker_epoch()` is -1."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class ReplicaFetcher:
         self._changed: Final = asyncio.Event()
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
-        """Replace what is followed; a parked fetch does not delay what is new."""
+        """Replace the followed partitions; a parked fetch does not delay new ones."""
         self._followed = {
             (one.driver.topic_id, one.driver.topic_partition.partition): one for one in followed
         }
@@ -100,8 +100,7 @@ class ReplicaFetcher:
         """Fetch at once, unless it was stopped.
 
         A new fetch does not wait for one that is parked at the leader. If LOOPS_MAX are parked,
-        the oldest gives way: its connection is closed, and what it would have brought is asked
-        for by the new one.
+        the connection of the oldest is closed, and the new fetch asks for its partitions, too.
         """
         if self._is_stopped:
             return
@@ -137,7 +136,7 @@ class ReplicaFetcher:
                 try:
                     if connection is None:
                         connection = await self._connect()
-                    # Built now: what there is to ask may have changed meanwhile.
+                    # Built now, because the questions may have changed meanwhile.
                     request = self._request(session)
                     if request is None:
                         session = self._begin_session(session)
@@ -194,14 +193,14 @@ class ReplicaFetcher:
             await self._wait(int(delay_ms))
 
     def _is_due(self) -> bool:
-        """Whether there is anything to ask for."""
+        """Whether a followed partition may be fetched now."""
         now_ms = monotonic_ms()
         return self._broker_epoch() >= 0 and any(
             followed.may_ask(now_ms) for followed in self._followed.values()
         )
 
     async def _wait_for_work(self) -> None:
-        """Wait for a change, or for the end of the first back-off."""
+        """Wait for a change, or until the first back-off ends."""
         backing_off = [
             followed.not_before_ms
             for followed in self._followed.values()
@@ -222,7 +221,7 @@ class ReplicaFetcher:
         self._changed.clear()
 
     def _request(self, session: _Session) -> FetchRequest | None:
-        """Ask for all that is not backing off; None: there is nothing, and the session is void."""
+        """Ask for all that is not backing off; None: the session has no partition."""
         self._changed.clear()
         now_ms, followed_by_key = monotonic_ms(), self._followed
 

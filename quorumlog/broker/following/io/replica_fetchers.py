@@ -1,4 +1,4 @@
-"""Which partition is followed where: keeps the fetches to each leader at its current address."""
+"""The fetchers of all leaders: one per leader, at its current address."""
 
 import logging
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class ReplicaFetchers:
-    """Changes are collected by `follow` and `unfollow`, and take effect in `publish`."""
+    """`follow` and `unfollow` collect changes; `publish` puts them into effect."""
 
     def __init__(
         self,
@@ -53,12 +53,12 @@ class ReplicaFetchers:
             self._changed.add(leader_id)
 
     def wake(self) -> None:
-        """Fetch at once: a reason not to may be gone."""
+        """Fetch at once: what kept a fetcher from fetching may be over."""
         for fetcher in self._fetchers.values():
             fetcher.wake()
 
     def publish(self, image: ClusterImage) -> None:
-        """Start, redirect and stop fetchers as the followed partitions and the image want it."""
+        """Start, redirect and stop fetchers by the followed partitions and the image."""
         for leader_id in sorted(self._followed):
             broker = image.brokers.get(leader_id)
             fetcher = self._fetchers.get(leader_id)

@@ -1,1 +1,1 @@
-"""What needs only a log: a leader's answers are taken in here."""
+"""A leader's answers, put into the log: needs only the Disk seam."""

@@ -1,4 +1,4 @@
-"""What a follower does with its leader's answer for one partition."""
+"""One followed partition: what to ask its leader, and how to apply the answer."""
 
 import logging
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 class Position(NamedTuple):
-    """What is asked of a partition: from the end of our log on, in the leader's epoch."""
+    """The position to fetch from: the end of our log, in the leader's epoch."""
 
     leader_epoch: Epoch
     fetch_offset: Offset
@@ -36,7 +36,7 @@ class FollowedPartition:
     not_before_ms: int = 0  # backs off until then
 
     def position(self) -> Position:
-        """Return what to ask now."""
+        """Return the position of the next fetch."""
         driver = self.driver
         return Position(
             self.leader_epoch,
@@ -46,7 +46,7 @@ class FollowedPartition:
         )
 
     def may_ask(self, now_ms: int) -> bool:
-        """Whether it is time to ask, and known from where on."""
+        """Whether the back-off is over, and the log is not being truncated."""
         return self.not_before_ms <= now_ms and not self.driver.is_cutting
 
     def back_off(self, now_ms: int, backoff: Backoff, random_fraction: float) -> None:
@@ -66,7 +66,7 @@ def take_answer(
     backoff: Backoff,
     random_fraction: float,
 ) -> None:
-    """Append, truncate or start over, if the answer still concerns us."""
+    """Append, truncate or start over, if the answer is still current."""
     driver, fetch_offset = followed.driver, asked.fetch_offset
     last_fetched_epoch = asked.last_fetched_epoch
     if driver.is_cutting or not driver.partition.accepts_answer(
@@ -108,7 +108,7 @@ def _take_records(
     now_ms: int,
     wall_ms: Callable[[], int],
 ) -> bool:
-    """Truncate or append; False: what came is of no use, ask again later."""
+    """Truncate or append; False: the answer cannot be applied, ask again later."""
     driver, leader_epoch = followed.driver, followed.leader_epoch
     diverging = answer.diverging_epoch
     if diverging is not None and diverging.epoch >= 0:

@@ -1,8 +1,8 @@
 """The classic group protocol: members, generations, assignments.
 
-The leader of a generation assigns, the assignment is committed, then every member is told: none
-acts on an assignment that could be lost (KAFKA-13614). It refuses members it does not know,
-generations that are over, and instances that were replaced.
+The leader of a generation assigns, the assignment is committed, then every member gets its part:
+no member acts on an assignment that could be lost (KAFKA-13614). The protocol refuses unknown
+members, generations that are over, and instances that were replaced.
 Sources: KIP-62 (sessions), KIP-345 (static members); joining.py, rebalance.py.
 """
 
@@ -27,7 +27,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class ClassicProtocol:
-    """Stateless but for the outbox: every method takes the group it is about."""
+    """Has no state but the outbox: every method takes the group that it changes."""
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._outbox = outbox
@@ -114,7 +114,7 @@ class ClassicProtocol:
     def handle_heartbeat(
         self, group: Group, now_ms: int, request_id: int, heartbeat: Heartbeat
     ) -> None:
-        """Prolong the session; tell of a rebalance by REBALANCE_IN_PROGRESS."""
+        """Prolong the session; REBALANCE_IN_PROGRESS tells the member of a rebalance."""
         error_code = self._generation_refusal(group, heartbeat)
         if error_code is ErrorCode.NONE:
             group.members[heartbeat.member_id].touch(now_ms)
@@ -123,7 +123,7 @@ class ClassicProtocol:
         self._outbox.reply(request_id, error_code)
 
     def commit_refusal(self, group: Group, now_ms: int, commit: CommitOffsets) -> ErrorCode:
-        """Say whether a member may commit offsets now; to try is a sign of life."""
+        """Return why a member may not commit offsets now, or NONE; prolong its session."""
         error_code = self._generation_refusal(group, commit)
         if error_code is ErrorCode.NONE:
             group.members[commit.member_id].touch(now_ms)
@@ -132,7 +132,7 @@ class ClassicProtocol:
         return error_code
 
     def handle_leave(self, group: Group, now_ms: int, request_id: int, leave: Leave) -> None:
-        """Let members go at once, one outcome each; the others rebalance."""
+        """Remove members at once, one outcome each; the others rebalance."""
         size = len(group.members)
         outcomes = tuple(self._leave(group, member) for member in leave.members)
         self._outbox.reply(request_id, LeaveResult(error_code=ErrorCode.NONE, members=outcomes))
@@ -162,7 +162,7 @@ class ClassicProtocol:
             self._rebalance.maybe_complete(group, now_ms)  # a pending member is gone, perhaps
 
     def handle_deadlines(self, group: Group, now_ms: int) -> None:
-        """Let go whose time is over: member ids never used, sessions, syncs; end a rebalance."""
+        """Remove unused member ids, and members that are overdue; end an overdue rebalance."""
         lapsed = [member_id for member_id, end_ms in group.pending.items() if now_ms >= end_ms]
         for member_id in lapsed:
             del group.pending[member_id]

@@ -2,7 +2,7 @@
 
 Requests are decided on the live groups, written, and answered once the records are committed.
 What is durable changes only then (`CommittedState`), so that a write that fails needs no undoing,
-and no member reads an offset that could be lost (KAFKA-17507's kind of bug has no place to live).
+and no member reads an offset that could be lost (which excludes bugs like KAFKA-17507).
 """
 
 from collections.abc import Iterable, Mapping
@@ -72,7 +72,7 @@ class GroupCoordinator:
         self._next_cleanup_ms = 0
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Take over a committed record; one of an unknown kind forbids a rewrite."""
+        """Apply a committed record; a record of an unknown kind forbids a rewrite."""
         record = decode(key, value)
         if record is None:
             self.rewrite.has_foreign_records = True
@@ -84,15 +84,15 @@ class GroupCoordinator:
         return encode(record)
 
     def replay(self, record: LogRecord) -> None:
-        """Take over a committed record of an earlier coordinator, or of ourselves."""
-        # DEVIATION: Kafka takes over what its log holds, committed or not.
+        """Apply a committed record, written by an earlier coordinator or by this one."""
+        # DEVIATION: Kafka applies what its log holds, committed or not.
         # docs/decisions/0005-groups-change-when-their-record-is-committed.md
         self.committed.apply(record)
 
     def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
-        """Start to serve: every member has a whole session to find us.
+        """Start to serve: every member has a whole session to find this coordinator.
 
-        What was replayed was in the log at [log_start_offset, log_end_offset).
+        The replayed records stood in the log at [log_start_offset, log_end_offset).
         """
         self.rewrite.note_loaded(log_start_offset, log_end_offset)
         for group_id, stored in self.committed.groups.items():
@@ -103,13 +103,13 @@ class GroupCoordinator:
 
     @property
     def next_deadline_ms(self) -> int:
-        """When to tick next, if nothing else happens."""
+        """The time of the next tick, if nothing else happens."""
         if not self._deadlines:
             return self._next_cleanup_ms
         return min(self._next_cleanup_ms, self._deadlines[0][0])
 
     def step(self, now_ms: int, event: Event) -> list[Effect]:
-        """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug."""
+        """Handle one event; return the effects, in order. Raises InvariantViolation: our bug."""
         match event:
             case events.RequestReceived(request_id=request_id, request=request):
                 self._handle_request(now_ms, request_id, request)
@@ -256,7 +256,7 @@ class GroupCoordinator:
     def _handle_delete_offsets(
         self, group: Group | None, request_id: int, request: DeleteOffsets
     ) -> None:
-        """Take back offsets; the group stays."""
+        """Delete offsets; the group stays."""
         offsets = self.committed.offsets.get(request.group_id, {})
         result, records = decide_deletion(group, offsets, request)
 
@@ -288,7 +288,7 @@ class GroupCoordinator:
         partitions: Iterable[TopicPartition],
         request_id: int | None,
     ) -> None:
-        """Take back the group's records; `request_id`: of the administrator's request."""
+        """Delete the group's records; `request_id`: of the administrator's request."""
 
         def done(now_ms: int, error_code: ErrorCode) -> None:
             if error_code is ErrorCode.NONE:
@@ -301,11 +301,11 @@ class GroupCoordinator:
             records = [GroupRecord(group_id=group_id, stored=None)]  # of what is being written
         if records:
             self._outbox.append(tuple(records), done)
-        else:  # no record ever told of it: there is nothing to take back
+        else:  # it has no record: there is nothing to delete
             done(now_ms, ErrorCode.NONE)
 
     def _drop_if_unused(self, group_id: str, now_ms: int, *, even_if_awaited: bool = False) -> None:
-        """Forget a group without members, offsets or records.
+        """Drop a group without members, offsets or records.
 
         It is kept for a client that was given a member id and has not come back with it, unless
         `even_if_awaited`.
@@ -334,7 +334,7 @@ class GroupCoordinator:
             self._outbox.append(tuple(records), lambda _now_ms, _error_code: None)
 
     def _clean_up(self, now_ms: int) -> None:
-        """Forget the offsets of groups that are empty for too long, then such groups."""
+        """Delete the offsets of groups that are empty for too long, then such groups."""
         before_ms = now_ms - self._settings.offsets_retention_minutes * 60_000
         for group_id in self.known_groups():
             group = self.groups.get(group_id)

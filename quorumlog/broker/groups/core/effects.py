@@ -1,4 +1,4 @@
-"""What a group coordinator may order: what every coordinator may, about its own records."""
+"""The effects of a group coordinator: those of every coordinator, with its own records."""
 
 from quorumlog.broker.coordination.core.effects import (
     AdvanceLogStart,

@@ -1,4 +1,4 @@
-"""What a group coordinator may learn: what every coordinator may, and which topics are gone."""
+"""The events of a group coordinator: those of every coordinator, and deletions of topics."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ __all__ = ["Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteCommitte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsDeleted:
-    """These topics were deleted; a topic of the same name may come, with other records."""
+    """These topics were deleted; a new topic of the same name has other records."""
 
     topics: tuple[str, ...]
 

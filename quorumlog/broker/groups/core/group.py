@@ -1,6 +1,6 @@
 """One group of the classic protocol: its members, its generation, and what they agree on.
 
-It holds and counts; `classic.py` decides. Source: KIP-62, KIP-345, KIP-394.
+It holds the state; `classic.py` decides. Source: KIP-62, KIP-345, KIP-394.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 class Member:
     """A member; `awaiting_join` and `awaiting_sync` are ids of requests not yet answered.
 
-    A member that waits is alive whatever its deadline says, unless it is new: a new one may wait
-    for a join until `session_deadline_ms`, for its client may be gone.
+    A member that waits does not expire, unless it is new: a new member waits for its join only
+    until `session_deadline_ms`, because its client may be gone.
     """
 
     member_id: str
@@ -37,11 +37,11 @@ class Member:
     awaiting_sync: int | None = None
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return what the member said under that protocol."""
+        """Return the member's metadata for that protocol."""
         return next((data for name, data in self.protocols if name == protocol_name), b"")
 
     def take_over(self, join: Join, request_id: int) -> None:
-        """Adopt what the member says of itself now; it waits for the end of the rebalance."""
+        """Adopt what the join says of the member; it waits for the end of the rebalance."""
         self.protocols = join.protocols
         self.session_timeout_ms = join.session_timeout_ms
         self.rebalance_timeout_ms = join.rebalance_timeout_ms
@@ -65,7 +65,7 @@ class Member:
 
 
 class Group:
-    """The members, and what they agree on.
+    """The members of a group, their generation and their protocol.
 
     Invariants (`check_invariants`, after every step that touches more than a session):
     1. The generation never decreases.
@@ -150,14 +150,14 @@ class Group:
         self.state, self.state_since_ms = to, now_ms
 
     def add(self, member: Member) -> None:
-        """Let a member in; the first one leads."""
+        """Add a member; the first member leads."""
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static[member.group_instance_id] = member.member_id
         self.leader = self.leader or member.member_id
 
     def remove(self, member_id: str) -> Member:
-        """Let a member go; if it led, the eldest of the others leads."""
+        """Remove a member; if it led, the eldest of the others leads."""
         member = self.members.pop(member_id)
         if member.group_instance_id is not None:
             del self.static[member.group_instance_id]
@@ -182,7 +182,7 @@ class Group:
         return member
 
     def refusal(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Say whether a request that claims to be of this member is (KIP-345 fencing)."""
+        """Return why a request may not speak for this member, or NONE (KIP-345 fencing)."""
         if group_instance_id is not None:
             owner = self.static.get(group_instance_id)
             if owner is None:
@@ -198,7 +198,7 @@ class Group:
         return protocol_type == self.protocol_type and not self._candidates().isdisjoint(names)
 
     def select_protocol(self) -> str:
-        """Elect a protocol that all know: each votes for what it wants most; ties go by name."""
+        """Elect a protocol that all support: each votes for its favourite; ties go by name."""
         candidates = self._candidates()
         votes = Counter(
             next(name for name, _ in member.protocols if name in candidates)
@@ -216,11 +216,11 @@ class Group:
         return not self.pending and all(waiting)
 
     def max_rebalance_timeout_ms(self) -> int:
-        """Return the patience of the most patient member."""
+        """Return the longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """Return what the leader must know of every member."""
+        """Return every member's id, instance id and metadata for the leader."""
         return tuple(
             JoinedMember(
                 member_id=member.member_id,
@@ -231,7 +231,7 @@ class Group:
         )
 
     def next_deadline_ms(self) -> int | None:
-        """Return when time alone may change something, or None."""
+        """Return the time at which a timeout may change the group, or None."""
         deadlines = [*self.pending.values()]
         for member in self.members.values():
             deadlines += member.next_deadline_ms()

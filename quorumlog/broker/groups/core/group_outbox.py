@@ -1,4 +1,4 @@
-"""What one step orders, and the writes that are under way."""
+"""The effects of one step, and the writes that are under way."""
 
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +22,7 @@ WriteDone = Callable[[int, ErrorCode], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingWrite:
-    """Records that are appended, or about to be, and what follows."""
+    """Records that are being written, and the call that follows."""
 
     write_id: int
     records: tuple[LogRecord, ...]
@@ -42,18 +42,18 @@ class GroupOutbox:
         self._effects.append(AnswerRequest(request_id=request_id, result=result))
 
     def append(self, records: tuple[LogRecord, ...], done: WriteDone) -> None:
-        """Write; `done` is told how it ended."""
+        """Write the records; `done` is called when the write has ended."""
         self._last_write_id += 1
         write_id = self._last_write_id
         self._writes.append(PendingWrite(write_id=write_id, records=records, done=done))
         self._effects.append(AppendRecords(write_id=write_id, records=records))
 
     def advance_log_start(self, offset: Offset) -> None:
-        """Let go of the records below `offset`."""
+        """Delete the records below `offset`."""
         self._effects.append(AdvanceLogStart(offset=offset))
 
     def finish(self, write_id: int) -> PendingWrite:
-        """Take the oldest write off: it must be this one."""
+        """Remove and return the oldest write, which must be this one."""
         require(bool(self._writes), f"write {write_id} ended twice")
         write = self._writes.popleft()
         require(write.write_id == write_id, f"write {write_id} ended before {write.write_id}")
@@ -66,7 +66,7 @@ class GroupOutbox:
         )
 
     def keys_under_way(self) -> frozenset[Key]:
-        """Return what the writes under way are about."""
+        """Return the keys of the records that are being written."""
         return frozenset(record.subject for write in self._writes for record in write.records)
 
     def drain(self) -> list[Effect]:

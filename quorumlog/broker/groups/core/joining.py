@@ -1,7 +1,8 @@
 """Which members may join a group, and when a join starts a rebalance.
 
-It refuses members it does not know, instances that were replaced, and protocols that the others
-do not speak. Sources: KIP-345 (static members), KIP-394 (a member must know its id), KIP-814.
+A join is refused if its member id is unknown, its instance was replaced, or the other members
+support none of its protocols. Sources: KIP-345 (static members), KIP-394 (a member must know its
+id), KIP-814.
 """
 
 from dataclasses import replace
@@ -20,13 +21,13 @@ NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000  # a new member may wait that long f
 
 
 class Joining:
-    """Stateless but for the outbox: every method takes the group it is about."""
+    """Has no state but the outbox: every method takes the group that it changes."""
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox, rebalance: Rebalance) -> None:
         self._settings, self._outbox, self._rebalance = settings, outbox, rebalance
 
     def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
-        """Let a member in or back in; it is answered when the rebalance completes, or refused."""
+        """Admit a member, new or known; the answer comes when the rebalance completes."""
         names = [name for name, _ in join.protocols]
         if self._is_full(group, join.member_id):
             self._outbox.reply(request_id, join.refuse(ErrorCode.GROUP_MAX_SIZE_REACHED))
@@ -109,7 +110,7 @@ class Joining:
             else:
                 member.take_over(join, request_id)
                 self._rebalance.maybe_complete(group, now_ms)
-        else:  # its answer was lost: say it again
+        else:  # its answer was lost: repeat it
             member.touch(now_ms)
             self._outbox.reply(request_id, self._rebalance.joined(group, member))
 
@@ -124,7 +125,7 @@ class Joining:
     # Static members.
 
     def _replace(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
-        """Let a static member back in: with no rebalance, if it wants what it wanted (KIP-345)."""
+        """Admit a static member again, without a rebalance if its protocols stay (KIP-345)."""
         old_id = group.static[join.group_instance_id or ""]
         member = group.members[old_id]
         wanted = dict(join.protocols).get(group.protocol_name or "")
@@ -159,8 +160,8 @@ class Joining:
             member.take_over(join, request_id)
             member.awaiting_join = None
             member.touch(now_ms)
-            # An old client that is told that it leads would assign, and be ignored: so name its
-            # predecessor as the leader. A newer one is told to skip the assignment (KIP-814).
+            # An old client that learns that it leads would assign, and be ignored: so name its
+            # predecessor as the leader. A newer client skips the assignment (KIP-814).
             leader = old_id if was_leader and not join.supports_skipping_assignment else None
             self._outbox.reply(
                 request_id, self._rebalance.joined(group, member, leader, skips=was_leader)

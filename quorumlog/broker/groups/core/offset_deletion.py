@@ -1,7 +1,7 @@
-"""Which committed offsets of a group an administrator may delete: those no member goes by.
+"""Which committed offsets of a group an administrator may delete: those of no subscribed topic.
 
-Source: KIP-496. A member reads its subscription by the consumer protocol of KIP-54; what a newer
-version appends to that is not looked at.
+Source: KIP-496. A member's subscription is read by the consumer protocol of KIP-54; fields that a
+newer version appends are ignored.
 """
 
 from collections.abc import Mapping
@@ -60,8 +60,8 @@ def _refusal(group: Group | None, *, has_offsets: bool) -> ErrorCode:
 def _subscribed_topics(group: Group | None) -> frozenset[str] | None:
     """Return the topics that members subscribe to, or ANY_TOPIC.
 
-    Not known are the subscriptions of a group that has no generation yet, and of one with a member
-    whose metadata is malformed.
+    ANY_TOPIC stands for unknown subscriptions: the group has no generation yet, or a member's
+    metadata is malformed.
     """
     if group is None or not group.members:
         return frozenset()

@@ -1,4 +1,4 @@
-"""What is durable of the groups of one partition: exactly what replaying its records gives.
+"""The durable state of the groups of one partition: exactly what a replay of its records gives.
 
 Source: KIP-211 (offsets of a group expire only once the group has been empty for long enough).
 """
@@ -35,7 +35,7 @@ class CommittedState:
     __hash__ = None  # type: ignore[assignment]  # it changes
 
     def apply(self, record: LogRecord) -> None:
-        """Take over one record. A tombstone for what is not there is nothing (compaction)."""
+        """Apply one record. A tombstone for an absent key changes nothing (compaction)."""
         if isinstance(record, GroupRecord):
             before = len(self.groups)
             if record.stored is None:
@@ -58,14 +58,14 @@ class CommittedState:
             del self.offsets[record.group_id]
 
     def keys_of(self, group_id: str) -> Iterator[Key]:
-        """Yield what there are records of: the group's generation, then its offsets."""
+        """Yield the keys that have records: the group's generation, then its offsets."""
         if group_id in self.groups:
             yield group_id, None
         for where in self.offsets.get(group_id, ()):
             yield group_id, where
 
     def record_of(self, key: Key) -> LogRecord:
-        """Return the record that says what is known of `key`: a tombstone if that is nothing."""
+        """Return the record of the state of `key`: a tombstone if there is none."""
         group_id, where = key
         if where is None:
             return GroupRecord(group_id=group_id, stored=self.groups.get(group_id))
@@ -73,7 +73,7 @@ class CommittedState:
         return OffsetRecord(group_id=group_id, topic_partition=where, committed=committed)
 
     def tombstones(self, group_id: str, partitions: Iterable[TopicPartition]) -> list[LogRecord]:
-        """Return what removes these offsets, and the group as well once no offset is left."""
+        """Return tombstones for these offsets, and for the group if no offset is left."""
         gone = sorted(partitions)
         records: list[LogRecord] = [
             OffsetRecord(group_id=group_id, topic_partition=where, committed=None) for where in gone

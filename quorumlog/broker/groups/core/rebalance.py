@@ -1,4 +1,4 @@
-"""A rebalance: every member joins again; those that did make up the next generation.
+"""A rebalance: every member joins again; the members that joined are the next generation.
 
 Sources: KIP-62, KIP-134 (a new group waits a little for more members), KIP-345.
 """
@@ -14,19 +14,19 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 
 class Rebalance:
-    """Stateless but for the outbox: every method takes the group it is about."""
+    """Has no state but the outbox: every method takes the group that it changes."""
 
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._settings, self._outbox = settings, outbox
 
     def members_changed(self, group: Group, now_ms: int) -> None:
-        """Start a rebalance, or see whether the one under way is complete."""
+        """Start a rebalance, or complete the one under way if every member has joined."""
         if group.state is not GroupState.PREPARING_REBALANCE:
             self.prepare(group, now_ms)
         self.maybe_complete(group, now_ms)
 
     def prepare(self, group: Group, now_ms: int) -> None:
-        """Start a rebalance: a member that waits for an assignment must join again."""
+        """Start a rebalance: members that wait for an assignment must join again."""
         for member in group.members.values():
             if member.awaiting_sync is not None:
                 member.touch(now_ms)
@@ -101,7 +101,7 @@ class Rebalance:
     def joined(
         self, group: Group, member: Member, leader: str | None = None, *, skips: bool = False
     ) -> JoinResult:
-        """Return what this member must know of the generation; `leader` overrides its leader."""
+        """Return the answer to this member's join; `leader` overrides the group's leader."""
         leads = member.member_id == group.leader and leader is None
         return JoinResult(
             error_code=ErrorCode.NONE,

@@ -49,12 +49,12 @@ class StoredGroup:
 
 
 Key = tuple[str, TopicPartition | None]
-"""What a record is about: a group's offset in a partition, or (None) the group's generation."""
+"""The subject of a record: a group's offset in a partition, or (None) the group's generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
-    """The group's offset in one partition; None: no longer."""
+    """The group's offset in one partition; None: it is deleted."""
 
     group_id: str
     topic_partition: TopicPartition

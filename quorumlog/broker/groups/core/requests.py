@@ -1,6 +1,6 @@
-"""What a member or an administrator may ask of a group, and the answers.
+"""The requests of members and administrators to a group, and the answers.
 
-Each request makes its own refusal, so that the code that routes requests needs no table.
+Each request builds its own refusal, so that the code that routes requests needs no table.
 """
 
 from collections.abc import Mapping
@@ -27,13 +27,13 @@ class GroupRequest(Generic[R_co]):
     group_id: str
 
     def refuse(self, error_code: ErrorCode) -> R_co:
-        """Return the answer that says only `error_code`."""
+        """Return an answer that carries only `error_code`."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """One line of what the leader of a generation is told."""
+    """One member, as the leader of a generation learns it."""
 
     member_id: str
     group_instance_id: str | None
@@ -77,7 +77,7 @@ class Join(GroupRequest[JoinResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The member's part of the assignment: opaque bytes of the leader's."""
+    """The member's part of the assignment: opaque bytes from the leader."""
 
     error_code: ErrorCode
     protocol_type: str | None = None
@@ -103,7 +103,7 @@ class Sync(GroupRequest[SyncResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat(GroupRequest[ErrorCode]):
-    """A member is alive, as far as it knows in `generation_id`."""
+    """Heartbeat: a member that believes to be in `generation_id` is alive."""
 
     generation_id: int
     member_id: str
@@ -116,7 +116,7 @@ class Heartbeat(GroupRequest[ErrorCode]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeavingMember:
-    """By member id, by instance id, or by both (then they must agree)."""
+    """A member to remove, named by member id, by instance id, or by both, which must agree."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -153,9 +153,9 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
-    """Of OffsetCommit and OffsetDelete.
+    """The answer to OffsetCommit and OffsetDelete.
 
-    `error_code` is of the whole, `partitions` of those that were looked at one by one.
+    `error_code` is about the whole request, `partitions` about each partition that was checked.
     """
 
     error_code: ErrorCode
@@ -178,7 +178,7 @@ class CommitOffsets(GroupRequest[CommitResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOffsets(GroupRequest[CommitResult]):
-    """OffsetDelete. A partition whose offset a member goes by is GROUP_SUBSCRIBED_TO_TOPIC."""
+    """OffsetDelete. A partition that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -189,7 +189,7 @@ class DeleteOffsets(GroupRequest[CommitResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroup(GroupRequest[ErrorCode]):
-    """DeleteGroups, for one of them."""
+    """DeleteGroups, for one group."""
 
     def refuse(self, error_code: ErrorCode) -> ErrorCode:
         """Refuse: the code is all there is."""

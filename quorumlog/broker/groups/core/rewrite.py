@@ -1,4 +1,4 @@
-"""The records of groups, written anew: so that a load reads little more than what is live.
+"""Rewrites the live records of groups, so that a load reads little more than those.
 
 `__consumer_offsets` gets a record for each commit, and its log is not compacted. When it holds
 several times as many records as are live, the coordinator notes where its log is applied up to,
@@ -40,7 +40,7 @@ DEFAULT_LIMITS: Final = RewriteLimits()
 
 
 class Rewrite:
-    """Of one partition of `__consumer_offsets`.
+    """The rewrite of one partition of `__consumer_offsets`.
 
     Invariants:
       1. While one is under way, all that is below `_begun_at` was applied when it began.
@@ -64,22 +64,22 @@ class Rewrite:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether one has begun and not ended."""
+        """Whether a rewrite has begun and not ended."""
         return self._begun_at is not None
 
     def note_loaded(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Take note of what was read, all of it committed: [log_start_offset, log_end_offset)."""
+        """Note which offsets were loaded, all committed: [log_start_offset, log_end_offset)."""
         self._log_start, self._applied_end = log_start_offset, log_end_offset
 
     def note_applied(self, records: Iterable[LogRecord], next_offset: int) -> None:
-        """Take note of records that are committed and applied; the log goes on at next_offset."""
+        """Note records that are committed and applied; the log goes on at next_offset."""
         self._applied_end = max(self._applied_end, next_offset)
         if self._begun_at is not None:
             for record in records:
                 self._todo.pop(record.subject, None)
 
     def go_on(self) -> None:
-        """Begin, write the next slice, or end, if it is time. Call it after each write."""
+        """Begin, write the next slice, or end, if it is time. To be called after each write."""
         if self._begun_at is None:
             if not self._is_due():
                 return
@@ -98,7 +98,7 @@ class Rewrite:
         is_large = size > max(
             self._limits.records_min, self._limits.live_factor * self._committed.size
         )
-        # Records of other kinds would be lost: they are not ours to write.
+        # Records of other kinds would be lost: this version cannot write them.
         return is_large and self._applied_end >= self._not_before and not self.has_foreign_records
 
     def _begin(self, applied_end: int) -> None:
@@ -106,7 +106,7 @@ class Rewrite:
         self._groups = sorted({*self._committed.groups, *self._committed.offsets}, reverse=True)
 
     def _write_slice(self) -> None:
-        """Append what fits of the keys that have no record under way; those that have wait."""
+        """Append what fits of the keys that have no record under way; the others wait."""
         under_way = self._outbox.keys_under_way()
         records: list[LogRecord] = []
         size = 0

@@ -12,7 +12,7 @@ class GroupState(Enum):
     PREPARING_REBALANCE = "PreparingRebalance"  # members are (re)joining
     COMPLETING_REBALANCE = "CompletingRebalance"  # the leader computes the assignment
     STABLE = "Stable"  # the assignment of this generation is committed
-    DEAD = "Dead"  # forgotten: a request is answered that there is no such group
+    DEAD = "Dead"  # forgotten: requests get the answer that there is no such group
 
 
 TRANSITIONS: Final[Mapping[GroupState, frozenset[GroupState]]] = {

@@ -1,6 +1,6 @@
 """Routes group requests to the partitions of `__consumer_offsets` that this broker leads.
 
-A LeadershipListener (which partitions) and an ImagePublisher (which topics are gone).
+It is a LeadershipListener (which partitions) and an ImagePublisher (which topics are gone).
 Source: KIP-62; the coordinator of a group is the leader of its partition.
 """
 
@@ -25,10 +25,11 @@ GroupShard = CoordinatorShard[GroupCoordinator]
 
 
 class GroupService:
-    """Invariant: one shard per partition that we lead, of the newest leader epoch we heard of.
+    """The group shards of this broker.
 
-    An older epoch than that of a shard changes nothing (KAFKA-18137). Nothing is remembered of a
-    partition that we do not lead: a topic that is made again starts at epoch 0.
+    Invariant: one shard per partition that this broker leads, of the newest known leader epoch.
+    An older epoch than that of a shard changes nothing (KAFKA-18137). The service remembers nothing
+    of other partitions: a topic that is created again starts at epoch 0.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class GroupService:
         self._shards: Final[dict[TopicPartition, GroupShard]] = {}
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Load the groups of the partition; keep those we have if only the epoch rose."""
+        """Load the groups of the partition; keep loaded groups if only the epoch rose."""
         if topic_partition.topic != OFFSETS_TOPIC:
             return
         shard = self._shards.get(topic_partition)
@@ -55,7 +56,7 @@ class GroupService:
         shard.leader_epoch = max(shard.leader_epoch, leader_epoch)
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """Forget the groups of the partition: members are told to look elsewhere."""
+        """Forget the groups of the partition: members get NOT_COORDINATOR."""
         shard = self._shards.get(topic_partition)
         if shard is not None and leader_epoch >= shard.leader_epoch:
             del self._shards[topic_partition]
@@ -72,7 +73,7 @@ class GroupService:
                 shard.feed(events.TopicsDeleted(topics=deleted))
 
     def partition_of(self, group_id: str) -> TopicPartition:
-        """Return where the group lives."""
+        """Return the partition of the offsets topic that holds the group."""
         return TopicPartition(OFFSETS_TOPIC, partition_for_group(group_id, self._partitions))
 
     def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
@@ -85,7 +86,7 @@ class GroupService:
         return refusal
 
     def coordinator(self, group_id: str) -> GroupCoordinator | ErrorCode:
-        """Return the coordinator of the group, for reading; or why we have none."""
+        """Return the coordinator of the group, for reading; or why there is none here."""
         shard = self._shards.get(self.partition_of(group_id))
         return ErrorCode.NOT_COORDINATOR if shard is None else shard.coordinator
 
@@ -118,7 +119,7 @@ class GroupService:
             self._open(lost.topic_partition).leader_epoch = lost.leader_epoch
 
     def _steady_ms(self) -> int:
-        """Return the time: of the wall clock, but never set back or forth while we run."""
+        """Return the wall-clock time of the start plus the monotonic time since then."""
         elapsed_ms = asyncio.get_running_loop().time() * 1000
         if self._started_ms is None:
             self._started_ms = self._wall_ms() - elapsed_ms

@@ -1,6 +1,6 @@
 """Pure: every rule of replication, admission and idempotence that decides something.
 
-`partition.Partition.step(now_ms, event)` takes in one fact and returns effects. It holds no record
+`partition.Partition.step(now_ms, event)` handles one event and returns effects. It holds no record
 bytes: it knows the two ends of the log, its history of leader epochs, and how far it is committed.
 One driver owns it (`partitions/log/partition_driver.py`; tests have another), and does the
 following.

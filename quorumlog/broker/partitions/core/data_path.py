@@ -1,4 +1,4 @@
-"""The values that cross the border of the data path: what one asks of a partition, and is told."""
+"""The values that cross the border of the data path: questions to a partition, and answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ DEBUG_REPLICA: Final = BrokerId(-2)  # Kafka's debugging consumer: any replica, 
 
 
 class ReadEnd(Enum):
-    """Where a read stops: what is committed, or all that the log holds."""
+    """Where a read stops: at the high watermark, or at the end of the log."""
 
     HIGH_WATERMARK = "high_watermark"
     LOG_END = "log_end"
@@ -39,7 +39,7 @@ class RecordError(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """What became of one append; its offset is -1 unless `error_code` is NONE."""
+    """The outcome of one append; its offset is -1 unless `error_code` is NONE."""
 
     error_code: ErrorCode
     base_offset: int = -1
@@ -50,7 +50,7 @@ class ProduceResult(NamedTuple):
 
 
 ProduceDone = Callable[[ProduceResult], None]
-"""Told the outcome once: within the call that appends, or later."""
+"""Called once with the outcome: within the call that appends, or later."""
 
 
 class DivergingEpoch(NamedTuple):
@@ -62,7 +62,7 @@ class DivergingEpoch(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PartitionFetch:
-    """What one fetch asks of one partition."""
+    """The question of one fetch to one partition."""
 
     topic_partition: TopicPartition
     topic_id: TopicId | None = None  # None: asked by name, whatever topic has it
@@ -82,7 +82,7 @@ class FetchedPartition(NamedTuple):
     log_start_offset: Offset = UNKNOWN_OFFSET
     records: Sequence[bytes | bytearray | memoryview] = ()
     diverging: DivergingEpoch | None = None
-    leader_id: BrokerId = BrokerId(-1)  # where to go instead, with NOT_LEADER_OR_FOLLOWER
+    leader_id: BrokerId = BrokerId(-1)  # the leader to ask instead, with NOT_LEADER_OR_FOLLOWER
     leader_epoch: Epoch = NO_EPOCH
 
 
@@ -95,7 +95,7 @@ class LocalRead(NamedTuple):
 
 
 class OffsetAnswer(NamedTuple):
-    """ListOffsets for one partition; -1 for what is not known."""
+    """The answer of ListOffsets for one partition; -1 is unknown."""
 
     error_code: ErrorCode
     offset: int = -1
@@ -107,7 +107,7 @@ class LeadershipListener(Protocol):
     """A part that must know which partitions this broker leads: a coordinator."""
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """We lead since `leader_epoch`; called again when only the epoch rose. Must not block."""
+        """Note that we lead since `leader_epoch`; called again for a newer one. Must not block."""
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
-        """We lead no longer (another leader, none, or deleted) as of `leader_epoch`."""
+        """Note that we lead no longer (another leader, none, or deleted) as of `leader_epoch`."""

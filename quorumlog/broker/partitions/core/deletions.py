@@ -16,22 +16,22 @@ TO_HIGH_WATERMARK: Final = -1  # in a request: delete all that is committed
 
 
 def policy_refusal(config: TopicConfig) -> ErrorCode:
-    """Say whether a topic of this configuration lets its records be deleted from the start.
+    """Return why a topic of this configuration forbids to delete its first records, or NONE.
 
-    Not if it is compacted only: the newest value of every key is to stay.
+    A topic that is only compacted does: the newest value of every key must stay.
     """
     return ErrorCode.NONE if "delete" in config.policies else ErrorCode.POLICY_VIOLATION
 
 
 class DeletionResult(NamedTuple):
-    """What became of one deletion; the low watermark is -1 if the request was refused."""
+    """The outcome of one deletion; the low watermark is -1 if the request was refused."""
 
     error_code: ErrorCode
     low_watermark: Offset = UNKNOWN_OFFSET
 
 
 DeletionDone = Callable[[DeletionResult], None]
-"""Told the outcome once: within the call that asks, or later."""
+"""Called once with the outcome: within the call that asks, or later."""
 
 
 class WaitingDeletion(Wait):
@@ -64,12 +64,12 @@ class DeletionQueue:
         return bool(self._waiting)
 
     def add(self, wait: WaitingDeletion) -> bool:
-        """Let it wait; True if its deadline is now the earliest of all."""
+        """Add a deletion; True if its deadline is now the earliest of all."""
         self._waiting.append(wait)
         return self._deadlines.add(wait)
 
     def complete(self, low_watermark: Offset) -> list[WaitingDeletion]:
-        """End, and hand back, those whose records are gone everywhere; forget the timed out."""
+        """End and return those whose records are gone everywhere; drop the timed out."""
         reached = [wait for wait in self._waiting if wait.required_offset <= low_watermark]
         self._waiting = [
             wait
@@ -79,6 +79,6 @@ class DeletionQueue:
         return [wait for wait in reached if self._deadlines.end(wait)]
 
     def fail(self) -> list[WaitingDeletion]:
-        """End, and hand back, all."""
+        """End and return all."""
         failed, self._waiting = self._waiting, []
         return [wait for wait in failed if self._deadlines.end(wait)]

@@ -1,4 +1,4 @@
-"""Where two logs part: the leader's verdict on a fetch, and how far a follower truncates.
+"""Where two logs diverge: the leader's judgement of a fetch, and a follower's truncation.
 
 Sources: KIP-101, KIP-279, KIP-320, KIP-595 (divergence in Fetch), KAFKA-12996.
 """
@@ -33,7 +33,7 @@ def judge_fetch(
     log_start_offset: Offset,
     log_end_offset: Offset,
 ) -> tuple[ErrorCode, DivergingEpoch | None]:
-    """Say whether a log that ends at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
+    """Judge whether a log that ends at `fetch_offset` in `last_fetched_epoch` is a prefix of ours.
 
     Below our start it is out of range even if it diverges: it cannot be repaired by truncation.
     """
@@ -53,9 +53,10 @@ def judge_fetch(
 def truncation_offset(
     epochs: EpochHistory, *, epoch: Epoch, end_offset: Offset, log_end_offset: Offset
 ) -> Offset:
-    """Say where a follower cuts its log, told that the leader's `epoch` ends at `end_offset`.
+    """Return where a follower cuts its log if the leader's `epoch` ends at `end_offset`.
 
-    If we lack that epoch, we cut at the end of the one below it and ask again (KIP-279).
+    If the follower lacks that epoch, it cuts at the end of the next lower one and fetches again
+    (KIP-279).
     """
     own_epoch, own_end = epochs.end_offset_for(epoch, log_end_offset)
     if own_epoch == NO_EPOCH:

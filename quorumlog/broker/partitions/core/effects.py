@@ -1,4 +1,4 @@
-"""What a replica may order: imperatives, performed in the order given."""
+"""The effects of a replica: imperatives, performed in order."""
 
 from dataclasses import dataclass
 
@@ -44,7 +44,7 @@ class StartOverAt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdvanceLogStart:
-    """Let go of what lies below `offset`, then report LogStartRose."""
+    """Delete all below `offset`, then report LogStartRose."""
 
     offset: Offset
 
@@ -73,7 +73,7 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposeIsr:
-    """Send AlterPartition (KIP-497); report IsrAnswered whatever becomes of it.
+    """Send AlterPartition (KIP-497); report IsrAnswered, whatever the outcome.
 
     `new_isr` pairs each broker with its epoch as of its last fetch, -1 if unknown (KIP-903).
     """

@@ -1,4 +1,4 @@
-"""What a replica may learn: facts, in the past tense."""
+"""The events of a replica: facts, in the past tense."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class RecordsAppended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartRose:
-    """Retention or DeleteRecords dropped what lies below `log_start_offset`."""
+    """Retention or DeleteRecords deleted all below `log_start_offset`."""
 
     log_start_offset: Offset
 
@@ -97,21 +97,21 @@ class FetchOutOfRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogTruncated:
-    """What TruncateTo ordered is done: our log ends at `log_end_offset`."""
+    """TruncateTo is done: our log ends at `log_end_offset`."""
 
     log_end_offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartedOver:
-    """What StartOverAt ordered is done: our log is empty and begins at `offset`."""
+    """StartOverAt is done: our log is empty and begins at `offset`."""
 
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrAnswered:
-    """What became of the ISR that we proposed in `asked_epoch` (our partition epoch then).
+    """The outcome of the ISR that we proposed in `asked_epoch` (our partition epoch then).
 
     With NONE, the rest is the state that the controller committed. REQUEST_TIMED_OUT: unknown.
     """
@@ -125,10 +125,10 @@ class IsrAnswered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
-    """Time went by; `now_ms` says how far."""
+    """Time has passed: it is `now_ms`."""
 
 
-# What these mean depends on the role.
+# Their meaning depends on the role.
 RoleEvent = (
     BrokersPublished
     | RecordsAppended

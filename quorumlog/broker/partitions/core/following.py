@@ -1,4 +1,4 @@
-"""What a follower does at each fact: it appends what its leader sent, truncates where they part."""
+"""The rules of a follower: it appends its leader's records, and truncates where logs diverge."""
 
 from collections.abc import Sequence
 from typing import Final, assert_never
@@ -23,7 +23,7 @@ class Followership:
         self._serving: Final = serving
 
     def handle(self, event: RoleEvent) -> Sequence[Effect]:
-        """Take in one fact as a follower."""
+        """Handle one event as a follower."""
         match event:
             case events.LeaderAnswered():
                 return self.leader_answered(event)
@@ -63,7 +63,7 @@ class Followership:
         return self.accepts_answer(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
 
     def leader_answered(self, event: events.LeaderAnswered) -> Sequence[Effect]:
-        """Take over the new log end, and how far the leader has committed and deleted."""
+        """Note the new log end, and how far the leader has committed and deleted."""
         state = self._state
         require(event.leader_epoch == state.leader_epoch, "a follower appends in its own epoch")
         state.log_end_offset = event.log_end_offset
@@ -78,7 +78,7 @@ class Followership:
         return ordered
 
     def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[Effect]:
-        """Truncate. What the leader calls committed counts from the next fetch (KAFKA-14704)."""
+        """Truncate. The leader's high watermark counts from the next fetch (KAFKA-14704)."""
         if not self.still_fits(event):
             return NO_EFFECTS
         state = self._state
@@ -96,7 +96,7 @@ class Followership:
         if not self.still_fits(event):
             return NO_EFFECTS
         if event.log_start_offset < 0:
-            return NO_EFFECTS  # the leader did not say where: ask again
+            return NO_EFFECTS  # the leader did not tell its log start: fetch again
         state = self._state
         holds_nothing = state.log_start_offset == state.log_end_offset
         if event.log_start_offset > state.log_end_offset or holds_nothing:

@@ -1,4 +1,4 @@
-"""The leader's view of its followers, and the ISR that it has asked the controller for.
+"""The leader's view of its followers, and the ISR that it has proposed to the controller.
 
 Sources: KIP-497 (maximal ISR), KIP-903 and KAFKA-15221 (broker epochs), KAFKA-7152 (an idle
 follower stays), KAFKA-7128 (which followers may join).
@@ -16,7 +16,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Epoch, Of
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What a leader knows of one follower, in this leader epoch."""
+    """The leader's knowledge of one follower, in this leader epoch."""
 
     log_end_offset: Offset = UNKNOWN_OFFSET  # until it fetches
     log_start_offset: Offset = UNKNOWN_OFFSET  # until it says
@@ -26,7 +26,7 @@ class FollowerProgress:
     leader_end_then: Offset = UNKNOWN_OFFSET  # our log end at its last fetch
 
     def fetched(self, now_ms: int, offset: Offset, broker_epoch: int, leader_end: Offset) -> None:
-        """Take over a valid fetch. It may claim less than before: its disk was wiped."""
+        """Note a valid fetch. Its offset may be lower than before: its disk was wiped."""
         if offset >= leader_end:
             self.caught_up_ms = now_ms
         elif self.fetched_ms is not None and offset >= self.leader_end_then:
@@ -44,10 +44,10 @@ class FollowerProgress:
 
 @dataclass(slots=True, kw_only=True)
 class PendingIsr:
-    """An ISR asked for and not yet known to be granted or refused.
+    """A proposed ISR that is not yet known to be granted or refused.
 
-    It is asked for again word for word: with its members' epochs of then, so that one that was
-    replaced by a later process is refused, not granted on its predecessor's merit.
+    The leader repeats it word for word, with its members' epochs of that time, so that a member
+    that a later process has replaced is refused.
     """
 
     partition_epoch: Epoch  # ours, when asking
@@ -79,7 +79,7 @@ _AWAIT_METADATA: Final = frozenset(
 
 
 def outcome_of(error_code: ErrorCode) -> ProposalOutcome:
-    """Read the controller's answer; whatever is not listed leaves the outcome open."""
+    """Return the meaning of the controller's answer; an unlisted code leaves the outcome open."""
     if error_code is ErrorCode.NONE:
         return ProposalOutcome.COMMITTED
     if error_code in _REFUSED:

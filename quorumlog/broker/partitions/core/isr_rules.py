@@ -58,7 +58,7 @@ class IsrRules:
         )
 
     def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[Effect]:
-        """Ask for another ISR. Until we know, all that are in either count (KIP-497)."""
+        """Propose another ISR. Until the answer, the members of both count (KIP-497)."""
         members = tuple((member, self.broker_epoch(role, member)) for member in sorted(new_isr))
         role.pending = PendingIsr(partition_epoch=self._state.partition_epoch, members=members)
         role.maximal_isr = role.isr | new_isr
@@ -73,10 +73,10 @@ class IsrRules:
         )
 
     def broker_epoch(self, role: Leader, member: BrokerId) -> int:
-        """Return the epoch of the process that we count on; -1 for our own.
+        """Return the broker epoch of the process that counts; -1 for our own.
 
-        That of its last fetch. A member of the ISR that has not fetched from us yet has the
-        registered one: the controller takes a later process out of the ISR as it registers.
+        It is the epoch of its last fetch. A member of the ISR that has not fetched from us yet has
+        the registered one: the controller takes a later process out of the ISR as it registers.
         """
         brokers = self._state.brokers
         if member == self._state.broker_id:
@@ -87,7 +87,7 @@ class IsrRules:
         return epoch
 
     def answered(self, role: Leader, event: events.IsrAnswered) -> bool:
-        """Take over an answer of the controller; return whether it settled the proposal."""
+        """Handle an answer of the controller; return whether it settled the proposal."""
         pending = role.pending
         if (
             pending is None
@@ -114,7 +114,7 @@ class IsrRules:
         return False
 
     def _fits(self, role: Leader, event: events.IsrAnswered) -> bool:
-        """Whether a committed state is one that we can take over without the metadata log."""
+        """Whether we can apply a committed state without the metadata log."""
         state = self._state
         return (
             event.leader_epoch == state.leader_epoch
@@ -124,6 +124,6 @@ class IsrRules:
         )
 
     def take_committed(self, role: Leader, isr: frozenset[BrokerId]) -> None:
-        """Take over the controller's ISR: a proposal of an older partition epoch is void."""
+        """Apply the controller's ISR: a proposal of an older partition epoch is void."""
         role.isr = role.maximal_isr = isr
         role.pending = None

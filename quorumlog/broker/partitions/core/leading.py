@@ -1,4 +1,4 @@
-"""What a leader does at each fact: it counts what its followers hold."""
+"""The rules of a leader: it counts which records its followers hold."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final, assert_never
@@ -35,7 +35,7 @@ class Leadership:
         self._high_watermark: Final = high_watermark
 
     def handle(self, role: Leader, now_ms: int, event: RoleEvent) -> Sequence[Effect]:
-        """Take in one fact as the leader."""
+        """Handle one event as the leader."""
         match event:
             case events.FollowerFetched():
                 return self.follower_fetched(role, now_ms, event)
@@ -61,22 +61,22 @@ class Leadership:
         answer = self._serving.judge_follower(event)
         progress = role.followers.get(event.broker_id)
         if progress is None:
-            # It is not assigned here, or knows it before we do (KAFKA-13837).
+            # It is not assigned here, or has a newer image than we have (KAFKA-13837).
             return [AnswerFetch(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)]
         if self.is_replaced(progress, event):
             return [AnswerFetch(error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)]
         if answer.error_code is not ErrorCode.NONE or answer.diverging is not None:
-            return [answer]  # what it claims to hold is not our log: it counts for nothing (13141)
+            return [answer]  # its log diverges: its offset does not count (13141)
         progress.fetched(now_ms, event.fetch_offset, event.broker_epoch, self._state.log_end_offset)
         progress.log_start_offset = event.log_start_offset
         changed: Sequence[Effect] = NO_EFFECTS
         if event.broker_id not in role.maximal_isr:
             changed = self._isr.maybe_expand(role, event.broker_id)
-        # First what it completes: the answer carries the high watermark.
+        # First the produces that it completes: the answer carries the high watermark.
         return [*changed, *self._high_watermark.maybe_advance(role, now_ms), answer]
 
     def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
-        """Whether a later process of this broker is known: the fetch is an echo of an older one."""
+        """Whether a later process of this broker is known: then the fetch is of an older one."""
         if event.broker_epoch == -1:
             return False
         broker = self._state.brokers.get(event.broker_id)
@@ -86,7 +86,7 @@ class Leadership:
     def isr_answered(
         self, role: Leader, now_ms: int, event: events.IsrAnswered
     ) -> Sequence[Effect]:
-        """Take over the controller's answer: a shrink may complete produces (KAFKA-13091)."""
+        """Handle the controller's answer: a shrink may complete produces (KAFKA-13091)."""
         if self._isr.answered(role, event):
             return self._high_watermark.maybe_advance(role, now_ms)
         return NO_EFFECTS
@@ -95,9 +95,9 @@ class Leadership:
 def new_followers(
     replicas: Iterable[BrokerId], isr: frozenset[BrokerId], *, leader_id: BrokerId, now_ms: int
 ) -> dict[BrokerId, FollowerProgress]:
-    """Return what a new leader knows: nothing, in this epoch; some may have to truncate first.
+    """Return a new leader's followers, of which it knows nothing yet: some may have to truncate.
 
-    A member of the ISR gets one full lag time in which to find its new leader.
+    A member of the ISR gets one full lag time to find its new leader.
     """
     return {
         replica: FollowerProgress(caught_up_ms=now_ms if replica in isr else None)

@@ -1,7 +1,7 @@
-"""What one replica does: lead or follow, which replicas are in sync, which records are committed.
+"""One replica: whether it leads or follows, which replicas are in sync, what is committed.
 
 It refuses fetches of another leader epoch, of replicas that are not assigned and of processes that
-have been replaced. The log's bytes are elsewhere: here it is its two ends and a history of epochs.
+have been replaced. It knows no bytes of the log, only its two ends and its history of epochs.
 A `Partition` owns one `PartitionState` and the rules over it, one object for each idea.
 Sources: KIP-101, 279, 320, 595 (leader epochs), KIP-497, 903, 966 (ISR), KAFKA-13790, 15221.
 """
@@ -45,7 +45,7 @@ _TRUNCATIONS: Final = (events.LogTruncated, events.LogStartedOver)
 
 
 class Partition:
-    """One replica of one partition. `now_ms` is a monotonic clock everywhere."""
+    """One replica of one partition. `now_ms` is always the monotonic clock."""
 
     __slots__ = (
         "_followership",
@@ -85,7 +85,7 @@ class Partition:
         self._invariants: Final = rules.invariants(state)
 
     def step(self, now_ms: int, event: Event) -> Sequence[Effect]:
-        """Take in one fact; return what to do, in order. Raises InvariantViolation: our bug.
+        """Handle one event; return the effects, in order. Raises InvariantViolation: our bug.
 
         For FollowerFetched the last effect is its AnswerFetch.
         """

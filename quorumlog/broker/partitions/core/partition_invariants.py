@@ -1,4 +1,4 @@
-"""What holds for a replica after every step, checked in production: a violation ends the node."""
+"""The invariants of a replica, checked after every step, in production too."""
 
 from typing import Final, NamedTuple
 
@@ -37,7 +37,7 @@ class PartitionInvariants:
         self._state: Final = state
 
     def marks(self) -> Marks:
-        """Return what `check` compares: take it before the step."""
+        """Return the values that `check` compares; call it before the step."""
         state = self._state
         role = state.role
         return Marks(

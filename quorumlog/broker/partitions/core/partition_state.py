@@ -1,4 +1,4 @@
-"""What one replica remembers, whatever its role."""
+"""The state of one replica, whatever its role."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
@@ -77,7 +77,7 @@ class PartitionState:
         self.role = role
 
     def log_changed(self, event: events.LogEvent) -> None:
-        """Take over what the driver has done to the log."""
+        """Apply a change that the driver has made to the log."""
         match event:
             case events.LogTruncated(log_end_offset=end):
                 self.log_end_offset = end

@@ -1,6 +1,6 @@
 """Idempotence: which batches of which producers a partition holds (KIP-98).
 
-Only a client's append is checked; a follower takes over what its leader decided. `check` changes
+Only a client's append is checked; a follower adopts its leader's decisions. `check` changes
 nothing, so that a failed append leaves no trace (KAFKA-6683): `record` follows the append.
 """
 
@@ -15,11 +15,11 @@ BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
 SEQUENCE_MAX: Final = 2**31 - 1
 # DEVIATION: Kafka remembers any number of them until they expire.
 # docs/decisions/0014-every-memory-has-a-limit.md
-PRODUCERS_MAX: Final = 100_000  # per partition: beyond it, the one idle for longest is forgotten
+PRODUCERS_MAX: Final = 100_000  # per partition: beyond it, the one idle for longest is dropped
 
 
 class ProducedBatch(Protocol):
-    """What is read of a batch's header."""
+    """The fields of a batch's header that are read here."""
 
     @property
     def base_offset(self) -> int:
@@ -60,7 +60,7 @@ class StoredBatch(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """What is told of a producer; `last_sequence` is -1 if only markers of it are known."""
+    """The description of a producer; `last_sequence` is -1 if only its markers are known."""
 
     producer_id: int
     producer_epoch: int
@@ -69,7 +69,7 @@ class ActiveProducer(NamedTuple):
 
 
 class Check(NamedTuple):
-    """NONE: append it, unless `duplicate_of` says where it is already."""
+    """With NONE, append the batch, unless `duplicate_of` names its earlier place."""
 
     error_code: ErrorCode
     duplicate_of: StoredBatch | None = None
@@ -111,7 +111,7 @@ class ProducerStates:
         return list(self._producers)
 
     def describe(self, producer_id: int) -> ActiveProducer | None:
-        """Return what is known of a producer."""
+        """Return the description of a producer, if it is known."""
         producer = self._producers.get(producer_id)
         if producer is None:
             return None
@@ -122,7 +122,7 @@ class ProducerStates:
         """Judge a client's batch; `base_offset` in it does not matter yet. Changes nothing."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
-            return _APPEND  # the first we see of it, or it has expired: any sequence may start
+            return _APPEND  # the producer is new, or has expired: any sequence may start
         if batch.producer_epoch < producer.epoch:
             return Check(ErrorCode.INVALID_PRODUCER_EPOCH)
         base_sequence = batch.base_sequence
@@ -143,7 +143,7 @@ class ProducerStates:
         return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def record(self, batch: ProducedBatch, base_offset: int, wall_ms: int) -> None:
-        """Take over a batch that is in the log at `base_offset`."""
+        """Note a batch that is in the log at `base_offset`."""
         if batch.producer_id < 0:
             return
         producer = self._producers.get(batch.producer_id)
@@ -181,9 +181,9 @@ class ProducerStates:
     def rebuild(
         self, batches: Iterable[ProducedBatch], known: Iterable[SnapshotEntry] = ()
     ) -> None:
-        """Forget all, then take over a snapshot, and the log's batches that came after it.
+        """Drop all, then load a snapshot and the log's batches after it.
 
-        A batch's own timestamp stands for the time at which it was appended.
+        A batch's own timestamp stands for the time of its append.
         """
         self._producers.clear()
         for entry in known:
@@ -204,7 +204,7 @@ class ProducerStates:
             )
 
     def expire(self, wall_ms: int, expiration_ms: int) -> None:
-        """Forget the producers that were idle for longer than `producer.id.expiration.ms`."""
+        """Drop the producers that were idle for longer than `producer.id.expiration.ms`."""
         idle = [
             producer_id
             for producer_id, producer in self._producers.items()

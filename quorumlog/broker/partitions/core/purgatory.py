@@ -1,7 +1,7 @@
-"""What waits for which offset or bytes, and until when. Each entry is completed once.
+"""Requests that wait for an offset or for bytes, with their deadlines. Each is completed once.
 
 A produce waits for the high watermark of one partition, a fetch for bytes in any of several. This
-module keeps the entries; its caller holds the clock and answers the entries handed back.
+module keeps the entries; its caller has the clock and answers the returned entries.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ PURGE_AT_LEAST: Final = 1000  # entries that are over, before the heap is rebuil
 
 
 class Wait:
-    """One entry, which waits until `deadline_ms` at most. `is_over`: it was handed back."""
+    """One entry, which waits until `deadline_ms` at most. `is_over`: it was returned."""
 
     __slots__ = ("deadline_ms", "is_over")
 
@@ -39,7 +39,7 @@ class Deadlines(Generic[WaitT]):
         self._done = 0
 
     def __len__(self) -> int:
-        """How many entries still wait."""
+        """Return how many entries still wait."""
         return len(self._heap) - self._done
 
     def add(self, wait: WaitT) -> bool:
@@ -66,7 +66,7 @@ class Deadlines(Generic[WaitT]):
         return self._heap[0][0] if self._heap else None
 
     def expire(self, now_ms: int) -> list[WaitT]:
-        """End, and hand back, those whose deadline has come, in order."""
+        """End and return those whose deadline has come, in order."""
         expired = []
         self._drop_done()
         while self._heap and self._heap[0][0] <= now_ms:
@@ -111,7 +111,7 @@ class ProduceQueue(Generic[ProduceT]):
         return sum(not wait.is_over for wait in self._queue)
 
     def add(self, wait: ProduceT) -> bool:
-        """Let it wait; True if its deadline is now the earliest of all."""
+        """Add an entry; True if its deadline is now the earliest of all."""
         queue = self._queue
         while queue and queue[0].is_over:
             queue.popleft()  # timed out: the high watermark may never come for it
@@ -122,7 +122,7 @@ class ProduceQueue(Generic[ProduceT]):
         return self._deadlines.add(wait)
 
     def complete_below(self, high_watermark: int) -> list[ProduceT]:
-        """End, and hand back, those whose records are committed, in order."""
+        """End and return those whose records are committed, in order."""
         queue, completed = self._queue, []
         while queue and queue[0].required_offset <= high_watermark:
             wait = queue.popleft()
@@ -131,7 +131,7 @@ class ProduceQueue(Generic[ProduceT]):
         return completed
 
     def fail(self) -> list[ProduceT]:
-        """End, and hand back, all."""
+        """End and return all."""
         failed = [wait for wait in self._queue if self._deadlines.end(wait)]
         self._queue.clear()
         return failed
@@ -158,7 +158,7 @@ class FetchPurgatory(Generic[FetchT]):
         self._by_key: dict[TopicPartition, dict[FetchT, None]] = {}
 
     def park(self, wait: FetchT) -> bool:
-        """Let it wait; True if its deadline is now the earliest of all."""
+        """Add an entry; True if its deadline is now the earliest of all."""
         for key in wait.keys:
             self._by_key.setdefault(key, {})[wait] = None
         return self.deadlines.add(wait)
@@ -172,14 +172,14 @@ class FetchPurgatory(Generic[FetchT]):
         return list(self._by_key.get(key, ()))
 
     def end(self, wait: FetchT) -> bool:
-        """Let it wait no longer; False if it was handed back before."""
+        """Remove a fetch; False if it was returned before."""
         if not self.deadlines.end(wait):
             return False
         self._forget(wait)
         return True
 
     def expire(self, now_ms: int) -> list[FetchT]:
-        """End, and hand back, those whose deadline has come, in order."""
+        """End and return those whose deadline has come, in order."""
         expired = self.deadlines.expire(now_ms)
         for wait in expired:
             self._forget(wait)

@@ -1,4 +1,4 @@
-"""When a replica begins to lead, to follow, or ends: the metadata image says so, nothing else."""
+"""When a replica begins to lead, to follow, or ends: only the metadata image decides that."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -28,7 +28,7 @@ class RoleChanges:
         self._high_watermark: Final = high_watermark
 
     def published(self, now_ms: int, event: events.PartitionPublished) -> Sequence[Effect]:
-        """Take over an image of the partition, unless we know a newer one."""
+        """Apply an image of the partition, unless a newer one is known."""
         state, image = self._state, event.image
         state.brokers = event.brokers
         if image.partition_epoch < state.partition_epoch or image.leader_epoch < state.leader_epoch:
@@ -64,7 +64,7 @@ class RoleChanges:
         return ordered
 
     def _take_over(self, role: Leader, now_ms: int, image: PartitionImage) -> None:
-        """Take over the ISR and the replicas of a newer partition epoch, as the same leader."""
+        """Apply the ISR and the replicas of a newer partition epoch, as the same leader."""
         self._isr.take_committed(role, frozenset(image.isr))
         fresh = new_followers(
             image.replicas, frozenset(), leader_id=self._state.broker_id, now_ms=now_ms

@@ -1,4 +1,4 @@
-"""What a replica may serve to a client or to a follower: questions that change nothing."""
+"""What a replica may serve to a client or to a follower; the answers change no state."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ class Serving:
         self._state: Final = state
 
     def append_refusal(self, acks: int) -> ErrorCode:
-        """Say why we may not append for a producer that asks for `acks`, or NONE."""
+        """Return why this replica may not append for a producer that asks for `acks`, or NONE."""
         role = self._state.role
         if not isinstance(role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -32,7 +32,7 @@ class Serving:
         return ErrorCode.NONE
 
     def commit_outcome(self) -> ErrorCode:
-        """Say how an acks=all produce ends once the high watermark has passed its records."""
+        """Return the outcome of an acks=all produce whose records the high watermark has passed."""
         role = self._state.role
         if not isinstance(role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -41,7 +41,7 @@ class Serving:
         return ErrorCode.NONE
 
     def epoch_refusal(self, leader_epoch: Epoch, *, leader_only: bool = True) -> ErrorCode:
-        """Say why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320).
+        """Return why we may not serve as the leader of `leader_epoch`; NO_EPOCH: any (KIP-320).
 
         Without `leader_only` a follower in that epoch serves as well.
         """
@@ -83,7 +83,7 @@ class Serving:
         return self.judge_read(event.leader_epoch, event.fetch_offset, event.last_fetched_epoch)
 
     def judge_deletion(self, offset: int, policy: ErrorCode) -> tuple[ErrorCode, Offset]:
-        """Say whether the records below `offset` may be deleted, and below which in fact (KIP-107).
+        """Return whether records below `offset` may be deleted, and the offset in force (KIP-107).
 
         -1 is the high watermark; `policy` is what the topic's settings say.
         """
@@ -98,7 +98,7 @@ class Serving:
         return ErrorCode.NONE, required
 
     def low_watermark(self) -> Offset:
-        """Return below which offset no live replica will ever show a record; -1 if not known.
+        """Return the offset below which no live replica shows a record again; -1 if not known.
 
         A fenced broker does not count: it follows our log start when it returns.
         """

@@ -1,7 +1,7 @@
-"""The newest batches of a leader, in memory: what followers and tailing consumers ask for.
+"""The newest batches of a leader, in memory, for followers and tailing consumers.
 
-It saves them the way through the segment's index and file. Only batches that are in the log are
-noted, so that a read here equals a read there.
+It saves the look-up in the segment's index and file. It holds only batches that are in the log, so
+that a read here equals a read there.
 """
 
 from collections import deque
@@ -55,7 +55,7 @@ class Tail:
             self._size -= len(batches.popleft().content)
 
     def clear(self) -> None:
-        """Forget all: we lead no longer, or the log was cut."""
+        """Drop all: this replica no longer leads, or the log was cut."""
         self._batches.clear()
         self._size = 0
 
