@@ -130,16 +130,6 @@ def test_who_is_asked_again_is_not_yet_counted() -> None:
     assert isinstance(node.role, Prospective)
 
 
-def test_an_answer_of_an_older_round_does_not_count() -> None:
-    node = started(leader_epoch=4)
-    votes = sent(node.step(1000, events.Ticked()), VoteRequest)
-    node.step(2000, events.Ticked())  # it gave up
-    node.step(3000, events.Ticked())
-    assert isinstance(node.role, Prospective)
-    node.step(3001, answered(votes[0], vote_response(4, granted=True)))
-    assert isinstance(node.role, Prospective)
-
-
 def test_a_granted_vote_with_an_error_does_not_count() -> None:
     node = started(leader_epoch=4)
     votes = sent(node.step(1000, events.Ticked()), VoteRequest)
