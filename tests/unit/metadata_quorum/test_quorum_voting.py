@@ -69,7 +69,7 @@ def test_a_leader_refuses_every_pre_vote_of_its_epoch() -> None:
 def test_one_that_stands_though_it_knows_the_leader_votes_for_nobody() -> None:
     node = prospective(2000, leader_epoch=4, leader_id=3)
     assert not reply(node, vote_request(epoch=4, log=(3, 9)), 2001).vote_granted
-    assert node.voted_id == -1
+    assert node._state.voted_id == -1
 
 
 @pytest.mark.parametrize("stands", [False, True])
