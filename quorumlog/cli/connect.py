@@ -1,7 +1,7 @@
 """Where a command finds the cluster, and how it says that there is none."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -9,7 +9,7 @@ import typer
 
 from quorumlog.cli.options import DEFAULT_DIR
 from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail
-from quorumlog.client import KafkaError
+from quorumlog.client import Admin, KafkaError
 
 _Result = TypeVar("_Result")
 
@@ -45,3 +45,16 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run(work)
     except (KafkaError, ValueError) as error:
         fail(str(error), EXIT_FAILED)
+
+
+def ask_admin(
+    bootstrap: str | None, directory: Path, work: Callable[[Admin], Coroutine[Any, Any, _Result]]
+) -> _Result:
+    """Run `work` with an admin client; `resolve` and `run` say how it fails."""
+    addresses = resolve(bootstrap, directory)
+
+    async def connected() -> _Result:
+        async with Admin(addresses) as admin:
+            return await work(admin)
+
+    return run(connected())
