@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from quorumlog.cli.options import DEFAULT_DIR
 from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail
-from quorumlog.client import Admin, KafkaError
+from quorumlog.client import KafkaError
+
+if TYPE_CHECKING:
+    from quorumlog.client import Admin
 
 _Result = TypeVar("_Result")
 
@@ -48,9 +51,11 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
 
 
 def ask_admin(
-    bootstrap: str | None, directory: Path, work: Callable[[Admin], Coroutine[Any, Any, _Result]]
+    bootstrap: str | None, directory: Path, work: Callable[["Admin"], Coroutine[Any, Any, _Result]]
 ) -> _Result:
     """Run `work` with an admin client; `resolve` and `run` say how it fails."""
+    from quorumlog.client import Admin  # `produce` and `consume` need none
+
     addresses = resolve(bootstrap, directory)
 
     async def connected() -> _Result:
