@@ -9,11 +9,16 @@ import pytest
 from importlinter import configuration
 from importlinter.application.use_cases import read_user_options
 from importlinter.contracts.forbidden import ForbiddenContract
+from importlinter.contracts.independence import IndependenceContract
 from importlinter.contracts.layers import LayersContract
 from importlinter.domain.contract import Contract
 
 ROOT = Path(__file__).parent.parent
-TYPES: dict[str, type[Contract]] = {"forbidden": ForbiddenContract, "layers": LayersContract}
+TYPES: dict[str, type[Contract]] = {
+    "forbidden": ForbiddenContract,
+    "independence": IndependenceContract,
+    "layers": LayersContract,
+}
 Imports = list[tuple[str, str]]  # importer and imported; without a dot: of another package
 CLOCK = ("quorumlog.storage.clock", "time")
 # Contract number, imports that break it. A module that is not there yet is added.
@@ -39,6 +44,8 @@ PLANTS: list[tuple[int, Imports]] = [
     (9, [("quorumlog.chaos.simulation.running", "quorumlog.broker.fetching.io")]),
     (10, [("quorumlog.chaos.simulation.worlds.quorum.world", "random")]),
     (10, [("quorumlog.chaos.simulation.running", "time")]),
+    (11, [("quorumlog.broker.handlers.fetch", "quorumlog.broker.handlers.produce")]),
+    (11, [("quorumlog.broker.handlers.fetch", "quorumlog.broker.handlers.registry")]),
 ]
 
 

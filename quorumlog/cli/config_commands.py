@@ -4,11 +4,10 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
-from quorumlog.cli.output import EXIT_USAGE, data, document, fail, parse_settings
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
 from quorumlog.cli.table import table
-from quorumlog.client import Admin
 
 app = typer.Typer(
     help="Show and change settings of topics and brokers.",
@@ -46,29 +45,20 @@ def describe(
       quorumlog configs describe topic orders
       quorumlog configs describe broker 1 --json
     """
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> list[dict[str, Any]]:
-        async with Admin(addresses) as admin:
-            found = await admin.describe_configs(kind, name)
-        return [
-            {
-                "name": setting,
-                "value": None if one.is_sensitive else one.value,
-                "source": SOURCES.get(one.source, str(one.source)),
-                "read_only": one.is_read_only,
-                "sensitive": one.is_sensitive,
-            }
-            for setting, one in sorted(found.items())
-        ]
-
-    settings = run(work())
-    if json:
-        document({"kind": kind, "name": name, "configs": settings})
-        return
+    found = ask_admin(bootstrap, directory, lambda admin: admin.describe_configs(kind, name))
+    settings = [
+        {
+            "name": setting,
+            "value": None if one.is_sensitive else one.value,
+            "source": SOURCES.get(one.source, str(one.source)),
+            "read_only": one.is_read_only,
+            "sensitive": one.is_sensitive,
+        }
+        for setting, one in sorted(found.items())
+    ]
     rows = [(one["name"], one["value"], one["source"]) for one in settings]
-    for line in table(("NAME", "VALUE", "FROM"), rows):
-        data(line)
+    lines = table(("NAME", "VALUE", "FROM"), rows)
+    outcome({"kind": kind, "name": name, "configs": settings}, *lines, json=json)
 
 
 @app.command()
@@ -108,14 +98,6 @@ def alter(
         "append": parse_settings(append or [], "--append"),
         "subtract": parse_settings(subtract or [], "--subtract"),
     }
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> None:
-        async with Admin(addresses) as admin:
-            await admin.alter_configs(kind, name, **changes)
-
-    run(work())
-    if json:
-        document({"kind": kind, "name": name, "altered": True})
-    else:
-        data(f"altered {kind} {name}")
+    ask_admin(bootstrap, directory, lambda admin: admin.alter_configs(kind, name, **changes))
+    altered = {"kind": kind, "name": name, "altered": True}
+    outcome(altered, f"altered {kind} {name}", json=json)

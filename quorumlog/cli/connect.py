@@ -1,15 +1,18 @@
 """Finds the cluster of a command, and reports a missing one."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from quorumlog.cli.options import DEFAULT_DIR
 from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail
 from quorumlog.client import KafkaError
+
+if TYPE_CHECKING:
+    from quorumlog.client import Admin
 
 _Result = TypeVar("_Result")
 
@@ -45,3 +48,18 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run(work)
     except (KafkaError, ValueError) as error:
         fail(str(error), EXIT_FAILED)
+
+
+def ask_admin(
+    bootstrap: str | None, directory: Path, work: Callable[["Admin"], Coroutine[Any, Any, _Result]]
+) -> _Result:
+    """Run `work` with an admin client; `resolve` and `run` say how it fails."""
+    from quorumlog.client import Admin  # `produce` and `consume` need none
+
+    addresses = resolve(bootstrap, directory)
+
+    async def connected() -> _Result:
+        async with Admin(addresses) as admin:
+            return await work(admin)
+
+    return run(connected())

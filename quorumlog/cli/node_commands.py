@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import typer
 
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeId
-from quorumlog.cli.output import cluster_errors, data, document
+from quorumlog.cli.output import cluster_errors, outcome
 from quorumlog.cluster import LocalCluster
 
 app = typer.Typer(
@@ -48,10 +48,8 @@ def _add(name: str, action: _Action) -> None:
             cluster = LocalCluster.open(directory, detached=True)
             action.act(cluster, node_id)
             pid = cluster.pid(node_id)
-        if json:
-            document({"dir": str(cluster.directory.resolve()), "node": node_id, "pid": pid})
-        else:
-            data(f"{action.done} node {node_id}")
+        done = {"dir": str(cluster.directory.resolve()), "node": node_id, "pid": pid}
+        outcome(done, f"{action.done} node {node_id}", json=json)
 
     app.command(name, help=action.help)(command)
 

@@ -53,6 +53,15 @@ def document(value: Any) -> None:
     sys.stdout.flush()
 
 
+def outcome(value: Any, *lines: str, json: bool) -> None:
+    """Print `value` as the document, or the lines that say the same."""
+    if json:
+        document(value)
+        return
+    for line in lines:
+        data(line)
+
+
 def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
     """Print the error in one line and end the command; with --json, as a document, too."""
     say(f"quorumlog: {message}")

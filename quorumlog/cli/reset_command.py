@@ -4,11 +4,11 @@ from typing import Annotated, Any
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.group_offsets import decide_reset
 from quorumlog.cli.offset_resets import Reset, parse_datetime_ms, parse_topics
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
-from quorumlog.cli.output import EXIT_USAGE, data, document, fail, say
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, say
 from quorumlog.cli.table import table
 from quorumlog.client import Admin
 
@@ -67,24 +67,20 @@ def reset_offsets(
         }
     )
     wanted = _wanted(topics or [])
-    addresses = resolve(bootstrap, directory)
 
-    async def work() -> list[dict[str, Any]]:
-        async with Admin(addresses) as admin:
-            moves = await decide_reset(admin, group, reset, wanted)
-            if execute:
-                places = {move.partition: move.after for move in moves}
-                await admin.alter_consumer_group_offsets(group, places)
+    async def work(admin: Admin) -> list[dict[str, Any]]:
+        moves = await decide_reset(admin, group, reset, wanted)
+        if execute:
+            places = {move.partition: move.after for move in moves}
+            await admin.alter_consumer_group_offsets(group, places)
         return [{**name._asdict(), "before": old, "after": new} for name, old, new in moves]
 
-    rows = run(work())
-    if json:
-        document({"group": group, "executed": execute, "partitions": rows})
-        return
+    rows = ask_admin(bootstrap, directory, work)
     headers = ("TOPIC", "PARTITION", "BEFORE", "AFTER")
-    for line in table(headers, [list(row.values()) for row in rows]):
-        data(line)
-    say(f"{group} is moved" if execute else "nothing is moved yet: add --execute")
+    lines = table(headers, [list(row.values()) for row in rows])
+    outcome({"group": group, "executed": execute, "partitions": rows}, *lines, json=json)
+    if not json:
+        say(f"{group} is moved" if execute else "nothing is moved yet: add --execute")
 
 
 def _the_one(given: dict[str, Reset | None]) -> Reset:

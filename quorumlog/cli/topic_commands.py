@@ -1,12 +1,12 @@
 """`quorumlog topics`: create, list, describe, grow, delete, delete-records."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from quorumlog.cli.connect import Bootstrap, resolve, run
+from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings
-from quorumlog.cli.output import EXIT_USAGE, data, document, fail, parse_settings
+from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
 from quorumlog.client import Admin, NewTopic, TopicPartition
 
 app = typer.Typer(
@@ -34,27 +34,14 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a topic."""
-    configs = parse_settings(config or [])
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> None:
-        async with Admin(addresses) as admin:
-            await admin.create_topics(
-                [
-                    NewTopic(
-                        name=name,
-                        num_partitions=partitions,
-                        replication_factor=replication,
-                        configs=configs,
-                    )
-                ]
-            )
-
-    run(work())
-    if json:
-        document({"created": name})
-    else:
-        data(f"created {name}")
+    topic = NewTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication,
+        configs=parse_settings(config or []),
+    )
+    ask_admin(bootstrap, directory, lambda admin: admin.create_topics([topic]))
+    outcome({"created": name}, f"created {name}", json=json)
 
 
 @app.command(name="list")
@@ -62,18 +49,8 @@ def list_topics(
     bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
     """List the topics, without the internal ones."""
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> list[str]:
-        async with Admin(addresses) as admin:
-            return await admin.list_topics()
-
-    names = run(work())
-    if json:
-        document({"topics": names})
-        return
-    for name in names:
-        data(name)
+    names = ask_admin(bootstrap, directory, Admin.list_topics)
+    outcome({"topics": names}, *names, json=json)
 
 
 @app.command()
@@ -81,34 +58,23 @@ def describe(
     name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
     """Show the leader, replicas and ISR of each partition."""
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> dict[str, Any]:
-        async with Admin(addresses) as admin:
-            topic = (await admin.describe_topics([name]))[name]
-        return {
-            "name": topic.name,
-            "partitions": [
-                {
-                    "partition": index,
-                    "leader": view.leader_id,
-                    "leader_epoch": view.leader_epoch,
-                    "replicas": list(view.replicas),
-                    "isr": list(view.isr),
-                }
-                for index, view in sorted(topic.partitions.items())
-            ],
+    topic = ask_admin(bootstrap, directory, lambda admin: admin.describe_topics([name]))[name]
+    rows = [
+        {
+            "partition": index,
+            "leader": view.leader_id,
+            "leader_epoch": view.leader_epoch,
+            "replicas": list(view.replicas),
+            "isr": list(view.isr),
         }
-
-    described = run(work())
-    if json:
-        document(described)
-        return
-    for row in described["partitions"]:
-        data(
-            f"{row['partition']:>4}  leader {row['leader']}  epoch {row['leader_epoch']}"
-            f"  isr {row['isr']}  replicas {row['replicas']}"
-        )
+        for index, view in sorted(topic.partitions.items())
+    ]
+    lines = (
+        f"{row['partition']:>4}  leader {row['leader']}  epoch {row['leader_epoch']}"
+        f"  isr {row['isr']}  replicas {row['replicas']}"
+        for row in rows
+    )
+    outcome({"name": topic.name, "partitions": rows}, *lines, json=json)
 
 
 @app.command()
@@ -116,17 +82,8 @@ def delete(
     name: Name, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
 ) -> None:
     """Delete a topic and its records."""
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> None:
-        async with Admin(addresses) as admin:
-            await admin.delete_topics([name])
-
-    run(work())
-    if json:
-        document({"deleted": name})
-    else:
-        data(f"deleted {name}")
+    ask_admin(bootstrap, directory, lambda admin: admin.delete_topics([name]))
+    outcome({"deleted": name}, f"deleted {name}", json=json)
 
 
 @app.command()
@@ -145,17 +102,9 @@ def grow(
     Example:
       quorumlog topics grow orders --partitions 12
     """
-    addresses = resolve(bootstrap, directory)
-
-    async def work() -> None:
-        async with Admin(addresses) as admin:
-            await admin.create_partitions({name: partitions})
-
-    run(work())
-    if json:
-        document({"name": name, "partitions": partitions})
-    else:
-        data(f"{name} has {partitions} partitions")
+    ask_admin(bootstrap, directory, lambda admin: admin.create_partitions({name: partitions}))
+    grown = {"name": name, "partitions": partitions}
+    outcome(grown, f"{name} has {partitions} partitions", json=json)
 
 
 @app.command(name="delete-records")
@@ -183,18 +132,13 @@ def delete_records(
     if before != "end" and not before.isdecimal():
         fail(f"--before {before}: it is an offset, or end", EXIT_USAGE)
     offset = -1 if before == "end" else int(before)
-    addresses = resolve(bootstrap, directory)
 
-    async def work() -> list[dict[str, int]]:
-        async with Admin(addresses) as admin:
-            found = (await admin.describe_topics([name]))[name].partitions
-            wanted = [TopicPartition(name, index) for index in partition or sorted(found)]
-            starts = await admin.delete_records(dict.fromkeys(wanted, offset))
+    async def work(admin: Admin) -> list[dict[str, int]]:
+        found = (await admin.describe_topics([name]))[name].partitions
+        wanted = [TopicPartition(name, index) for index in partition or sorted(found)]
+        starts = await admin.delete_records(dict.fromkeys(wanted, offset))
         return [{"partition": one.partition, "start": starts[one]} for one in wanted]
 
-    rows = run(work())
-    if json:
-        document({"name": name, "partitions": rows})
-        return
-    for row in rows:
-        data(f"{row['partition']:>4}  starts at {row['start']}")
+    rows = ask_admin(bootstrap, directory, work)
+    lines = (f"{row['partition']:>4}  starts at {row['start']}" for row in rows)
+    outcome({"name": name, "partitions": rows}, *lines, json=json)

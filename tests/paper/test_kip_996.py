@@ -96,7 +96,7 @@ def test_a_pre_vote_changes_nothing() -> None:
     orders = node.step(1, asked(vote_request(epoch=4, pre=True)))
     assert [type(order) for order in orders] == [effects.SendResponse]
     assert (node.next_deadline_ms(), node.role) == before
-    assert node.voted_id == -1
+    assert node._state.voted_id == -1
 
 
 def test_any_number_of_pre_votes_may_be_granted() -> None:
@@ -173,7 +173,7 @@ def test_after_refusals_without_a_leader_it_waits_in_its_epoch() -> None:
     node = started(leader_epoch=4, voted_id=3)
     refuse_all(node, 4, 1000)
     assert isinstance(node.role, Unattached)
-    assert (node.leader_epoch, node.voted_id) == (4, 3)
+    assert (node.leader_epoch, node._state.voted_id) == (4, 3)
     assert node.next_deadline_ms() is not None
 
 
@@ -188,7 +188,7 @@ def test_a_lost_election_leads_back_to_pre_votes() -> None:
     node = in_role(Candidate)
     orders = node.step(1000, events.Ticked())
     assert isinstance(node.role, Prospective)
-    assert (node.leader_epoch, node.voted_id) == (4, 1)
+    assert (node.leader_epoch, node._state.voted_id) == (4, 1)
     assert not any(isinstance(order, effects.PersistElection) for order in orders)
 
 

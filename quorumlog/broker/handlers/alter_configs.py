@@ -1,6 +1,6 @@
 """AlterConfigs (33): what is not named goes back to its default. Source: KIP-133."""
 
-from quorumlog.broker.handlers.config_alterations import Resource, alter_resources
+from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.metadata_quorum.controller_client import ConfigChange
 from quorumlog.wire.codec.messages.alter_configs import (

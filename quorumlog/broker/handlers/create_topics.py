@@ -38,7 +38,10 @@ async def handle(
         if refusal is None:
             wanted.append(_new_topic(topic))
         else:
-            results[topic.name] = refusal
+            error_code, message = refusal
+            results[topic.name] = TopicResult(
+                name=topic.name, error_code=error_code, error_message=message
+            )
     if wanted:
         results |= await _create(context, wanted, request)
     given = {topic.name: topic.configs for topic in wanted}
@@ -49,31 +52,19 @@ async def handle(
     )
 
 
-def _refusal(topic: CreatableTopic, count: int) -> TopicResult | None:
+def _refusal(topic: CreatableTopic, count: int) -> tuple[ErrorCode, str] | None:
     if count > 1:
-        message = "the request names this topic more than once"
-        return TopicResult(
-            name=topic.name, error_code=ErrorCode.INVALID_REQUEST, error_message=message
-        )
+        return ErrorCode.INVALID_REQUEST, "the request names this topic more than once"
     problem = topic_name_error(topic.name)
     if problem is not None:
-        return TopicResult(
-            name=topic.name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message=problem
-        )
+        return ErrorCode.INVALID_TOPIC_EXCEPTION, problem
     indexes = Counter(assignment.partition_index for assignment in topic.assignments)
     if len(indexes) < len(topic.assignments):
         message = f"more than one assignment for partition {indexes.most_common(1)[0][0]}"
-        return TopicResult(
-            name=topic.name,
-            error_code=ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            error_message=message,
-        )
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, message
     nulls = [config.name for config in topic.configs if config.value is None]
     if nulls:
-        message = f"no value for {', '.join(nulls)}"
-        return TopicResult(
-            name=topic.name, error_code=ErrorCode.INVALID_CONFIG, error_message=message
-        )
+        return ErrorCode.INVALID_CONFIG, f"no value for {', '.join(nulls)}"
     return None
 
 

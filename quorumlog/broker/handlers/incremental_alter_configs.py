@@ -1,6 +1,6 @@
 """IncrementalAlterConfigs (44): set, delete, append, subtract; the rest stays. Source: KIP-339."""
 
-from quorumlog.broker.handlers.config_alterations import Resource, alter_resources
+from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import ApiHandler, BrokerContext
 from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigOperation
 from quorumlog.wire.codec.messages.incremental_alter_configs import (

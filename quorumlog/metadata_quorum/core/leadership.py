@@ -106,7 +106,6 @@ class Leadership:
             self._answer_fetch(role, request_id, nothing, nothing, diverging_epoch)
             return
         self._note_progress(role, request)
-        self._maybe_advance_high_watermark(role)
         wait_ms = min(
             request.max_wait_ms, self._state.settings.controller_quorum_request_timeout_ms
         )

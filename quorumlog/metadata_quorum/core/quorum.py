@@ -122,16 +122,6 @@ class Quorum:
         return self._state.leader_id
 
     @property
-    def voted_id(self) -> BrokerId:
-        """The voter that this node has voted for in `leader_epoch`, or NOBODY."""
-        return self._state.voted_id
-
-    @property
-    def is_new(self) -> bool:
-        """Whether this voter must not vote yet: decision 36."""
-        return self._state.is_new
-
-    @property
     def log_end_offset(self) -> Offset:
         """The offset that the next record gets."""
         return self._state.log.end_offset

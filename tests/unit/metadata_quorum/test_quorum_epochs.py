@@ -133,4 +133,4 @@ def test_one_that_resigned_in_the_last_epoch_stays_so_and_is_not_busy() -> None:
 
 def test_an_observer_that_was_a_voter_of_the_last_epoch_starts() -> None:
     node = started(9, leader_epoch=EPOCH_MAX, voted_id=9)
-    assert (node.leader_epoch, node.voted_id) == (EPOCH_MAX, -1)
+    assert (node.leader_epoch, node._state.voted_id) == (EPOCH_MAX, -1)

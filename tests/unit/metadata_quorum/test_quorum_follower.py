@@ -13,7 +13,6 @@ from quorumlog.metadata_quorum.core.messages import (
     EndQuorumEpochRequest,
     EndQuorumEpochResponse,
     FetchRequest,
-    VoteRequest,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import (
@@ -93,32 +92,6 @@ def test_started_comes_first_and_once() -> None:
     quorum = started()
     with pytest.raises(InvariantViolation, match="Started is the first"):
         quorum.step(1, events.Started())
-
-
-def test_a_follower_appends_flushes_and_only_then_fetches() -> None:
-    quorum, fetch = follower()
-    assert isinstance(fetch.request, FetchRequest)
-    assert (fetch.request.fetch_offset, fetch.request.last_fetched_epoch) == (4, 3)
-    response = fetch_response(4, high_watermark=5)
-    orders = quorum.step(9, answered(fetch, response, records=records(4, 6, (4, 4))))
-    assert orders == [
-        effects.AppendFetched(
-            request_id=fetch.request_id, base_offset=Offset(4), end_offset=Offset(6)
-        ),
-        effects.AdvanceHighWatermark(high_watermark=Offset(5)),
-        effects.FlushLog(log_end_offset=Offset(6)),
-    ]
-    again = only(effects.SendRequest, quorum.step(12, events.LogFlushed(flushed_offset=Offset(6))))
-    assert isinstance(again.request, FetchRequest)
-    assert (again.request.fetch_offset, again.request.last_fetched_epoch) == (6, 4)
-
-
-def test_an_observer_does_not_flush() -> None:
-    quorum = started(9)
-    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
-    (fetch,) = sent(quorum.step(0, asked(begin)), FetchRequest)
-    orders = quorum.step(9, answered(fetch, fetch_response(4), records=records(0, 2, (4, 0))))
-    assert [type(order) for order in orders] == [effects.AppendFetched, effects.SendRequest]
 
 
 @pytest.mark.parametrize(
@@ -209,38 +182,6 @@ def test_an_answer_to_an_older_fetch_is_not_used() -> None:
     assert quorum.step(9, late) == []
 
 
-def test_a_follower_stands_after_the_fetch_timeout() -> None:
-    quorum, fetch = follower()
-    quorum.step(500, answered(fetch, fetch_response(4)))
-    quorum.step(2499, events.Ticked())
-    assert isinstance(quorum.role, Follower)
-    quorum.step(2500, events.Ticked())
-    assert isinstance(quorum.role, Prospective)
-
-
-def test_a_voter_stands_only_with_a_durable_log() -> None:
-    quorum, fetch = follower()
-    quorum.step(500, answered(fetch, fetch_response(4), records=records(4, 6, (4, 4))))
-    quorum.step(9000, events.Ticked())
-    assert isinstance(quorum.role, Follower)
-    assert quorum.next_deadline_ms() is None  # a tick would change nothing
-    quorum.step(9100, events.LogFlushed(flushed_offset=Offset(6)))
-    assert isinstance(quorum.role, Prospective)
-
-
-def test_an_observer_asks_around_when_its_leader_is_silent() -> None:
-    quorum = started(9)
-    begin = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(4))
-    quorum.step(0, asked(begin))
-    orders = sent(quorum.step(2000, events.Ticked()), FetchRequest)
-    asked_next = [orders[0].destination]
-    for now_ms in (2000, 2040):
-        quorum.step(now_ms, events.RequestFailed(request_id=orders[0].request_id))
-        orders = sent(quorum.step(now_ms + 40, events.Ticked()), FetchRequest)
-        asked_next.append(orders[0].destination)
-    assert sorted(asked_next) == [1, 2, 3]
-
-
 def test_an_observer_that_asks_in_vain_asks_less_and_less_often_up_to_a_limit() -> None:
     """The voters hold an election meanwhile: they have other things to do."""
     quorum, now_ms, waits = started(9), 0, []
@@ -298,21 +239,6 @@ def test_the_preferred_successor_stands_first(preferred: tuple[int, ...], stands
     assert isinstance(quorum.role, Prospective)
 
 
-def test_a_dead_leader_is_not_waited_for() -> None:
-    quorum, _ = follower()
-    quorum.step(100, events.PeerProcessDied(node_id=BrokerId(3)))  # not the leader
-    assert quorum.next_deadline_ms() == 2000
-    quorum.step(100, events.PeerProcessDied(node_id=BrokerId(2)))
-    assert quorum.next_deadline_ms() == 110
-    assert len(sent(quorum.step(110, events.Ticked()), VoteRequest)) == 2
-
-
-def test_the_second_voter_waits_longer() -> None:
-    quorum = started(3, leader_epoch=4, leader_id=1)
-    quorum.step(100, events.PeerProcessDied(node_id=BrokerId(1)))
-    assert quorum.next_deadline_ms() == 140
-
-
 def test_the_notice_of_a_death_can_be_turned_off() -> None:
     quorum = Quorum(
         node_id=BrokerId(3),
@@ -323,9 +249,3 @@ def test_the_notice_of_a_death_can_be_turned_off() -> None:
     quorum.step(0, events.Started(leader_epoch=Epoch(4), leader_id=BrokerId(1)))
     assert quorum.step(100, events.PeerProcessDied(node_id=BrokerId(1))) == []
     assert quorum.next_deadline_ms() == 2000
-
-
-def test_an_observer_of_a_dead_leader_asks_around_at_once() -> None:
-    quorum = started(9, leader_epoch=4, leader_id=2)
-    orders = quorum.step(100, events.PeerProcessDied(node_id=BrokerId(2)))
-    assert len(sent(orders, FetchRequest)) == 1

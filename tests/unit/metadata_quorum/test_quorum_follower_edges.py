@@ -20,7 +20,6 @@ from tests.support.metadata_quorum.quorums import (
     fetch_response,
     sent,
     started,
-    vote_request,
 )
 
 RECORDS = events.FetchedRecords(
@@ -135,23 +134,6 @@ def test_records_beside_a_divergence_make_no_sense() -> None:
 # --- what a leader tells ---
 
 
-def test_one_that_stands_while_its_leader_is_there_follows_it_again() -> None:
-    node, _ = following()
-    node.step(2000, events.Ticked())
-    assert isinstance(node.role, Prospective)
-    node.step(2001, asked(begin(2, 4)))
-    assert isinstance(node.role, Follower)
-
-
-def test_one_whose_leader_resigned_grants_pre_votes() -> None:
-    node, fetch_id = following()
-    node.step(100, answered_empty(fetch_id))
-    ask = asked(vote_request(3, epoch=4, log=(3, 9), pre=True))
-    assert not granted(node, ask)
-    node.step(102, asked(end(2, 4, 3, 1)))
-    assert granted(node, ask)
-
-
 def test_the_end_of_an_epoch_does_not_put_off_the_fetch_timeout() -> None:
     node, _ = following()
     node.step(1900, asked(end(2, 4)))  # it is not among the candidates: 1000 ms
@@ -180,13 +162,6 @@ def test_a_successor_waits_half_as_long_as_the_next(
     assert node.role.fetch_deadline_ms == 100 + wait_ms
 
 
-def test_the_first_notice_of_a_death_counts() -> None:
-    node, _ = following()
-    for now_ms in (100, 105):
-        node.step(now_ms, events.PeerProcessDied(node_id=BrokerId(2)))
-    assert node.next_deadline_ms() == 110
-
-
 # --- what its driver says ---
 
 
@@ -201,11 +176,6 @@ def test_a_flush_that_was_not_ordered_or_goes_beyond_the_log_is_a_bug() -> None:
 
 
 # --- whom it asks, and how long it waits ---
-
-
-def test_an_observer_hears_when_its_leader_is_silent() -> None:
-    node, _ = following(9)
-    assert node.next_deadline_ms() == 2000
 
 
 def test_a_voter_asks_its_leader_even_if_that_seems_gone_and_does_not_wait() -> None:

@@ -53,36 +53,6 @@ def role_of(quorum: Quorum) -> Leader:
 # --- check-quorum: KAFKA-15489, KAFKA-16144 ---
 
 
-def test_a_leader_without_other_voters_never_resigns() -> None:
-    quorum = started(voters=(1,))
-    quorum.step(1, events.LogFlushed(flushed_offset=Offset(1)))
-    quorum.step(100_000, events.Ticked())
-    assert quorum.is_leader
-
-
-def test_a_minority_of_the_other_voters_does_not_hold_a_leader() -> None:
-    quorum = leader((1, 2, 3, 4, 5))
-    for now_ms in (2000, 3000, 3999):
-        fetched(quorum, now_ms, 2)
-    quorum.step(4000, events.Ticked())
-    assert isinstance(quorum.role, Resigned)
-
-
-def test_every_voter_must_fetch_again_in_the_next_interval() -> None:
-    quorum = leader((1, 2, 3, 4, 5))
-    fetched(quorum, 2000, 2, 3)  # holds until 5000
-    fetched(quorum, 4000, 2)  # alone, it does not hold it for longer
-    quorum.step(5000, events.Ticked())
-    assert isinstance(quorum.role, Resigned)
-
-
-def test_observers_do_not_hold_a_leader() -> None:
-    quorum = leader()
-    fetched(quorum, 3999, 7, 8, 9)
-    quorum.step(4000, events.Ticked())
-    assert isinstance(quorum.role, Resigned)
-
-
 def test_a_fetch_that_diverges_does_not_hold_a_leader() -> None:
     quorum = leader()
     fetched(quorum, 3999, 2, offset=9)

@@ -44,7 +44,7 @@ def test_a_new_voter_gives_no_vote(pre: bool) -> None:
     orders = node.step(1, asked(vote_request(epoch=0 if pre else 1, pre=pre)))
     answer = only(effects.SendResponse, orders).response
     assert getattr(answer, "vote_granted", None) is False
-    assert node.voted_id == -1
+    assert node._state.voted_id == -1
 
 
 def test_a_new_voter_does_not_stand_and_asks_around() -> None:
@@ -69,13 +69,13 @@ def test_a_new_voter_takes_part_when_it_holds_durably_all_that_a_leader_knows_co
     assert only(effects.PersistElection, orders).is_new
     (fetch,) = sent(orders, FetchRequest)
     (fetch,) = sent(node.step(2, answered(fetch, fetch_response(4))), FetchRequest)
-    assert node.is_new  # the leader does not know yet what is committed
+    assert node._state.is_new  # the leader does not know yet what is committed
     records = events.FetchedRecords(
         base_offset=Offset(0), end_offset=Offset(5), epoch_starts=((Epoch(4), Offset(0)),)
     )
     response = fetch_response(4, high_watermark=5)
     node.step(3, answered(fetch, response, records=records))
-    assert node.is_new  # it holds them, but not durably
+    assert node._state.is_new  # it holds them, but not durably
     orders = node.step(4, events.LogFlushed(flushed_offset=Offset(5)))
     (fetch,) = sent(orders, FetchRequest)
     orders = node.step(5, answered(fetch, response))
@@ -92,7 +92,7 @@ def test_a_restart_in_between_leaves_it_new_and_a_lone_voter_never_is() -> None:
     node.step(60_000, events.Ticked())
     assert isinstance(node.role, Follower)
     assert started(voters=(1,), is_new=True).is_leader
-    assert not started(9, is_new=True).is_new  # an observer
+    assert not started(9, is_new=True)._state.is_new  # an observer
 
 
 # --- whole drivers ---

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.chaos.simulation.worlds.quorum.rendering import render_effect
+from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -111,6 +112,9 @@ class ScriptedCluster:
             deadline_ms = machine.quorum.next_deadline_ms() if machine.is_up else None
             if deadline_ms is not None and deadline_ms <= self.now_ms:
                 self._step(number, events.Ticked())
+                left_ms = machine.quorum.next_deadline_ms()
+                is_done = left_ms is None or left_ms > self.now_ms
+                require(is_done, f"node {number} does in a tick all that is due")
 
     def _deliver(self, link: str | None = None) -> None:
         if link is not None:
