@@ -18,6 +18,7 @@ from quorumlog.chaos.simulation.worlds.brokers.options import (
     draw_composed_schedule,
     draw_partition_schedule,
 )
+from quorumlog.chaos.simulation.worlds.brokers.producers import Producing
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.options import (
@@ -71,7 +72,8 @@ def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
 
 
 def _build_brokers(schedule: Schedule, mutant: str | None) -> World:
-    return BrokersWorld(schedule, None if mutant is None else BROKEN_RULES[mutant])
+    rules = None if mutant is None else BROKEN_RULES[mutant]
+    return BrokersWorld(schedule, Producing(schedule), rules)
 
 
 _KINDS: Final = (
