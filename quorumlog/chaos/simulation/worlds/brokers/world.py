@@ -53,8 +53,11 @@ class Workload(Protocol):
     def clients(self, brokers: "BrokersWorld") -> Sequence[Client]:
         """Return the clients, and set up what the brokers do for them. Called once."""
 
-    def finish(self) -> None:
-        """Check what the clients were told, when all writes have ended and all logs are equal."""
+    def is_finished(self) -> bool:
+        """Check what the clients were told, when all writes have ended and all logs are equal.
+
+        False: ask again a little later. Raises Violation.
+        """
 
 
 class BrokersWorld:
@@ -201,8 +204,7 @@ class BrokersWorld:
                 if not driver.partition.state.high_watermark == end == driver.log.log_end_offset:
                     return False
         self.oracle.finish()
-        self._workload.finish()
-        return True
+        return self._workload.is_finished()
 
     def describe(self) -> str:
         """Return the metadata and the logs of every partition."""

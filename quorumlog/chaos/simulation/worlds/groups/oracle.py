@@ -1,0 +1,106 @@
+"""What a consumer group must keep to, seen from its members, over all brokers and crashes.
+
+It knows what members were told, what was acknowledged to them, and what the offsets topic has
+committed. It models the protocol and shares no code with the coordinator. Sources: KIP-62,
+KAFKA-13614 (no member is told what could be lost), KAFKA-17507 (no offset is shown before it is
+committed).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from quorumlog.chaos.simulation.kernel.rules import check
+
+
+class Membership(NamedTuple):
+    """A place in a generation. `name`: the instance id of a static member, else the member id.
+
+    A static member that restarts keeps its place: its new process has the same name.
+    """
+
+    name: str
+    member_id: str
+    generation_id: int
+
+
+class Position(NamedTuple):
+    """A committed offset. `tag` is in its metadata, and in no other commit of the run."""
+
+    offset: int
+    tag: str
+
+
+class Commit(NamedTuple):
+    """A commit of some partitions.
+
+    newest_generation: the newest that any member had been told when the request was sent.
+    """
+
+    membership: Membership
+    positions: Mapping[int, Position]
+    newest_generation: int
+
+
+class GroupOracle:
+    """Remembers what members were told, and what was acknowledged to them."""
+
+    def __init__(self, is_committed: Callable[[str], bool]) -> None:
+        """`is_committed` tells whether the offsets topic has committed a record with a tag."""
+        self.newest_generation = 0
+        self._is_committed: Final = is_committed
+        self._acknowledged: Final[dict[int, list[tuple[Membership, int]]]] = defaultdict(list)
+        self._owners: Final[dict[int, dict[int, str]]] = defaultdict(dict)
+        self._assignments: Final[dict[int, str]] = {}
+
+    def assigned(self, membership: Membership, assignment: str, partitions: list[int]) -> None:
+        """Note what a member was told to read. `assignment` names what its leader has computed."""
+        generation_id = membership.generation_id
+        known = self._assignments.setdefault(generation_id, assignment)
+        rule = f"one-assignment: generation {generation_id} has {known} and {assignment}"
+        check(known == assignment, rule)
+        owners = self._owners[generation_id]
+        for partition in partitions:
+            owner = owners.setdefault(partition, membership.name)
+            rule = f"one-owner: {owner} and {membership.name} own {partition} in {generation_id}"
+            check(owner == membership.name, rule)
+        self.newest_generation = max(self.newest_generation, generation_id)
+
+    def acknowledge(self, commit: Commit) -> None:
+        """Note that a commit was acknowledged."""
+        membership = commit.membership
+        is_current = membership.generation_id >= commit.newest_generation
+        check(is_current, f"old-generation: {commit} was acknowledged")
+        for partition, position in commit.positions.items():
+            is_there = self._is_committed(position.tag)
+            check(is_there, f"acked-committed: {position} of {partition} is not in the log")
+            self._acknowledged[partition].append((membership, position.offset))
+
+    def fetched(self, reader: Membership, shown: Mapping[int, Position]) -> None:
+        """Compare the offsets that a member was shown after it was told its assignment.
+
+        The coordinator that told it has the record of the member's generation, and all commits
+        that other members made before. It may be an older coordinator of that generation, which
+        lacks commits that this member made since.
+        """
+        for partition, position in shown.items():
+            rule = f"fetched-committed: {position} of {partition} is not in the log"
+            check(self._is_committed(position.tag), rule)
+        for partition, commits in self._acknowledged.items():
+            before = [
+                offset
+                for membership, offset in commits
+                if membership != reader and membership.generation_id <= reader.generation_id
+            ]
+            _check_reached(partition, max(before, default=-1), shown)
+
+    def finish(self, shown: Mapping[int, Position]) -> None:
+        """Compare what the last coordinator shows with all that was acknowledged."""
+        for partition, commits in self._acknowledged.items():
+            _check_reached(partition, max(offset for _, offset in commits), shown)
+
+
+def _check_reached(partition: int, acknowledged: int, shown: Mapping[int, Position]) -> None:
+    offset = shown[partition].offset if partition in shown else -1
+    rule = f"offset-lost: {offset} of {partition} is shown, {acknowledged} was acknowledged"
+    check(offset >= acknowledged, rule)
