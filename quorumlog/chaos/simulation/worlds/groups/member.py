@@ -166,7 +166,8 @@ class Member:
 
     def _every(self, period_us: int, action: Callable[[], None]) -> None:
         def again() -> None:
-            self._take(action)
+            if self._phase is _Phase.OWNING:
+                self._take(action)
             self._machine.later(self._rng.randrange(period_us // 2, 3 * period_us // 2), again)
 
         self._machine.later(period_us, again)
@@ -186,6 +187,10 @@ class Member:
         """Ask about the membership. The answer is lost if another question comes first."""
         self._control += 1
         connection, self._is_asking = self._control, True
+        if self._coordinator is None:
+            self._coordinator = self._cluster.find_coordinator(self._rng)
+        if self._coordinator is None:
+            timeout_us = BACKOFF_US
         self._machine.later(timeout_us, self._take, self._timed_out, connection)
 
         def is_open() -> bool:
@@ -209,11 +214,9 @@ class Member:
         self, request: Any, is_open: Callable[[], bool], answered: Callable[[Any], None]
     ) -> None:
         """Send a request to the coordinator; None: ask for the committed offsets."""
-        if self._coordinator is None:
-            self._coordinator = self._cluster.find_coordinator(self._rng)
         target = self._coordinator
         if target is None:
-            return  # the request will time out
+            return  # none is known: the request will time out
         own_id, incarnation = self._machine.node_id, self._machine.incarnation
         host, arrivals_us = self._cluster.hosts[target], self._cluster.arrivals_us
 
@@ -326,7 +329,7 @@ class Member:
         self._phase = _Phase.OWNING
 
     def _heartbeat(self) -> None:
-        if self._phase is not _Phase.OWNING or self._is_asking:
+        if self._is_asking:
             return
         request = Heartbeat(
             group_id=GROUP_ID,

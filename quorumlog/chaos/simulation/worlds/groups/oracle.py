@@ -23,6 +23,11 @@ class Membership(NamedTuple):
     member_id: str
     generation_id: int
 
+    def is_replaced_by(self, newer: "Membership") -> bool:
+        """Tell whether a newer process of a static member has the same place."""
+        is_same_place = (self.name, self.generation_id) == (newer.name, newer.generation_id)
+        return is_same_place and self.member_id != newer.member_id
+
 
 class Position(NamedTuple):
     """A committed offset. `tag` is in its metadata, and in no other commit of the run."""
@@ -79,9 +84,9 @@ class GroupOracle:
     def fetched(self, reader: Membership, shown: Mapping[int, Position]) -> None:
         """Compare the offsets that a member was shown after it was told its assignment.
 
-        The coordinator that told it has the record of the member's generation, and all commits
-        that other members made before. It may be an older coordinator of that generation, which
-        lacks commits that this member made since.
+        The coordinator that told it has the record of the member's generation, and thus all
+        commits of generations before, and those of the process that had the member's place before.
+        Commits of the same generation may have come after the answer was given.
         """
         for partition, position in shown.items():
             rule = f"fetched-committed: {position} of {partition} is not in the log"
@@ -90,7 +95,8 @@ class GroupOracle:
             before = [
                 offset
                 for membership, offset in commits
-                if membership != reader and membership.generation_id <= reader.generation_id
+                if membership.generation_id < reader.generation_id
+                or membership.is_replaced_by(reader)
             ]
             _check_reached(partition, max(before, default=-1), shown)
 
