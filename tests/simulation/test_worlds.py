@@ -1,4 +1,4 @@
-"""The worlds with brokers: seeds hold, mutants are found, failing runs replay and shrink."""
+"""The worlds with brokers, of which one has a consumer group: seeds hold, mutants are found, failing runs replay and shrink."""
 
 import pytest
 
@@ -19,7 +19,7 @@ FOUND = [
 ]
 
 
-@pytest.mark.parametrize("world", ["partition", "composed"])
+@pytest.mark.parametrize("world", ["partition", "composed", "groups"])
 def test_seeds_hold(world: str) -> None:
     for seed in range(8):
         result = simulate(seed, world=world, duration_ms=5_000)
@@ -27,15 +27,17 @@ def test_seeds_hold(world: str) -> None:
         assert result.committed > 0
 
 
+@pytest.mark.parametrize("world", ["composed", "groups"])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-def test_seeds_hold_with_other_numbers_of_brokers(nodes: int) -> None:
+def test_seeds_hold_with_other_numbers_of_brokers(world: str, nodes: int) -> None:
     for seed in range(2):
-        assert simulate(seed, world="composed", nodes=nodes, duration_ms=3_000).valid
+        assert simulate(seed, world=world, nodes=nodes, duration_ms=3_000).valid
 
 
-def test_each_kind_of_fault_alone() -> None:
-    for fault in WORLDS["partition"].faults:
-        assert simulate(7, world="partition", duration_ms=2_500, faults=[fault.name]).valid
+@pytest.mark.parametrize("world", ["partition", "groups"])
+def test_each_kind_of_fault_alone(world: str) -> None:
+    for fault in WORLDS[world].faults:
+        assert simulate(7, world=world, duration_ms=2_500, faults=[fault.name]).valid
 
 
 @pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)

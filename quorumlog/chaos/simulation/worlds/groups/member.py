@@ -36,7 +36,6 @@ from quorumlog.wire.codec.identifiers import TopicPartition
 
 GROUP_ID: Final = "group"
 TOPIC: Final = "read"
-SESSION_MS: Final = 1_000
 REBALANCE_MS: Final = 1_500
 HEARTBEAT_US: Final = 250_000
 REQUEST_TIMEOUT_US: Final = 600_000
@@ -90,6 +89,7 @@ class Member:
         rng: Rng,
         partitions: int,
         commit_every_us: int,
+        session_ms: int,
         is_static: bool,
     ) -> None:
         self.acknowledged = 0
@@ -99,6 +99,7 @@ class Member:
         self._rng: Final = rng
         self._partitions: Final = partitions
         self._commit_every_us: Final = commit_every_us
+        self._session_ms: Final = session_ms
         self._instance: Final = f"instance {machine.node_id}" if is_static else None
         self._names = 0  # of member ids, assignments and commits: none is used twice
         self._is_stopped = False
@@ -268,7 +269,7 @@ class Member:
             member_id=self._member_id,
             new_member_id=self._new_name(),
             group_instance_id=self._instance,
-            session_timeout_ms=SESSION_MS,
+            session_timeout_ms=self._session_ms,
             rebalance_timeout_ms=REBALANCE_MS,
             protocol_type="consumer",
             protocols=(("range", b""),),
@@ -361,7 +362,7 @@ class Member:
             offset = self._positions.get(partition, -1) + self._rng.randrange(1, 10)
             self._positions[partition] = offset
             positions[partition] = Position(offset, self._new_name())
-        commit = Commit(self._membership, positions, self._oracle.newest_generation)
+        commit = Commit(self._membership, positions)
         request = CommitOffsets(
             group_id=GROUP_ID,
             generation_id=self._generation_id,

@@ -1,5 +1,6 @@
 """The workload of the world `groups`: a consumer group, whose offsets the brokers keep."""
 
+import re
 from typing import Final
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
@@ -17,6 +18,9 @@ from quorumlog.chaos.simulation.worlds.groups.member import (
 from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
+TAG: Final = re.compile(rb"<\d+\.\d+>")
+"""What members write: see `Member`."""
+
 
 class ConsumerGroup:
     """A Workload. Every broker can be the coordinator; every member has a machine of its own."""
@@ -31,7 +35,9 @@ class ConsumerGroup:
         self.machine_ids = tuple(range(first, first + self._options.number("members")))
         self._brokers: BrokersWorld
         self._cluster: Cluster
-        self._oracle: Final = GroupOracle(self._is_committed)
+        self._oracle: Final = GroupOracle(self._find)
+        self._tags: Final[dict[bytes, int]] = {}  # -> the offset of the first record with it
+        self._searched_up_to = 0
 
     def clients(self, brokers: BrokersWorld) -> list[Member]:
         """Return the members; give each broker a place for a coordinator."""
@@ -52,6 +58,7 @@ class ConsumerGroup:
                 rng=seeded(f"member {machine_id}", self._seed),
                 partitions=options.number("partitions_read"),
                 commit_every_us=options.number("commit_every_us"),
+                session_ms=options.number("session_ms"),
                 is_static=index < options.number("static_members"),
             )
             machine.process = member
@@ -66,6 +73,11 @@ class ConsumerGroup:
             self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
         return coordinator is not None
 
-    def _is_committed(self, tag: str) -> bool:
+    def _find(self, tag: str) -> int | None:
+        """Return where a committed record has this tag first."""
         committed = self._brokers.oracle.committed[self._cluster.at]
-        return any(tag.encode() in entry.content for entry in reversed(committed))
+        for offset in range(self._searched_up_to, len(committed)):
+            for found in TAG.findall(committed[offset].content):
+                self._tags.setdefault(found, offset)
+        self._searched_up_to = len(committed)
+        return self._tags.get(tag.encode())

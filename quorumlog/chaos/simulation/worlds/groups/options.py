@@ -28,6 +28,7 @@ def draw_groups_schedule(
         "static_members": rng.randrange(members),
         "partitions_read": rng.randrange(members, 2 * members + 1),
         "commit_every_us": rng.randrange(40_000, 300_000),
+        "session_ms": rng.choice((800, 1_200, 3_000)),  # the last: longer than a rebalance
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
     }

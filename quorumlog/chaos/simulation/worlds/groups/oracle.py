@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.chaos.simulation.kernel.rules import Violation, check
 
 
 class Membership(NamedTuple):
@@ -37,49 +37,65 @@ class Position(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """A commit of some partitions.
-
-    newest_generation: the newest that any member had been told when the request was sent.
-    """
+    """A commit of some partitions by one member."""
 
     membership: Membership
     positions: Mapping[int, Position]
-    newest_generation: int
+
+
+class _Acknowledged(NamedTuple):
+    membership: Membership
+    offset: int
+    log_offset: int
 
 
 class GroupOracle:
     """Remembers what members were told, and what was acknowledged to them."""
 
-    def __init__(self, is_committed: Callable[[str], bool]) -> None:
-        """`is_committed` tells whether the offsets topic has committed a record with a tag."""
-        self.newest_generation = 0
-        self._is_committed: Final = is_committed
-        self._acknowledged: Final[dict[int, list[tuple[Membership, int]]]] = defaultdict(list)
+    def __init__(self, find: Callable[[str], int | None]) -> None:
+        """`find` returns the offset of the first committed record with a tag, if there is any."""
+        self._find: Final = find
+        self._acknowledged: Final[dict[int, list[_Acknowledged]]] = defaultdict(list)
         self._owners: Final[dict[int, dict[int, str]]] = defaultdict(dict)
         self._assignments: Final[dict[int, str]] = {}
+        self._stored_at: Final[dict[int, int]] = {}  # generation -> its offset in the log
 
     def assigned(self, membership: Membership, assignment: str, partitions: list[int]) -> None:
-        """Note what a member was told to read. `assignment` names what its leader has computed."""
+        """Note what a member was told to read. `assignment` is the tag of what the leader sent."""
         generation_id = membership.generation_id
         known = self._assignments.setdefault(generation_id, assignment)
         rule = f"one-assignment: generation {generation_id} has {known} and {assignment}"
         check(known == assignment, rule)
+        stored_at = self._find(assignment)
+        rule = f"told-committed: generation {generation_id} {assignment} is not in the log"
+        if stored_at is None:
+            raise Violation(rule)
+        self._stored_at[generation_id] = stored_at
         owners = self._owners[generation_id]
         for partition in partitions:
             owner = owners.setdefault(partition, membership.name)
             rule = f"one-owner: {owner} and {membership.name} own {partition} in {generation_id}"
             check(owner == membership.name, rule)
-        self.newest_generation = max(self.newest_generation, generation_id)
+        for commits in self._acknowledged.values():
+            for one in commits:
+                self._check_order(one, generation_id)
 
     def acknowledge(self, commit: Commit) -> None:
         """Note that a commit was acknowledged."""
-        membership = commit.membership
-        is_current = membership.generation_id >= commit.newest_generation
-        check(is_current, f"old-generation: {commit} was acknowledged")
         for partition, position in commit.positions.items():
-            is_there = self._is_committed(position.tag)
-            check(is_there, f"acked-committed: {position} of {partition} is not in the log")
-            self._acknowledged[partition].append((membership, position.offset))
+            log_offset = self._find(position.tag)
+            if log_offset is None:
+                raise Violation(f"acked-committed: {position} of {partition} is not in the log")
+            acknowledged = _Acknowledged(commit.membership, position.offset, log_offset)
+            self._acknowledged[partition].append(acknowledged)
+            for generation_id in self._stored_at:
+                self._check_order(acknowledged, generation_id)
+
+    def _check_order(self, commit: _Acknowledged, generation_id: int) -> None:
+        """Check that a commit comes before all newer generations in the log."""
+        if commit.membership.generation_id < generation_id:
+            is_before = commit.log_offset < self._stored_at[generation_id]
+            check(is_before, f"old-generation: {commit} was taken after {generation_id} had begun")
 
     def fetched(self, reader: Membership, shown: Mapping[int, Position]) -> None:
         """Compare the offsets that a member was shown after it was told its assignment.
@@ -90,20 +106,20 @@ class GroupOracle:
         """
         for partition, position in shown.items():
             rule = f"fetched-committed: {position} of {partition} is not in the log"
-            check(self._is_committed(position.tag), rule)
+            check(self._find(position.tag) is not None, rule)
         for partition, commits in self._acknowledged.items():
             before = [
-                offset
-                for membership, offset in commits
-                if membership.generation_id < reader.generation_id
-                or membership.is_replaced_by(reader)
+                one.offset
+                for one in commits
+                if one.membership.generation_id < reader.generation_id
+                or one.membership.is_replaced_by(reader)
             ]
             _check_reached(partition, max(before, default=-1), shown)
 
     def finish(self, shown: Mapping[int, Position]) -> None:
         """Compare what the last coordinator shows with all that was acknowledged."""
         for partition, commits in self._acknowledged.items():
-            _check_reached(partition, max(offset for _, offset in commits), shown)
+            _check_reached(partition, max(one.offset for one in commits), shown)
 
 
 def _check_reached(partition: int, acknowledged: int, shown: Mapping[int, Position]) -> None:
