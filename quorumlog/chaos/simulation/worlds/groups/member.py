@@ -23,8 +23,8 @@ from quorumlog.broker.groups.core.requests import (
 )
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.randomness import Rng
-from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
-from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, Offsets
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Offsets
 from quorumlog.chaos.simulation.worlds.groups.oracle import (
     Commit,
     GroupOracle,
@@ -42,28 +42,6 @@ REQUEST_TIMEOUT_US: Final = 600_000
 JOIN_TIMEOUT_US: Final = 2_500_000
 BACKOFF_US: Final = 100_000
 LEAVES: Final = 0.02  # the chance that a member leaves instead of a commit
-
-
-class Cluster:
-    """What members see of the brokers."""
-
-    def __init__(
-        self,
-        at: TopicPartition,
-        nodes: dict[int, BrokerNode],
-        arrivals_us: Callable[[int, int], list[int]],
-    ) -> None:
-        """`arrivals_us(source, target)`: after how long a message arrives, if it does."""
-        self.at: Final = at
-        self.nodes: Final = nodes
-        self.arrivals_us: Final = arrivals_us
-        self.hosts: Final[dict[int, CoordinatorHost]] = {}
-
-    def find_coordinator(self, rng: Rng) -> int | None:
-        """Return the coordinator as some broker knows it, perhaps one that no longer is."""
-        running = [node for node in self.nodes.values() if node.machine.is_up]
-        image = rng.choice(running).replicas.image.partition(self.at) if running else None
-        return None if image is None or image.leader_id not in self.hosts else image.leader_id
 
 
 class _Phase(Enum):
@@ -405,15 +383,6 @@ class Member:
         self._member_id = ""
         self._join_soon(ErrorCode.NONE)
         self._send(Leave(group_id=GROUP_ID, members=(leaving,)), lambda: True, lambda _: None)
-
-
-def positions_of(offsets: Offsets) -> dict[int, Position]:
-    """Return the committed offsets by partition."""
-    return {
-        where.partition: Position(committed.offset, committed.metadata)
-        for where, committed in offsets.items()
-        if committed is not None
-    }
 
 
 def _render(step: str, arguments: tuple[object, ...]) -> str:

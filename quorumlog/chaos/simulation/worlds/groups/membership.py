@@ -8,13 +8,9 @@ from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost
-from quorumlog.chaos.simulation.worlds.groups.member import (
-    GROUP_ID,
-    Cluster,
-    Member,
-    positions_of,
-)
+from quorumlog.chaos.simulation.worlds.groups.member import GROUP_ID, Member
 from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 

@@ -9,6 +9,7 @@ from quorumlog.broker.groups.core.effects import AppendRecords, Effect
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import WriteDone
+from quorumlog.broker.groups.core.records import OffsetRecord
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, SyncResult
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -28,7 +29,8 @@ class _ShowsUncommittedOffsets(GroupCoordinator):
         effects = super().step(now_ms, event)
         for effect in effects:
             for record in effect.records if isinstance(effect, AppendRecords) else ():
-                self.committed.apply(record)
+                if isinstance(record, OffsetRecord):
+                    self.committed.apply(record)
         return effects
 
 
