@@ -18,7 +18,7 @@ from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 
 LOAD_POLL_US: Final = 20_000
@@ -46,10 +46,8 @@ class CoordinatorHost:
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups; keep those that are loaded if only the epoch rose."""
-        if self._shard is None:
-            self._open(topic_partition)
-        if self._shard is not None:
-            self._shard.leader_epoch = max(self._shard.leader_epoch, leader_epoch)
+        shard = self._shard or self._open(topic_partition)
+        shard.leader_epoch = max(shard.leader_epoch, leader_epoch)
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Forget the groups."""
@@ -78,13 +76,14 @@ class CoordinatorHost:
         """The coordinator that serves, if any."""
         return None if self._shard is None else self._shard.loaded
 
-    def _open(self, at: TopicPartition) -> None:
-        self._shard = _Shard(self._node, at, self._coordinator_class(SETTINGS), self._load_again)
+    def _open(self, at: TopicPartition) -> "_Shard":
+        shard = _Shard(self._node, at, self._coordinator_class(SETTINGS), self._load_again)
+        self._shard = shard
+        return shard
 
     def _load_again(self, lost: "_Shard") -> None:
         if self._shard is lost:
-            self._open(lost.at)
-            self._shard.leader_epoch = lost.leader_epoch
+            self._open(lost.at).leader_epoch = lost.leader_epoch
 
 
 @dataclass(slots=True)
@@ -106,7 +105,7 @@ class _Shard:
     ) -> None:
         """`lost` is told that a write has an unknown outcome: the log must be read again."""
         self.at: Final = at
-        self.leader_epoch = Epoch(-1)
+        self.leader_epoch = NO_EPOCH
         self._node: Final = node
         self._coordinator: Final = coordinator
         self._lost: Final = lost
@@ -178,12 +177,12 @@ class _Shard:
 
     def _written(self) -> None:
         """Report the writes that have ended, in log order."""
-        while self._writes and self._writes[0].result is not None and not self._is_closed:
-            write = self._writes.popleft()
-            result = write.result
+        not_written = self._coordinator.not_written
+        while self._writes and not self._is_closed:
+            result = self._writes[0].result
             if result is None:
                 return
-            not_written = self._coordinator.not_written
+            write = self._writes.popleft()
             if result.error_code is ErrorCode.NONE:
                 end = Offset(result.base_offset + write.records)
                 self._feed(events.WriteCommitted(write_id=write.write_id, next_offset=end))
@@ -210,8 +209,11 @@ class _Shard:
     def _load(self) -> None:
         """Replay what is committed; serve once that is all that the log holds (decision 5)."""
         driver = self._node.replicas.drivers.get(self.at)
-        if self._is_closed or driver is None or driver.is_cutting:
-            return  # the broker does not lead: it is about to be told
+        if self._is_closed:
+            return
+        if driver is None or driver.is_cutting:
+            self._soon(self._load, LOAD_POLL_US)
+            return
         high_watermark = driver.partition.state.high_watermark
         if self._read_up_to < high_watermark:
             read = driver.log.read(
