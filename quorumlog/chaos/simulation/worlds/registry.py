@@ -21,7 +21,7 @@ from quorumlog.chaos.simulation.worlds.brokers.options import (
 )
 from quorumlog.chaos.simulation.worlds.brokers.producers import Producing
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
-from quorumlog.chaos.simulation.worlds.groups.membership import ConsumerGroup
+from quorumlog.chaos.simulation.worlds.groups.consumer_group import ConsumerGroup
 from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANT_CLASSES, GROUP_MUTANTS
 from quorumlog.chaos.simulation.worlds.groups.options import draw_groups_schedule
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS

@@ -41,7 +41,7 @@ class Client(Protocol):
 
 
 class Workload(Protocol):
-    """Who uses the brokers, and how.
+    """What uses the brokers, and how.
 
     topic: what the brokers hold.
     machine_ids: the machines of the clients; those of the brokers are numbered from 1.
