@@ -1,4 +1,4 @@
-"""The worlds with brokers: seeds hold, mutants are found, failing runs replay and shrink."""
+"""The worlds with brokers and groups: seeds hold, mutants are found, runs replay and shrink."""
 
 import pytest
 
@@ -16,10 +16,18 @@ FOUND = [
     ("partition", "shrinks_before_it_is_granted", 0, "isr-complete"),
     ("composed", "keeps_the_elr_while_it_commits", 0, "isr-complete"),
     ("composed", "elects_whoever_lives", 2, "isr-complete"),
+    ("groups", "answers_commits_early", 0, "acked-committed"),
+    ("groups", "shows_uncommitted_offsets", 16, "fetched-committed"),
+    ("groups", "takes_any_generation", 9, "old-generation"),
+    ("groups", "takes_former_members", 4, "old-generation"),
+    ("groups", "forgets_generations", 5, "one-assignment"),
+    ("groups", "assigns_before_it_is_stored", 0, "told-committed"),
+    ("groups", "loads_the_oldest_offsets", 18, "offset-lost"),
 ]
+LONGER = {"elects_whoever_lives", "takes_any_generation"}  # they need more than 6 s
 
 
-@pytest.mark.parametrize("world", ["partition", "composed"])
+@pytest.mark.parametrize("world", ["partition", "composed", "groups"])
 def test_seeds_hold(world: str) -> None:
     for seed in range(8):
         result = simulate(seed, world=world, duration_ms=5_000)
@@ -27,20 +35,22 @@ def test_seeds_hold(world: str) -> None:
         assert result.committed > 0
 
 
+@pytest.mark.parametrize("world", ["composed", "groups"])
 @pytest.mark.parametrize("nodes", [1, 2, 5])
-def test_seeds_hold_with_other_numbers_of_brokers(nodes: int) -> None:
+def test_seeds_hold_with_other_numbers_of_brokers(world: str, nodes: int) -> None:
     for seed in range(2):
-        assert simulate(seed, world="composed", nodes=nodes, duration_ms=3_000).valid
+        assert simulate(seed, world=world, nodes=nodes, duration_ms=3_000).valid
 
 
-def test_each_kind_of_fault_alone() -> None:
-    for fault in WORLDS["partition"].faults:
-        assert simulate(7, world="partition", duration_ms=2_500, faults=[fault.name]).valid
+@pytest.mark.parametrize("world", ["partition", "groups"])
+def test_each_kind_of_fault_alone(world: str) -> None:
+    for fault in WORLDS[world].faults:
+        assert simulate(7, world=world, duration_ms=2_500, faults=[fault.name]).valid
 
 
 @pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)
 def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> None:
-    duration_ms = 10_000 if mutant == "elects_whoever_lives" else 6_000
+    duration_ms = 10_000 if mutant in LONGER else 6_000
     violation = simulate(seed, world=world, mutant=mutant, duration_ms=duration_ms).violation
     assert violation is not None
     assert violation.startswith(f"{rule}: ")

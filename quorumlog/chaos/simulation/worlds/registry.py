@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.chaos.faults.fault import Fault
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.run import World
@@ -18,7 +19,11 @@ from quorumlog.chaos.simulation.worlds.brokers.options import (
     draw_composed_schedule,
     draw_partition_schedule,
 )
+from quorumlog.chaos.simulation.worlds.brokers.producers import Producing
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
+from quorumlog.chaos.simulation.worlds.groups.consumer_group import ConsumerGroup
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANT_CLASSES, GROUP_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.options import draw_groups_schedule
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.options import (
     QUORUM_FAULTS,
@@ -71,7 +76,13 @@ def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
 
 
 def _build_brokers(schedule: Schedule, mutant: str | None) -> World:
-    return BrokersWorld(schedule, None if mutant is None else BROKEN_RULES[mutant])
+    rules = None if mutant is None else BROKEN_RULES[mutant]
+    return BrokersWorld(schedule, Producing(schedule), rules)
+
+
+def _build_groups(schedule: Schedule, mutant: str | None) -> World:
+    coordinator = GroupCoordinator if mutant is None else GROUP_MUTANT_CLASSES[mutant]
+    return BrokersWorld(schedule, ConsumerGroup(schedule, coordinator))
 
 
 _KINDS: Final = (
@@ -101,6 +112,15 @@ _KINDS: Final = (
         mutants=CONTROLLER_MUTANTS,
         draw=draw_composed_schedule,
         build=_build_brokers,
+    ),
+    WorldKind(
+        name="groups",
+        text="a consumer group, its coordinators on brokers that fail, and its members",
+        nodes=(1, 9),
+        faults=BROKER_FAULTS,
+        mutants=GROUP_MUTANTS,
+        draw=draw_groups_schedule,
+        build=_build_groups,
     ),
 )
 

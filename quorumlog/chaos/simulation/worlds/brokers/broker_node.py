@@ -6,10 +6,11 @@ fetches from leaders, proposes ISRs, writes checkpoints. What it decides, the co
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from quorumlog.broker.partitions.core.data_path import (
     ACKS_ALL,
+    LeadershipListener,
     ProduceDone,
     ProduceResult,
 )
@@ -61,6 +62,13 @@ ALL_BYTES: Final = 1 << 30
 SETTINGS: Final = BrokerSettings(replica_lag_time_max_ms=1_200)
 
 
+class Coordinators(LeadershipListener, Protocol):
+    """What the broker does for the partitions that it leads."""
+
+    def forget(self) -> None:
+        """Forget all: the process starts anew."""
+
+
 class BrokerNode:
     """A Process, and the Surroundings of its partitions.
 
@@ -83,6 +91,7 @@ class BrokerNode:
         self.node_id: Final = BrokerId(machine.node_id)
         self.replicas: ReplicaSet
         self.broker_epoch = -1
+        self.coordinators: list[Coordinators] = []  # set once, before the run
         self._environment: Final = environment
         self._controller: Final = controller
         self._oracle: Final = oracle
@@ -107,6 +116,8 @@ class BrokerNode:
             volatile.clear()
         self.fetching.forget()
         self._requests.forget()
+        for coordinators in self.coordinators:
+            coordinators.forget()
         self._logs = LogDirectory(self.machine.disk, LOG_DIR, self._log_settings)
         self._logs.start()
         self._replay = ClusterReplay(ClusterImage())
@@ -126,7 +137,7 @@ class BrokerNode:
             fetchers=self.fetching,
             proposals=self._requests,
             log_starts=self,
-            listeners=(),
+            listeners=self.coordinators,
             failed=self._log_failed,
         )
         self.replicas.connect(surroundings)
@@ -328,7 +339,13 @@ class BrokerNode:
 
     # --- producing ---
 
-    def produce(self, at: TopicPartition, batch: bytes, done: ProduceDone) -> None:
+    def produce(
+        self,
+        at: TopicPartition,
+        batch: bytes,
+        done: ProduceDone,
+        timeout_ms: int = PRODUCE_TIMEOUT_MS,
+    ) -> None:
         """Append one batch with acks=all; `done` is told now, or when the outcome is known."""
         driver = self.replicas.drivers.get(at)
         if driver is None:
@@ -356,7 +373,7 @@ class BrokerNode:
             outcome = driver.partition.serving.commit_outcome()
             done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
         else:
-            deadline_ms = now_ms + PRODUCE_TIMEOUT_MS
+            deadline_ms = now_ms + timeout_ms
             driver.waiting.add(PendingProduce(deadline_ms, end_offset, result, done))
 
 

@@ -4,11 +4,14 @@ from typing import Final
 
 from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import BATCHES_KEPT
-from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.simulation.kernel.options import Options
+from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import CONTROLLER_ID
 from quorumlog.chaos.simulation.worlds.brokers.oracle import SEQUENCED, ReplicationOracle
+from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
@@ -111,3 +114,32 @@ class Producer:
             self.acknowledged = sequence + 1
             self._next = max(self._next, self.acknowledged)
             self._progress_us = self._environment.timeline.now_us
+
+
+class Producing:
+    """A Workload: one producer for each partition. The oracle of replication checks the end."""
+
+    topic = "records"
+    machine_ids: tuple[int, ...] = ()
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._seed: Final = schedule.seed
+        self._every_us: Final = Options(schedule).number("produce_every_us")
+
+    def clients(self, brokers: BrokersWorld) -> list[Producer]:
+        """Return the producers. They fail with no machine: only what they send is lost."""
+        return [
+            Producer(
+                at,
+                brokers.nodes,
+                environment=brokers.environment,
+                oracle=brokers.oracle,
+                rng=seeded(f"producer {at}", self._seed),
+                every_us=self._every_us,
+            )
+            for at in brokers.places
+        ]
+
+    def is_finished(self) -> bool:
+        """Check nothing: the oracle of replication knows what was acknowledged."""
+        return True

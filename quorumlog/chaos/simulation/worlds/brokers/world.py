@@ -1,16 +1,16 @@
-"""Brokers under a real controller, and producers that write to all partitions.
+"""Brokers under a real controller, and the clients of a workload.
 
 In the calm at the end every partition must have a leader and a full ISR, accept records again, and
 have equal logs on all replicas.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
-from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
@@ -19,13 +19,45 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
 )
 from quorumlog.chaos.simulation.worlds.brokers.mutants import BrokenRules
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
-from quorumlog.chaos.simulation.worlds.brokers.producers import Producer
 from quorumlog.metadata_quorum.controller.requests import CreateTopics
 from quorumlog.metadata_quorum.controller_client import NewTopic
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
 SET_UP_US: Final = 50_000
-TOPIC: Final = "records"
+
+
+class Client(Protocol):
+    """What uses the brokers: a producer, a member of a group."""
+
+    @property
+    def acknowledged(self) -> int:
+        """Return how much was acknowledged to it so far."""
+
+    def run(self) -> None:
+        """Begin to write."""
+
+    def stop(self) -> None:
+        """Write nothing more."""
+
+
+class Workload(Protocol):
+    """What uses the brokers, and how.
+
+    topic: what the brokers hold.
+    machine_ids: the machines of the clients; those of the brokers are numbered from 1.
+    """
+
+    topic: str
+    machine_ids: tuple[int, ...]
+
+    def clients(self, brokers: "BrokersWorld") -> Sequence[Client]:
+        """Return the clients, and set up what the brokers do for them. Called once."""
+
+    def is_finished(self) -> bool:
+        """Check what the clients were told, when all writes have ended and all logs are equal.
+
+        False: ask again a little later. Raises Violation.
+        """
 
 
 class BrokersWorld:
@@ -34,13 +66,16 @@ class BrokersWorld:
     def __init__(
         self,
         schedule: Schedule,
+        workload: Workload,
         rules: BrokenRules | None = None,
     ) -> None:
         options, rules = Options(schedule), rules or BrokenRules()
         node_ids = tuple(range(1, options.number("nodes") + 1))
         self.left_down_max: Final = 0
         self.environment: Final = Environment(
-            schedule.seed, node_ids, others_on_network=(CONTROLLER_ID,)
+            schedule.seed,
+            (*node_ids, *workload.machine_ids),
+            others_on_network=(CONTROLLER_ID,),
         )
         self.oracle: Final = ReplicationOracle()
         self.nodes: Final[dict[int, BrokerNode]] = {}
@@ -51,10 +86,12 @@ class BrokersWorld:
             committed=self._tell_brokers,
         )
         self._min_insync_replicas: Final = options.number("min_insync_replicas")
-        self._places: Final = [
-            TopicPartition(TOPIC, index) for index in range(options.number("partitions"))
+        self._workload: Final = workload
+        self.places: Final = [
+            TopicPartition(workload.topic, index) for index in range(options.number("partitions"))
         ]
-        for node_id, machine in self.environment.machines.items():
+        for node_id in node_ids:
+            machine = self.environment.machines[node_id]
             machine.process = self.nodes[node_id] = BrokerNode(
                 machine,
                 environment=self.environment,
@@ -65,17 +102,7 @@ class BrokersWorld:
                 segment_bytes=options.number("segment_bytes"),
                 fetch_bytes_max=options.number("fetch_bytes_max"),
             )
-        self._producers: Final = [
-            Producer(
-                at,
-                self.nodes,
-                environment=self.environment,
-                oracle=self.oracle,
-                rng=seeded(f"producer {at}", schedule.seed),
-                every_us=options.number("produce_every_us"),
-            )
-            for at in self._places
-        ]
+        self._clients: Final = workload.clients(self)
         self._acknowledged_before_calm: dict[int, int] = {}
 
     @property
@@ -94,7 +121,7 @@ class BrokersWorld:
                 self.environment.timeline.push(after_us, node.take, node.learn, end)
 
     def begin(self) -> None:
-        """Create the topic as soon as all brokers are there; then let the producers write."""
+        """Create the topic as soon as all brokers are there; then let the clients write."""
         self.controller.tick()
         self._set_up()
 
@@ -104,23 +131,23 @@ class BrokersWorld:
             self.environment.timeline.push(SET_UP_US, self._set_up)
             return
         order = [BrokerId(node_id) for node_id in self.nodes]
-        shifts = {at.partition: at.partition % len(order) for at in self._places}
+        shifts = {at.partition: at.partition % len(order) for at in self.places}
         topic = NewTopic(
-            name=TOPIC,
+            name=self._workload.topic,
             assignments={
                 index: (*order[shift:], *order[:shift]) for index, shift in shifts.items()
             },
             configs={"min.insync.replicas": str(self._min_insync_replicas)},
         )
         self.controller.ask(CreateTopics(topics=(topic,)))
-        for producer in self._producers:
-            producer.run()
+        for client in self._clients:
+            client.run()
 
     # --- faults ---
 
     def members_of(self, role: str) -> list[int]:
         """Return the leader, or a follower in the ISR, of the first partition."""
-        partition = self.controller.controller.cluster.partition(TOPIC, 0)
+        partition = self.controller.controller.cluster.partition(*self.places[0])
         if partition is None:
             return []
         if role == "partition-leader":
@@ -156,37 +183,38 @@ class BrokersWorld:
 
     def calm_down(self) -> None:
         """Remember what is acknowledged: it must become more."""
-        for index, producer in enumerate(self._producers):
-            self._acknowledged_before_calm[index] = producer.acknowledged
+        for index, client in enumerate(self._clients):
+            self._acknowledged_before_calm[index] = client.acknowledged
 
     def has_settled(self) -> bool:
         """Tell whether all partitions are whole and served, then stop writing and compare."""
         cluster = self.controller.controller.cluster
-        for at in self._places:
+        for at in self.places:
             partition = cluster.partition(*at)
             if partition is None or {*partition.isr} != {*partition.replicas}:
                 return False
-        for index, producer in enumerate(self._producers):
-            if producer.acknowledged <= self._acknowledged_before_calm[index]:
+        for index, client in enumerate(self._clients):
+            if client.acknowledged <= self._acknowledged_before_calm[index]:
                 return False
-            producer.stop()
-        for at in self._places:
+            client.stop()
+        for at in self.places:
             for node in self.nodes.values():
                 driver = node.replicas.drivers[at]
                 end = len(self.oracle.committed[at])
                 if not driver.partition.state.high_watermark == end == driver.log.log_end_offset:
                     return False
         self.oracle.finish()
-        return True
+        return self._workload.is_finished()
 
     def describe(self) -> str:
         """Return the metadata and the logs of every partition."""
         cluster = self.controller.controller.cluster
         shown = []
-        for at, producer in zip(self._places, self._producers, strict=True):
+        for at in self.places:
             ends = {node_id: len(self.oracle.logs[node_id, at]) for node_id in self.nodes}
             shown.append(
                 f"{at} {cluster.partition(*at)} ends {ends}, committed "
-                f"{len(self.oracle.committed[at])}, acknowledged {producer.acknowledged}"
+                f"{len(self.oracle.committed[at])}"
             )
+        shown.append(f"acknowledged {[client.acknowledged for client in self._clients]}")
         return "; ".join(shown)

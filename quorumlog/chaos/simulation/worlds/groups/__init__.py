@@ -1,0 +1,1 @@
+"""The world `groups`: coordinators of consumer groups on brokers that fail, and their members."""

@@ -1,0 +1,79 @@
+"""The workload of the world `groups`: a consumer group, whose offsets the brokers keep."""
+
+import re
+from typing import Final
+
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.simulation.kernel.options import Options
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost
+from quorumlog.chaos.simulation.worlds.groups.member import GROUP_ID, Member
+from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
+
+TAG: Final = re.compile(rb"<\d+\.\d+>")
+"""What members write: see `Member`."""
+
+
+class ConsumerGroup:
+    """A Workload. Every broker can be the coordinator; every member has a machine of its own."""
+
+    topic = OFFSETS_TOPIC
+
+    def __init__(self, schedule: Schedule, coordinator_class: type[GroupCoordinator]) -> None:
+        self._options: Final = Options(schedule)
+        self._seed: Final = schedule.seed
+        self._coordinator_class: Final = coordinator_class
+        first = self._options.number("nodes") + 1
+        self.machine_ids = tuple(range(first, first + self._options.number("members")))
+        self._brokers: BrokersWorld
+        self._cluster: Cluster
+        self._oracle: Final = GroupOracle(self._find)
+        self._tags: Final[dict[bytes, int]] = {}  # -> the offset of the first record with it
+        self._searched_up_to = 0
+
+    def clients(self, brokers: BrokersWorld) -> list[Member]:
+        """Return the members; give each broker a place for a coordinator."""
+        self._brokers = brokers
+        environment, options = brokers.environment, self._options
+        cluster = Cluster(brokers.places[0], brokers.nodes, environment.network.arrivals_us)
+        self._cluster = cluster
+        for node_id, node in brokers.nodes.items():
+            host = cluster.hosts[node_id] = CoordinatorHost(node, self._coordinator_class)
+            node.coordinators.append(host)
+        members = []
+        for index, machine_id in enumerate(self.machine_ids):
+            machine = environment.machines[machine_id]
+            member = Member(
+                machine,
+                cluster,
+                self._oracle,
+                rng=seeded(f"member {machine_id}", self._seed),
+                partitions=options.number("partitions_read"),
+                commit_every_us=options.number("commit_every_us"),
+                session_ms=options.number("session_ms"),
+                is_static=index < options.number("static_members"),
+            )
+            machine.process = member
+            members.append(member)
+        return members
+
+    def is_finished(self) -> bool:
+        """Check what the coordinator shows against what was acknowledged, once it has loaded."""
+        leader_id = self._cluster.find_coordinator(seeded("end", self._seed))
+        coordinator = None if leader_id is None else self._cluster.hosts[leader_id].coordinator
+        if coordinator is not None:
+            self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
+        return coordinator is not None
+
+    def _find(self, tag: str) -> int | None:
+        """Return where a committed record has this tag first."""
+        committed = self._brokers.oracle.committed[self._cluster.at]
+        for offset in range(self._searched_up_to, len(committed)):
+            for found in TAG.findall(committed[offset].content):
+                self._tags.setdefault(found, offset)
+        self._searched_up_to = len(committed)
+        return self._tags.get(tag.encode())

@@ -1,0 +1,389 @@
+"""One member of a group on a machine of its own: joins, syncs, fetches offsets, commits.
+
+It follows the classic protocol as a consumer does. Every request may be lost or late; a member
+that was paused goes on with the generation that it knew before.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Any, Final
+
+from quorumlog.broker.groups.core.requests import (
+    CommitOffsets,
+    CommitResult,
+    CommittedOffset,
+    Heartbeat,
+    Join,
+    JoinResult,
+    Leave,
+    LeavingMember,
+    Sync,
+    SyncResult,
+)
+from quorumlog.chaos.simulation.kernel.machine import Machine
+from quorumlog.chaos.simulation.kernel.randomness import Rng
+from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import Offsets
+from quorumlog.chaos.simulation.worlds.groups.oracle import (
+    Commit,
+    GroupOracle,
+    Membership,
+    Position,
+)
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+
+GROUP_ID: Final = "group"
+TOPIC: Final = "read"
+REBALANCE_MS: Final = 1_500
+HEARTBEAT_US: Final = 250_000
+REQUEST_TIMEOUT_US: Final = 600_000
+JOIN_TIMEOUT_US: Final = 2_500_000
+BACKOFF_US: Final = 100_000
+LEAVES: Final = 0.02  # the chance that a member leaves instead of a commit
+
+
+class _Phase(Enum):
+    JOINING = auto()
+    SYNCING = auto()
+    FETCHING = auto()
+    OWNING = auto()
+
+
+class Member:
+    """A Process, and a Client of the brokers' world.
+
+    It has one request about its membership under way at most, and one commit. A request that took
+    too long is given up with its connection: it is not read any more when it arrives later.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        cluster: Cluster,
+        oracle: GroupOracle,
+        *,
+        rng: Rng,
+        partitions: int,
+        commit_every_us: int,
+        session_ms: int,
+        is_static: bool,
+    ) -> None:
+        self.acknowledged = 0
+        self._machine: Final = machine
+        self._cluster: Final = cluster
+        self._oracle: Final = oracle
+        self._rng: Final = rng
+        self._partitions: Final = partitions
+        self._commit_every_us: Final = commit_every_us
+        self._session_ms: Final = session_ms
+        self._instance: Final = f"instance {machine.node_id}" if is_static else None
+        self._names = 0  # of member ids, assignments and commits: none is used twice
+        self._is_stopped = False
+        self._inbox: Final = deque[tuple[Callable[..., None], tuple[object, ...]]]()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._phase = _Phase.JOINING
+        self._member_id, self._generation_id = "", -1
+        self._coordinator: int | None = None
+        self._assignments: dict[str, bytes] = {}  # if it leads
+        self._owned: list[int] = []
+        self._positions: dict[int, int] = {}  # the newest that was committed or shown
+        self._control = self._commits = 0  # numbers of the connections
+        self._is_asking = self._is_committing = False
+        self._inbox.clear()
+
+    # --- a life of the process ---
+
+    def boot(self) -> None:
+        """Start with nothing in memory."""
+        self._forget()
+        self._join()
+        self._every(HEARTBEAT_US, self._heartbeat)
+        self._every(self._commit_every_us, self._commit)
+
+    def stopped(self, *, loses_power: bool) -> None:
+        """Do nothing: the coordinator finds out when the session ends."""
+
+    def resumed(self) -> None:
+        """Take what has waited."""
+        while self._inbox and self._machine.is_up and not self._machine.is_paused:
+            action, arguments = self._inbox.popleft()
+            self._step(action, arguments)
+
+    def run(self) -> None:
+        """Do nothing: it joins as soon as there is a coordinator."""
+
+    def stop(self) -> None:
+        """Commit and leave no more; stay a member."""
+        self._is_stopped = True
+
+    @property
+    def _membership(self) -> Membership:
+        return Membership(self._instance or self._member_id, self._member_id, self._generation_id)
+
+    def _take(self, action: Callable[..., None], *arguments: object) -> None:
+        if self._machine.is_paused or self._inbox:
+            self._inbox.append((action, arguments))
+        else:
+            self._step(action, arguments)
+
+    def _step(self, action: Callable[..., None], arguments: tuple[object, ...]) -> None:
+        before = self._phase.name
+        try:
+            action(*arguments)
+        finally:
+            state = f"{before} => {self._phase.name} {self._membership} {self._owned}"
+            step = f"{action.__name__.strip('_')} {state}".encode()
+            now_us = self._machine.timeline.now_us
+            shown = tuple(argument for argument in arguments if not callable(argument))
+            self._machine.trace.stepped(
+                now_us, self._machine.node_id, step, _render, step.decode(), shown
+            )
+
+    def _every(self, period_us: int, action: Callable[[], None]) -> None:
+        def again() -> None:
+            if self._phase is _Phase.OWNING:
+                self._take(action)
+            self._machine.later(self._rng.randrange(period_us // 2, 3 * period_us // 2), again)
+
+        self._machine.later(period_us, again)
+
+    def _new_name(self) -> str:
+        self._names += 1
+        return f"<{self._machine.node_id}.{self._names}>"
+
+    # --- requests ---
+
+    def _ask(
+        self,
+        request: Any,
+        answered: Callable[[Any], None],
+        timeout_us: int = REQUEST_TIMEOUT_US,
+    ) -> None:
+        """Ask about the membership. The answer is lost if another question comes first."""
+        self._control += 1
+        connection, self._is_asking = self._control, True
+        if self._coordinator is None:
+            self._coordinator = self._cluster.find_coordinator(self._rng)
+        if self._coordinator is None:
+            timeout_us = BACKOFF_US
+        self._machine.later(timeout_us, self._take, self._timed_out, connection)
+
+        def is_open() -> bool:
+            return self._control == connection
+
+        def arrived(answer: Any) -> None:
+            if is_open():
+                self._control += 1
+                self._is_asking = False
+                answered(answer)
+
+        self._send(request, is_open, arrived)
+
+    def _timed_out(self, connection: int) -> None:
+        if connection == self._control:
+            self._control += 1
+            self._is_asking = False
+            self._look_elsewhere()
+
+    def _send(
+        self, request: Any, is_open: Callable[[], bool], answered: Callable[[Any], None]
+    ) -> None:
+        """Send a request to the coordinator; None: ask for the committed offsets."""
+        target = self._coordinator
+        if target is None:
+            return  # none is known: the request will time out
+        own_id, incarnation = self._machine.node_id, self._machine.incarnation
+        host, arrivals_us = self._cluster.hosts[target], self._cluster.arrivals_us
+
+        def reply(answer: Any) -> None:
+            if self._machine.incarnation == incarnation:
+                for after_us in arrivals_us(target, own_id)[:1]:  # TCP: no second copy
+                    self._machine.later(after_us, self._take, answered, answer)
+
+        def received() -> None:
+            if self._machine.incarnation != incarnation or not is_open():
+                return
+            if request is None:
+                host.fetch_offsets(GROUP_ID, reply)
+            else:
+                host.ask(request, reply)
+
+        for after_us in arrivals_us(own_id, target)[:1]:
+            take = self._cluster.nodes[target].take
+            self._machine.timeline.push(after_us, take, received)
+
+    def _look_elsewhere(self) -> None:
+        """Find the coordinator again, and go on where the member was."""
+        self._coordinator = None
+        match self._phase:
+            case _Phase.JOINING:
+                self._join()
+            case _Phase.SYNCING | _Phase.FETCHING:
+                self._sync()
+            case _Phase.OWNING:
+                pass  # the next heartbeat does it
+
+    def _join_soon(self, error_code: ErrorCode) -> None:
+        """Give up what the member has, and join again."""
+        self._phase, self._owned = _Phase.JOINING, []
+        if error_code in {ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID}:
+            self._member_id = ""
+        if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE}:
+            self._coordinator = None
+        self._control += 1
+        self._is_asking = True
+        self._machine.later(BACKOFF_US, self._take, self._join)
+
+    # --- the membership ---
+
+    def _join(self) -> None:
+        self._phase = _Phase.JOINING
+        request = Join(
+            group_id=GROUP_ID,
+            member_id=self._member_id,
+            new_member_id=self._new_name(),
+            group_instance_id=self._instance,
+            session_timeout_ms=self._session_ms,
+            rebalance_timeout_ms=REBALANCE_MS,
+            protocol_type="consumer",
+            protocols=(("range", b""),),
+        )
+        self._ask(request, self._joined, JOIN_TIMEOUT_US)
+
+    def _joined(self, result: JoinResult) -> None:
+        if result.error_code is ErrorCode.MEMBER_ID_REQUIRED:
+            self._member_id = result.member_id
+            self._join()
+        elif result.error_code is not ErrorCode.NONE:
+            self._join_soon(result.error_code)
+        else:
+            self._member_id, self._generation_id = result.member_id, result.generation_id
+            self._assignments = self._assign([one.member_id for one in result.members])
+            self._sync()
+
+    def _assign(self, member_ids: list[str]) -> dict[str, bytes]:
+        """Deal the partitions out, as the leader of a generation."""
+        name, count = self._new_name(), len(member_ids)
+        dealt = [range(index, self._partitions, count) for index in range(count)]
+        return {
+            member_id: f"{name}:{' '.join(map(str, partitions))}".encode()
+            for member_id, partitions in zip(member_ids, dealt, strict=True)
+        }
+
+    def _sync(self) -> None:
+        self._phase = _Phase.SYNCING
+        request = Sync(
+            group_id=GROUP_ID,
+            generation_id=self._generation_id,
+            member_id=self._member_id,
+            group_instance_id=self._instance,
+            assignments=self._assignments,
+        )
+        self._ask(request, self._synced, JOIN_TIMEOUT_US)
+
+    def _synced(self, result: SyncResult) -> None:
+        if result.error_code is not ErrorCode.NONE:
+            self._join_soon(result.error_code)
+            return
+        assignment, _, partitions = result.assignment.decode().partition(":")
+        self._owned = [int(one) for one in partitions.split()]
+        if assignment:  # a static member that came late is in no assignment
+            self._oracle.assigned(self._membership, assignment, self._owned)
+        self._phase = _Phase.FETCHING
+        self._ask(None, self._fetched)
+
+    def _fetched(self, answer: Offsets | ErrorCode) -> None:
+        if isinstance(answer, ErrorCode):
+            self._look_elsewhere()
+            return
+        shown = positions_of(answer)
+        self._oracle.fetched(self._membership, shown)
+        for partition, position in shown.items():
+            known = self._positions.get(partition, -1)
+            self._positions[partition] = max(known, position.offset)
+        self._phase = _Phase.OWNING
+
+    def _heartbeat(self) -> None:
+        if self._is_asking:
+            return
+        request = Heartbeat(
+            group_id=GROUP_ID,
+            generation_id=self._generation_id,
+            member_id=self._member_id,
+            group_instance_id=self._instance,
+        )
+        self._ask(request, self._heartbeat_answered)
+
+    def _heartbeat_answered(self, error_code: ErrorCode) -> None:
+        if error_code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}:
+            self._coordinator = None
+        elif error_code is not ErrorCode.NONE:
+            self._join_soon(error_code)
+
+    # --- commits ---
+
+    def _commit(self) -> None:
+        """Commit the next offsets of all that the member owns, or leave now and then."""
+        if self._phase is not _Phase.OWNING or self._is_stopped or self._is_committing:
+            return
+        if self._instance is None and self._rng.random() < LEAVES:
+            self._leave()
+            return
+        if not self._owned:
+            return
+        positions = {}
+        for partition in self._owned:
+            offset = self._positions.get(partition, -1) + self._rng.randrange(1, 10)
+            self._positions[partition] = offset
+            positions[partition] = Position(offset, self._new_name())
+        commit = Commit(self._membership, positions)
+        request = CommitOffsets(
+            group_id=GROUP_ID,
+            generation_id=self._generation_id,
+            member_id=self._member_id,
+            group_instance_id=self._instance,
+            offsets={
+                TopicPartition(TOPIC, partition): CommittedOffset(
+                    offset=position.offset, metadata=position.tag
+                )
+                for partition, position in positions.items()
+            },
+        )
+        self._commits += 1
+        connection, self._is_committing = self._commits, True
+        self._machine.later(REQUEST_TIMEOUT_US, self._take, self._give_commit_up, connection)
+
+        def is_open() -> bool:
+            return self._commits == connection
+
+        def committed(result: CommitResult) -> None:
+            if is_open():
+                self._is_committing = False
+                self._commit_answered(commit, result)
+
+        self._send(request, is_open, committed)
+
+    def _give_commit_up(self, connection: int) -> None:
+        if connection == self._commits:
+            self._commits += 1
+            self._is_committing = False
+
+    def _commit_answered(self, commit: Commit, result: CommitResult) -> None:
+        codes = {*result.partitions.values(), result.error_code}
+        if codes == {ErrorCode.NONE}:
+            self._oracle.acknowledge(commit)
+            self.acknowledged += 1
+
+    def _leave(self) -> None:
+        leaving = LeavingMember(member_id=self._member_id)
+        self._member_id = ""
+        self._join_soon(ErrorCode.NONE)
+        self._send(Leave(group_id=GROUP_ID, members=(leaving,)), lambda: True, lambda _: None)
+
+
+def _render(step: str, arguments: tuple[object, ...]) -> str:
+    return " ".join([step, *(str(argument)[:200] for argument in arguments)])

@@ -1,0 +1,128 @@
+"""What a consumer group must keep to, seen from its members, over all brokers and crashes.
+
+It knows what members were told, what was acknowledged to them, and what the offsets topic has
+committed. It models the protocol and shares no code with the coordinator. Sources: KIP-62,
+KAFKA-13614 (no member is told what could be lost), KAFKA-17507 (no offset is shown before it is
+committed).
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from quorumlog.chaos.simulation.kernel.rules import Violation, check
+
+
+class Membership(NamedTuple):
+    """A place in a generation. `name`: the instance id of a static member, else the member id.
+
+    A static member that restarts keeps its place: its new process has the same name.
+    """
+
+    name: str
+    member_id: str
+    generation_id: int
+
+    def is_replaced_by(self, newer: "Membership") -> bool:
+        """Tell whether a newer process of a static member has the same place."""
+        is_same_place = (self.name, self.generation_id) == (newer.name, newer.generation_id)
+        return is_same_place and self.member_id != newer.member_id
+
+
+class Position(NamedTuple):
+    """A committed offset. `tag` is in its metadata, and in no other commit of the run."""
+
+    offset: int
+    tag: str
+
+
+class Commit(NamedTuple):
+    """A commit of some partitions by one member."""
+
+    membership: Membership
+    positions: Mapping[int, Position]
+
+
+class _Acknowledged(NamedTuple):
+    membership: Membership
+    offset: int
+    log_offset: int
+
+
+class GroupOracle:
+    """Remembers what members were told, and what was acknowledged to them."""
+
+    def __init__(self, find: Callable[[str], int | None]) -> None:
+        """`find` returns the offset of the first committed record with a tag, if there is any."""
+        self._find: Final = find
+        self._acknowledged: Final[dict[int, list[_Acknowledged]]] = defaultdict(list)
+        self._owners: Final[dict[int, dict[int, str]]] = defaultdict(dict)
+        self._assignments: Final[dict[int, str]] = {}
+        self._stored_at: Final[dict[int, int]] = {}  # generation -> its offset in the log
+
+    def assigned(self, membership: Membership, assignment: str, partitions: list[int]) -> None:
+        """Note what a member was told to read. `assignment` is the tag of what the leader sent."""
+        generation_id = membership.generation_id
+        known = self._assignments.setdefault(generation_id, assignment)
+        rule = f"one-assignment: generation {generation_id} has {known} and {assignment}"
+        check(known == assignment, rule)
+        stored_at = self._find(assignment)
+        rule = f"told-committed: generation {generation_id} {assignment} is not in the log"
+        if stored_at is None:
+            raise Violation(rule)
+        self._stored_at[generation_id] = stored_at
+        owners = self._owners[generation_id]
+        for partition in partitions:
+            owner = owners.setdefault(partition, membership.name)
+            rule = f"one-owner: {owner} and {membership.name} own {partition} in {generation_id}"
+            check(owner == membership.name, rule)
+        for commits in self._acknowledged.values():
+            for one in commits:
+                self._check_order(one, generation_id)
+
+    def acknowledge(self, commit: Commit) -> None:
+        """Note that a commit was acknowledged."""
+        for partition, position in commit.positions.items():
+            log_offset = self._find(position.tag)
+            if log_offset is None:
+                raise Violation(f"acked-committed: {position} of {partition} is not in the log")
+            acknowledged = _Acknowledged(commit.membership, position.offset, log_offset)
+            self._acknowledged[partition].append(acknowledged)
+            for generation_id in self._stored_at:
+                self._check_order(acknowledged, generation_id)
+
+    def _check_order(self, commit: _Acknowledged, generation_id: int) -> None:
+        """Check that a commit comes before all newer generations in the log."""
+        if commit.membership.generation_id < generation_id:
+            is_before = commit.log_offset < self._stored_at[generation_id]
+            check(is_before, f"old-generation: {commit} was taken after {generation_id} had begun")
+
+    def fetched(self, reader: Membership, shown: Mapping[int, Position]) -> None:
+        """Compare the offsets that a member was shown after it was told its assignment.
+
+        The coordinator that told it has the record of the member's generation, and thus all
+        commits of generations before, and those of the process that had the member's place before.
+        Commits of the same generation may have come after the answer was given.
+        """
+        for partition, position in shown.items():
+            rule = f"fetched-committed: {position} of {partition} is not in the log"
+            check(self._find(position.tag) is not None, rule)
+        for partition, commits in self._acknowledged.items():
+            before = [
+                one.offset
+                for one in commits
+                if one.membership.generation_id < reader.generation_id
+                or one.membership.is_replaced_by(reader)
+            ]
+            _check_reached(partition, max(before, default=-1), shown)
+
+    def finish(self, shown: Mapping[int, Position]) -> None:
+        """Compare what the last coordinator shows with all that was acknowledged."""
+        for partition, commits in self._acknowledged.items():
+            _check_reached(partition, max(one.offset for one in commits), shown)
+
+
+def _check_reached(partition: int, acknowledged: int, shown: Mapping[int, Position]) -> None:
+    offset = shown[partition].offset if partition in shown else -1
+    rule = f"offset-lost: {offset} of {partition} is shown, {acknowledged} was acknowledged"
+    check(offset >= acknowledged, rule)
