@@ -245,11 +245,11 @@ class LocalCluster:
         what a long stop is at, and which nodes were killed.
         """
         running = [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
+        limit = self._time_limit(STOP_TIMEOUT_S, running, say)
         for node_id in running:
             # A paused process does not act on SIGTERM.
             self._process(node_id).signal_if_running(signal.SIGCONT)
             self._process(node_id).signal_if_running(signal.SIGTERM)
-        limit = self._time_limit(STOP_TIMEOUT_S, running, say)
         killed = []
         for node_id in running:
             if not self._process(node_id).wait_ended(limit):

@@ -61,7 +61,7 @@ class NodeProcess:
         self._directory: Final = directory
         self._properties = layout.properties_file(directory, node.id)
         self._log = layout.log_file(directory, node.id)
-        self.pid_file: Final = layout.pid_file(directory, node.id)
+        self._pid_file = layout.pid_file(directory, node.id)
         self._child: subprocess.Popen[bytes] | None = None
         self._ready_fd: int | None = None
 
@@ -72,13 +72,13 @@ class NodeProcess:
             return self._child.pid
         if not self._is_locked():
             return None
-        text = self.pid_file.read_text().strip()
+        text = self._pid_file.read_text().strip()
         return int(text) if text else None
 
     def _is_locked(self) -> bool:
-        if not self.pid_file.exists():
+        if not self._pid_file.exists():
             return False
-        with self.pid_file.open("rb") as file:
+        with self._pid_file.open("rb") as file:
             try:
                 os.lockf(file.fileno(), os.F_TEST, 0)
             except (BlockingIOError, PermissionError):  # POSIX allows either
@@ -92,7 +92,7 @@ class NodeProcess:
         """
         if self.pid is not None:
             raise ClusterError(f"node {self.node_id} runs already, as process {self.pid}")
-        command = [*self._program.command, str(self._properties), "--pid-file", str(self.pid_file)]
+        command = [*self._program.command, str(self._properties), "--pid-file", str(self._pid_file)]
         descriptors = []
         if not self._program.detached:
             descriptors.append(lifeline.read_end())
@@ -148,7 +148,7 @@ class NodeProcess:
             line = b""
             while not line.endswith(b"\n"):
                 if not select.select([fd], [], [], LOOK_EVERY_S)[0]:
-                    if limit.is_over:
+                    if limit.is_over():
                         lack = f"node {self.node_id} is not ready: it {limit.lack(self.node_id)}"
                         raise NodeFailed(f"{lack}; see {self._log}")
                     continue
@@ -189,7 +189,7 @@ class NodeProcess:
     def wait_ended(self, limit: TimeLimit) -> bool:
         """Wait until the process is gone; return whether it is."""
         while not self._has_ended():
-            if limit.is_over:
+            if limit.is_over():
                 return False
         return True
 

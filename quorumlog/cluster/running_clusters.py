@@ -62,7 +62,7 @@ def stop(clusters: Iterable[RunningCluster], say: Say = say_nothing) -> list[Ent
         _signal(node, signal.SIGCONT)  # a paused process does not act on SIGTERM
         _signal(node, signal.SIGTERM)
     while remaining := [(node, limit) for node, limit in remaining if node.is_running]:
-        if all(limit.is_over for _, limit in remaining):
+        if all(limit.is_over() for _, limit in remaining):
             break
         time.sleep(_POLL_S)
     for node, limit in remaining:

@@ -16,7 +16,7 @@ Say = Callable[[str], None]  # tells a person one line
 
 
 def say_nothing(_: str) -> None:
-    """Keep the line to ourselves."""
+    """Drop the line: no person waits."""
 
 
 class TimeLimit:
@@ -35,9 +35,8 @@ class TimeLimit:
         now_s = time.monotonic()
         self._looked_s = self._renewed_s = self._said_s = now_s
 
-    @property
     def is_over(self) -> bool:
-        """Whether the time is over. Looks at the files, but not more often than is of use."""
+        """Look for progress, though not at every call; return whether the time is over."""
         now_s = time.monotonic()
         if now_s - self._looked_s >= LOOK_EVERY_S or now_s - self._renewed_s >= self.timeout_s:
             self._looked_s = now_s
