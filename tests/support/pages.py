@@ -16,7 +16,7 @@ from pathlib import Path
 
 _FENCE = re.compile(r"^```([a-z ]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE_NAME = re.compile(r"`([\w.-]+)`:\n\n\Z")
-_IDENTIFIER = re.compile(r"\b[A-Za-z0-9_-]{22}(?![\w-])")
+_IDENTIFIER = re.compile(r"\b(?:[A-Za-z0-9_-]{22}|[0-9a-f]{32})(?![\w-])")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _SPACES = re.compile(r" {2,}")
 _BAR = "━"
