@@ -367,7 +367,10 @@ class Replicas:
         epoch = self.broker_epoch
         if epoch == -1 and self.clean_shutdown_epoch is not None:
             epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
-        closing = (performed(self._disk, at, driver.close) for at, driver in self._drivers.items())
+        closing = (
+            performed(self._disk, at, partial(self._logs.progress.close, driver.close))
+            for at, driver in self._drivers.items()
+        )
         outcomes = await asyncio.gather(*closing, return_exceptions=True)
         is_clean = not self._has_failed_log
         for at, outcome in zip(logs, outcomes, strict=True):

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Annotated, Any, Final, Literal
 
@@ -123,7 +123,7 @@ def _start(cluster: LocalCluster) -> float:
     """Start the cluster; if that is interrupted, say so, and end with nothing left running."""
     _at_an_ending_signal(signal.default_int_handler)
     try:
-        return cluster.start()
+        return cluster.start(say=say)
     except KeyboardInterrupt:
         fail("interrupted while starting; what was started here is stopped", EXIT_INTERRUPTED)
 
@@ -197,19 +197,13 @@ def _run_until_interrupted(cluster: LocalCluster) -> None:
     stop.wait()
     say("stopping ...")
     with cluster_errors():
-        _say_killed(cluster.stop())
-
-
-def _say_killed(node_ids: tuple[int, ...]) -> None:
-    for node_id in node_ids:
-        say(
-            f"quorumlog: node {node_id} did not stop within "
-            f"{running_clusters.STOP_TIMEOUT_S:.0f} s and was killed"
-        )
+        cluster.stop(say=say)
 
 
 def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = False) -> None:
     """Stop a cluster cleanly; its data stays.
+
+    A node that makes no progress any more is killed.
 
     With --all, every cluster of this user is stopped, also one that another program runs, and one
     whose directory was removed.
@@ -224,25 +218,29 @@ def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = Fal
     with cluster_errors():
         cluster = LocalCluster.open(directory)
         running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
-        killed = cluster.stop()
-    _say_killed(killed)
+        killed = cluster.stop(say=say)
+    stopped = [node_id for node_id in running if node_id not in killed]
     if json:
         document(
-            {"dir": str(cluster.directory.resolve()), "stopped": running, "killed": list(killed)}
+            {"dir": str(cluster.directory.resolve()), "stopped": stopped, "killed": list(killed)}
         )
     else:
-        data(f"stopped {len(running)} of {len(cluster.nodes)} nodes")
+        data(f"stopped {len(stopped)} of {len(cluster.nodes)} nodes{_and_killed(killed)}")
+
+
+def _and_killed(killed: Collection[int]) -> str:
+    return f", killed {len(killed)}" if killed else ""
 
 
 def _stop(clusters: list[running_clusters.RunningCluster], *, json: bool) -> None:
     """Stop running clusters by their processes, and print which."""
-    killed = {entry.pid for entry in running_clusters.stop(clusters)}
+    killed = {entry.pid for entry in running_clusters.stop(clusters, say)}
     if json:
         described = [
             {
                 "dir": str(cluster.directory),
                 "cluster_id": cluster.cluster_id,
-                "stopped": [node.node_id for node in cluster.nodes],
+                "stopped": [node.node_id for node in cluster.nodes if node.pid not in killed],
                 "killed": [node.node_id for node in cluster.nodes if node.pid in killed],
             }
             for cluster in clusters
@@ -250,8 +248,9 @@ def _stop(clusters: list[running_clusters.RunningCluster], *, json: bool) -> Non
         document({"clusters": described})
         return
     for cluster in clusters:
-        data(f"stopped {len(cluster.nodes)} nodes of {cluster.directory}")
-        _say_killed(tuple(node.node_id for node in cluster.nodes if node.pid in killed))
+        gone = [node.node_id for node in cluster.nodes if node.pid in killed]
+        stopped = len(cluster.nodes) - len(gone)
+        data(f"stopped {stopped} nodes of {cluster.directory}{_and_killed(gone)}")
     if not clusters:
         data("no cluster runs")
 

@@ -1,12 +1,13 @@
 """`quorumlog node kill | stop | start | pause | resume`: one node of a cluster."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import typer
 
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeId
-from quorumlog.cli.output import cluster_errors, outcome
+from quorumlog.cli.output import cluster_errors, outcome, say
 from quorumlog.cluster import LocalCluster
 
 app = typer.Typer(
@@ -26,9 +27,9 @@ class _Action(NamedTuple):
 
 _ACTIONS: Final = {
     "kill": _Action(LocalCluster.kill, "killed", "Kill a node (SIGKILL)."),
-    "stop": _Action(LocalCluster.stop_node, "stopped", "Stop a node cleanly."),
+    "stop": _Action(partial(LocalCluster.stop_node, say=say), "stopped", "Stop a node cleanly."),
     "start": _Action(
-        LocalCluster.start_node,
+        partial(LocalCluster.start_node, say=say),
         "started",
         "Start a node again.\n\n"
         "Returns when it is unfenced. The node runs on until `quorumlog down`.",

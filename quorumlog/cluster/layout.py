@@ -276,6 +276,11 @@ def properties_file(directory: Path, node_id: int) -> Path:
     return node_directory(directory, node_id) / "node.properties"
 
 
+def pid_file(directory: Path, node_id: int) -> Path:
+    """Return the file that a node locks while it runs; its progress is beside it."""
+    return node_directory(directory, node_id) / "node.pid"
+
+
 def log_file(directory: Path, node_id: int) -> Path:
     """Return the file of the node's output."""
     return node_directory(directory, node_id) / "node.log"

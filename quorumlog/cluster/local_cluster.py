@@ -18,8 +18,9 @@ from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
 from quorumlog.cluster.processes import NodeProcess, Program
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
+from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
-READY_TIMEOUT_S: Final = 30.0
+READY_TIMEOUT_S: Final = 30.0  # without any progress
 _STATUS_TIMEOUT_S: Final = 2.0
 
 
@@ -119,11 +120,12 @@ class LocalCluster:
         """
         return settings_check.check(self.directory, self.spec)
 
-    def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> float:
+    def start(self, *, timeout_s: float = READY_TIMEOUT_S, say: Say = say_nothing) -> float:
         """Start every node that does not run; return the seconds until all were ready.
 
-        Ready: every broker is unfenced and there is an active controller. If a node fails, the
-        ones started here are stopped again. The settings are recorded once all are ready with them.
+        Ready: every broker is unfenced and there is an active controller. If a node fails, or no
+        node makes any progress for `timeout_s`, the ones started here are killed again. The
+        settings are recorded once all are ready with them. `say` is told what a long start is at.
         Raises InvalidArgument, and ClusterError for a port in use, before anything is written.
         """
         started_s = time.monotonic()
@@ -133,11 +135,12 @@ class LocalCluster:
             self._require_ports(node)
         registry.running()  # clears what killed processes left
         self._prepare(idle)
+        limit = self._time_limit(timeout_s, [node.id for node in idle], say)
         try:
             for node in idle:
                 self._processes[node.id].spawn()
             for node in idle:
-                self._processes[node.id].wait_ready(started_s + timeout_s)
+                self._processes[node.id].wait_ready(limit)
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
@@ -189,29 +192,42 @@ class LocalCluster:
         return "choose another --port" if self.is_new else "free it, then try again"
 
     def start_node(
-        self, node_id: int, *, wait: bool = True, timeout_s: float = READY_TIMEOUT_S
+        self,
+        node_id: int,
+        *,
+        wait: bool = True,
+        timeout_s: float = READY_TIMEOUT_S,
+        say: Say = say_nothing,
     ) -> None:
-        """Start one node again; with `wait`, return when it is unfenced."""
+        """Start one node again; with `wait`, return when it is unfenced.
+
+        Raises NodeFailed if it ends, or makes no progress for `timeout_s`; then it is left alone.
+        """
         process, node = self._process(node_id), self.spec.node(node_id)
         if process.pid is None:
             self._require_ports(node)
             layout.write_properties(self.directory, self.spec, [node])
+        limit = self._time_limit(timeout_s, [node_id], say)
         process.spawn(report_ready=wait)
         if wait:
-            process.wait_ready(time.monotonic() + timeout_s)
+            process.wait_ready(limit)
 
     def kill(self, *node_ids: int) -> None:
         """SIGKILL: the processes are gone when this returns."""
         for node_id in node_ids:
             self._process(node_id).signal(signal.SIGKILL)
         for node_id in node_ids:
-            self._process(node_id).wait_ended(STOP_TIMEOUT_S)
+            self._process(node_id).wait_ended(self._time_limit(STOP_TIMEOUT_S, [node_id]))
 
-    def stop_node(self, node_id: int) -> None:
-        """Stop one node cleanly: it hands over what it leads first."""
+    def stop_node(self, node_id: int, *, say: Say = say_nothing) -> None:
+        """Stop one node cleanly: it hands over what it leads first.
+
+        Raises NodeFailed if it makes no progress for STOP_TIMEOUT_S; then it is left alone.
+        """
+        limit = self._time_limit(STOP_TIMEOUT_S, [node_id], say)
         self._process(node_id).signal(signal.SIGTERM)
-        if not self._process(node_id).wait_ended(STOP_TIMEOUT_S):
-            raise NodeFailed(f"node {node_id} did not stop within {STOP_TIMEOUT_S:.0f} s")
+        if not self._process(node_id).wait_ended(limit):
+            raise NodeFailed(f"node {node_id} does not stop: it {limit.lack(node_id)}")
 
     def pause(self, node_id: int) -> None:
         """SIGSTOP: its connections stay open and nothing answers."""
@@ -221,29 +237,37 @@ class LocalCluster:
         """SIGCONT."""
         self._process(node_id).signal(signal.SIGCONT)
 
-    def stop(self) -> tuple[int, ...]:
-        """Stop every node cleanly, together; kill what does not end in time.
+    def stop(self, *, say: Say = say_nothing) -> tuple[int, ...]:
+        """Stop every node cleanly, together; kill the rest once none makes any progress.
 
-        Returns the ids of the nodes that were killed. A node that ends by itself meanwhile is
-        stopped like the others.
+        That is when no node has told any for STOP_TIMEOUT_S. Returns the ids of the nodes that
+        were killed. A node that ends by itself meanwhile is stopped like the others. `say` is told
+        what a long stop is at, and which nodes were killed.
         """
         running = [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
+        limit = self._time_limit(STOP_TIMEOUT_S, running, say)
         for node_id in running:
             # A paused process does not act on SIGTERM.
             self._process(node_id).signal_if_running(signal.SIGCONT)
             self._process(node_id).signal_if_running(signal.SIGTERM)
-        deadline_s = time.monotonic() + STOP_TIMEOUT_S
         killed = []
         for node_id in running:
-            if not self._process(node_id).wait_ended(max(0.0, deadline_s - time.monotonic())):
+            if not self._process(node_id).wait_ended(limit):
                 self._end(node_id, signal.SIGKILL)
+                limit.say_killed(node_id)
                 killed.append(node_id)
         registry.forget(self.spec.cluster_id)
         return tuple(killed)
 
     def _end(self, node_id: int, number: signal.Signals) -> None:
         if self._process(node_id).signal_if_running(number):
-            self._process(node_id).wait_ended(STOP_TIMEOUT_S)
+            self._process(node_id).wait_ended(self._time_limit(STOP_TIMEOUT_S, [node_id]))
+
+    def _time_limit(
+        self, timeout_s: float, node_ids: Iterable[int], say: Say = say_nothing
+    ) -> TimeLimit:
+        files = {node_id: layout.pid_file(self.directory, node_id) for node_id in node_ids}
+        return TimeLimit(timeout_s, files, say)
 
     def _dispose(self) -> None:
         """Leave nothing of a temporary cluster. A fork of the process that has it does nothing."""

@@ -21,6 +21,7 @@ from typing import Any, Final
 from quorumlog.cluster import layout, lifeline, process_identity, registry
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
+from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
 
 _LOG_TAIL_BYTES: Final = 4096
 _EXIT_POLL_S: Final = 0.005
@@ -60,7 +61,7 @@ class NodeProcess:
         self._directory: Final = directory
         self._properties = layout.properties_file(directory, node.id)
         self._log = layout.log_file(directory, node.id)
-        self._pid_file = layout.node_directory(directory, node.id) / "node.pid"
+        self._pid_file = layout.pid_file(directory, node.id)
         self._child: subprocess.Popen[bytes] | None = None
         self._ready_fd: int | None = None
 
@@ -135,8 +136,8 @@ class NodeProcess:
             )
         )
 
-    def wait_ready(self, deadline_s: float) -> dict[str, Any]:
-        """Wait for the node's one line that it is ready; return it. `deadline_s`: monotonic.
+    def wait_ready(self, limit: TimeLimit) -> dict[str, Any]:
+        """Wait for the node's one line that it is ready; return it.
 
         Raises NodeFailed with the end of the node's output if it ended, or was too slow.
         """
@@ -146,9 +147,11 @@ class NodeProcess:
         try:
             line = b""
             while not line.endswith(b"\n"):
-                remaining_s = max(0.0, deadline_s - time.monotonic())
-                if not select.select([fd], [], [], remaining_s)[0]:
-                    raise NodeFailed(f"node {self.node_id} is not ready in time; see {self._log}")
+                if not select.select([fd], [], [], LOOK_EVERY_S)[0]:
+                    if limit.is_over():
+                        lack = f"node {self.node_id} is not ready: it {limit.lack(self.node_id)}"
+                        raise NodeFailed(f"{lack}; see {self._log}")
+                    continue
                 chunk = os.read(fd, 4096)
                 if not chunk:
                     raise NodeFailed(self.last_words())
@@ -183,17 +186,21 @@ class NodeProcess:
             return False
         return True
 
-    def wait_ended(self, timeout_s: float) -> bool:
+    def wait_ended(self, limit: TimeLimit) -> bool:
         """Wait until the process is gone; return whether it is."""
-        if self._child is not None:
-            try:
-                self._child.wait(timeout_s)
-            except subprocess.TimeoutExpired:
+        while not self._has_ended():
+            if limit.is_over():
                 return False
-            return True
-        deadline_s = time.monotonic() + timeout_s
-        while self._is_locked():  # not our child: its lock is all that we can watch
-            if time.monotonic() > deadline_s:
-                return False
-            time.sleep(_EXIT_POLL_S)
+        return True
+
+    def _has_ended(self) -> bool:
+        """Wait a moment for the process to go; return whether it is gone."""
+        if self._child is None:  # its lock is all that we can watch
+            if self._is_locked():
+                time.sleep(_EXIT_POLL_S)
+            return not self._is_locked()
+        try:
+            self._child.wait(LOOK_EVERY_S)
+        except subprocess.TimeoutExpired:
+            return False
         return True

@@ -1,6 +1,6 @@
 """Finds all running clusters of this user by the registry, and stops them by their processes.
 
-A cluster whose directory was removed is found, too: nothing here reads a directory.
+A cluster whose directory was removed is found, too: nothing here needs a directory.
 """
 
 import os
@@ -12,10 +12,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from quorumlog.cluster import registry
+from quorumlog.cluster import layout, registry
 from quorumlog.cluster.registry import Entry
+from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
-STOP_TIMEOUT_S: Final = 15.0
+STOP_TIMEOUT_S: Final = 30.0  # without any progress
 _POLL_S: Final = 0.01
 
 
@@ -47,25 +48,35 @@ def running(directory: Path | None = None) -> list[RunningCluster]:
     ]
 
 
-def stop(clusters: Iterable[RunningCluster]) -> list[Entry]:
-    """Stop these clusters cleanly, together; kill what does not end within STOP_TIMEOUT_S.
+def stop(clusters: Iterable[RunningCluster], say: Say = say_nothing) -> list[Entry]:
+    """Stop these clusters cleanly, each as `LocalCluster.stop` does, all at once.
 
     Returns the nodes that were killed.
     """
-    nodes = [node for cluster in clusters for node in cluster.nodes]
-    for node in nodes:
+    remaining = [
+        (node, limit)
+        for cluster, limit in [(cluster, _time_limit(cluster, say)) for cluster in clusters]
+        for node in cluster.nodes
+    ]
+    for node, _ in remaining:
         _signal(node, signal.SIGCONT)  # a paused process does not act on SIGTERM
         _signal(node, signal.SIGTERM)
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
-    remaining = nodes
-    while (remaining := [node for node in remaining if node.is_running]) and (
-        time.monotonic() < deadline_s
-    ):
+    while remaining := [(node, limit) for node, limit in remaining if node.is_running]:
+        if all(limit.is_over() for _, limit in remaining):
+            break
         time.sleep(_POLL_S)
-    for node in remaining:
+    for node, limit in remaining:
         _signal(node, signal.SIGKILL)
+        limit.say_killed(node.node_id)
     registry.running()  # removes their entries
-    return remaining
+    return [node for node, _ in remaining]
+
+
+def _time_limit(cluster: RunningCluster, say: Say) -> TimeLimit:
+    files = {
+        node.node_id: layout.pid_file(cluster.directory, node.node_id) for node in cluster.nodes
+    }
+    return TimeLimit(STOP_TIMEOUT_S, files, lambda line: say(f"{cluster.directory}: {line}"))
 
 
 def _signal(node: Entry, number: signal.Signals) -> None:

@@ -28,8 +28,10 @@ from quorumlog.node.lock import AlreadyRunning, hold
 from quorumlog.node.node import Node
 from quorumlog.node.open_files import raise_open_files_limit
 from quorumlog.node.parent import Parent
+from quorumlog.node.progress import progress_file, report
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import StorageError
+from quorumlog.tasks import Tasks, log_failure
 
 EXIT_OK: Final = 0
 EXIT_CANNOT_RUN: Final = 1
@@ -79,7 +81,7 @@ def _hold_and_run(
         _locks.append(hold(config.log_dir / ".lock"))
         if given.pid_file is not None:
             _locks.append(hold(given.pid_file))
-        return _run(lambda: _serve(config, substitutes, given.ready_fd, parent))
+        return _run(lambda: _serve(config, substitutes, given, parent))
     except (AlreadyRunning, StartFailed, RegistrationFailed, StorageError) as error:
         return _end(str(error), EXIT_CANNOT_RUN)
     except OSError as error:
@@ -148,7 +150,7 @@ def _run(serve: Callable[[], Coroutine[Any, Any, int]]) -> int:
 
 
 async def _serve(
-    config: NodeConfig, substitutes: Substitutes, ready_fd: int | None, parent: Parent
+    config: NodeConfig, substitutes: Substitutes, given: argparse.Namespace, parent: Parent
 ) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -157,11 +159,14 @@ async def _serve(
     parent.watch(stopping.set)
     node = Node(config, substitutes)
     loop.set_exception_handler(partial(end_if_it_is_our_bug, node.fail))
+    reports = Tasks(log_failure(_logger, "saying how far the node is"))
+    if given.pid_file is not None:
+        reports.start(report(progress_file(given.pid_file), node.progress))
     await node.start()
     # All that is loaded by now lives as long as the process: the collector need not visit it again.
     gc.collect()
     gc.freeze()
-    ready = asyncio.create_task(_report_ready(node, ready_fd))
+    ready = asyncio.create_task(_report_ready(node, given.ready_fd))
     stopped = asyncio.create_task(stopping.wait())
     try:
         waiting: set[asyncio.Future[Any]] = {stopped, node.fatal}
@@ -173,6 +178,7 @@ async def _serve(
             await ready
         if not node.fatal.done():
             await node.stop()
+        await reports.stop()
     if node.fatal.done():
         node.fatal.result()  # raises what ended it: StartFailed too, if it came late
     return EXIT_OK

@@ -94,6 +94,10 @@ class Node:
             self.config, self.quorum, is_ready=self.ready.is_set(), requests=requests
         )
 
+    def progress(self) -> str:
+        """Say how far a start or a stop is; the same text as before: no progress was made."""
+        return "" if self.broker is None else self.broker.replicas.descriptions.progress()
+
     async def _fail_with_quorum(self) -> None:
         raise await asyncio.shield(self.quorum.fatal)
 

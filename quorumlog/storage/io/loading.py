@@ -13,7 +13,7 @@ from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
-from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, Segment
+from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, NoteRead, Segment
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
 SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
@@ -52,15 +52,19 @@ class KnownOfLog(NamedTuple):
     end: int = 0
 
 
-def load_log(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:
+def load_log(
+    disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog, note_read: NoteRead
+) -> LoadedLog:
     """Make the directory and its first segment if need be. See `Log.open`. Raises StorageError."""
     try:
-        return _load(disk, directory, settings, known)
+        return _load(disk, directory, settings, known, note_read)
     except OSError as error:
         raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
 
 
-def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) -> LoadedLog:
+def _load(
+    disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog, note_read: NoteRead
+) -> LoadedLog:
     disk.mkdir(directory)
     base_offsets, snapshots = _sweep(disk, directory)
     segments = [Segment(disk, directory, offset, settings) for offset in base_offsets]
@@ -75,7 +79,7 @@ def _load(disk: Disk, directory: str, settings: LogSettings, known: KnownOfLog) 
         _require_reached(0, known, f"{directory} has no segment")
     scanned = NOT_SCANNED
     if not known.is_clean:
-        scanned = _recover(disk, directory, segments, settings, known)
+        scanned = _recover(disk, directory, segments, settings, known, note_read=note_read)
     if segments:
         disk.fsync_dir(directory)
     else:  # its name is durable with the first flush, which writes the epochs beside it
@@ -111,6 +115,8 @@ def _recover(
     segments: list[Segment],
     settings: LogSettings,
     known: KnownOfLog,
+    *,
+    note_read: NoteRead,
 ) -> Scanned:
     """Check what reaches beyond the recovery point; drop from `segments` what follows a fault.
 
@@ -133,7 +139,7 @@ def _recover(
                 continue
             except BrokenSegment as error:
                 _logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
-        scan = segment.check(epoch)
+        scan = segment.check(epoch, note_read)
         epoch, expected = scan.last_epoch, scan.index.next_offset
         scanned = Scanned(
             min(scanned.from_offset, segment.base_offset),

@@ -21,7 +21,7 @@ from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.loading import KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.log_health import LogHealth
-from quorumlog.storage.io.segment import ReadResult, Segment
+from quorumlog.storage.io.segment import NoteRead, ReadResult, Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.timestamps import find_first_since, find_latest
 from quorumlog.wire.codec.identifiers import Offset
@@ -82,6 +82,7 @@ class Log:
         recovery_point: int = 0,
         log_start_offset: int | None = None,
         known_end_offset: int = 0,
+        note_read: NoteRead = lambda _: None,
     ) -> "Log":
         """Open the log in `directory`, or make an empty one there. Its records are durable then.
 
@@ -89,11 +90,12 @@ class Log:
         `.kafka_cleanshutdown`). Otherwise every segment that reaches beyond recovery_point is
         read and checked, and cut where it is torn. log_start_offset: from the caller's checkpoint.
         known_end_offset: the log reached so far for certain; DamagedLog if it does not, uncut.
+        note_read is told how many bytes were read to check them, again and again meanwhile.
         Raises StorageError.
         """
         known = KnownOfLog(is_clean=clean, recovery_point=recovery_point, end=known_end_offset)
         try:
-            loaded = load_log(disk, directory, settings, known)
+            loaded = load_log(disk, directory, settings, known, note_read)
         except OSError as error:
             message = f"cannot open the log in {directory}: {error}"
             raise storage_error(message, error) from error

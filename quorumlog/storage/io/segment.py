@@ -5,7 +5,7 @@ flushed as a full segment, or closed. So an append is one system call, and a cra
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry, TimeEntry
@@ -21,6 +21,7 @@ from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_
 
 HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
+NoteRead = Callable[[int], None]  # is told how many bytes were read
 INDEX_SUFFIXES: Final = (".index", ".timeindex")
 DELETED_SUFFIX: Final = ".deleted"
 
@@ -154,10 +155,10 @@ class Segment:
             index.first_timestamp = first.max_timestamp
         return index
 
-    def check(self, previous_epoch: int) -> SegmentScan:
+    def check(self, previous_epoch: int, note_read: NoteRead) -> SegmentScan:
         """Read every batch; the segment then holds those up to the first bad one: `cut_tail`.
 
-        Raises OSError.
+        `note_read` is told how many bytes were read, chunk by chunk. Raises OSError.
         """
         self.release()
         file = self._disk.open(self.path)
@@ -167,7 +168,9 @@ class Segment:
             )
             while not scan.is_over:
                 wanted = max(RECOVERY_CHUNK_BYTES, scan.bytes_wanted)
-                scan.feed(memoryview(file.pread(wanted, scan.index.size)))
+                chunk = file.pread(wanted, scan.index.size)
+                scan.feed(memoryview(chunk))
+                note_read(len(chunk))
         except BaseException:
             file.close()
             raise

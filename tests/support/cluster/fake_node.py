@@ -1,6 +1,7 @@
 """A node's program without a node: it locks, says that it is ready, and waits to be stopped.
 
-FAKE_NODES="2:fails 3:deaf" makes node 2 end at once, and node 3 ignore SIGTERM.
+FAKE_NODES="2:fails 3:deaf 4:slow" makes node 2 end at once, node 3 ignore SIGTERM, and node 4 take
+STEPS steps for its start and as many for its stop: a SIGUSR1 lets it go on to the next one.
 """
 
 import argparse
@@ -13,16 +14,34 @@ from pathlib import Path
 
 from quorumlog.node.lock import hold
 from quorumlog.node.parent import Parent
+from quorumlog.node.progress import progress_file
+
+STEPS = 4
 
 
-async def serve(parent: Parent, ready_fd: int | None, *, deaf: bool) -> None:
+async def take_steps(pid_file: Path, what: str, go_on: asyncio.Event) -> None:
+    for step in range(STEPS):
+        go_on.clear()
+        progress_file(pid_file).write_text(f"{what}: {step}")
+        await go_on.wait()
+
+
+async def serve(
+    parent: Parent, ready_fd: int | None, pid_file: Path, behaviour: str | None
+) -> None:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, (lambda: None) if deaf else stopping.set)
+    is_deaf, is_slow, go_on = behaviour == "deaf", behaviour == "slow", asyncio.Event()
+    loop.add_signal_handler(signal.SIGTERM, (lambda: None) if is_deaf else stopping.set)
+    loop.add_signal_handler(signal.SIGUSR1, go_on.set)
     parent.watch(stopping.set)
+    if is_slow:
+        await take_steps(pid_file, "starting", go_on)
     if ready_fd is not None:
         os.write(ready_fd, json.dumps({"pid": os.getpid()}).encode() + b"\n")
         os.close(ready_fd)
     await stopping.wait()
+    if is_slow:
+        await take_steps(pid_file, "stopping", go_on)
 
 
 def main() -> int:
@@ -42,7 +61,7 @@ def main() -> int:
     parent = Parent(
         given.parent_fd, pid_file=given.pid_file, temporary_directory=given.temporary_directory
     )
-    asyncio.run(serve(parent, given.ready_fd, deaf=behaviour.get(node_id) == "deaf"))
+    asyncio.run(serve(parent, given.ready_fd, given.pid_file, behaviour.get(node_id)))
     parent.clean_up()
     lock.close()
     return 0

@@ -6,6 +6,7 @@ from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.segment import NoteRead
 from quorumlog.wire.codec.records import Record, encode_batch
 
 DIRECTORY = "/data/topic-0"
@@ -36,9 +37,15 @@ def open_log(
     clean: bool = False,
     recovery_point: int = 0,
     directory: str = DIRECTORY,
+    note_read: NoteRead = lambda _: None,
 ) -> Log:
     return Log.open(
-        disk or SimDisk(), directory, settings, clean=clean, recovery_point=recovery_point
+        disk or SimDisk(),
+        directory,
+        settings,
+        clean=clean,
+        recovery_point=recovery_point,
+        note_read=note_read,
     )
 
 

@@ -145,6 +145,8 @@ async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
         replicas.publish(ClusterDelta(partitions=frozenset({AT, OTHER})), cluster)
         assert replicas.driver(OTHER) is None
         assert replicas.driver(AT) is not None
+        # What is tried again and again reads bytes, but makes no progress.
+        assert replicas.descriptions.progress() == "opening logs: 1 of 2"
         disk.errors = {}
         async with asyncio.timeout(10):
             while replicas.driver(OTHER) is None:

@@ -66,6 +66,15 @@ def test_a_corrupt_index_is_rebuilt_even_after_a_clean_shutdown(
     assert read_all(open_log(disk, clean=True)) == stamped([*VALUES, "more"])
 
 
+def test_every_byte_that_recovery_reads_is_noted_and_a_clean_log_is_not_read() -> None:
+    disk, base_offsets = closed_log()
+    noted: list[int] = []
+    open_log(disk, note_read=noted.append)
+    assert noted == [disk.size(index_path(offset, ".log")) for offset in base_offsets]
+    open_log(disk, note_read=noted.append, clean=True)
+    assert len(noted) == len(base_offsets)
+
+
 def test_a_log_that_was_not_closed_cleanly_after_all_is_recovered() -> None:
     disk, base_offsets = closed_log()
     file = disk.open(index_path(base_offsets[-1], ".log"))

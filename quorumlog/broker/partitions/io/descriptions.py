@@ -44,6 +44,12 @@ class Descriptions:
         self._replicas: Final = replicas
         self._logs: Final = logs
 
+    def progress(self) -> str:
+        """Say how far the logs are opened or closed: see `LogProgress`."""
+        return self._logs.progress.describe(
+            opened=len(self._replicas.drivers), left=self._replicas.left_to_open
+        )
+
     async def log_directory(
         self, wanted: Collection[TopicPartition] | None
     ) -> LogDirectoryDescription:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from quorumlog.broker.partitions.log.log_progress import LogProgress
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
@@ -62,6 +63,7 @@ class LogDirectory:
         self.path: Final = directory
         self.checkpoints: Final = OffsetCheckpoints(disk, directory)
         self.clean_shutdown_epoch: int | None = None
+        self.progress: Final = LogProgress()
         self._disk: Final = disk
         self._marker: Final = CleanShutdownMarker(disk, directory)
         self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
@@ -118,6 +120,7 @@ class LogDirectory:
                 clean=is_new or (self.was_clean and name in self._unopened),
                 recovery_point=self.checkpoints.recovery_point(topic_partition),
                 log_start_offset=self.checkpoints.log_start(topic_partition),
+                note_read=self.progress.note_read,
             )
         except OSError as error:
             raise storage_error(f"cannot open {path}: {error}", error) from error

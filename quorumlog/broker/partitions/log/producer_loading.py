@@ -1,17 +1,28 @@
 """What a log says of its idempotent producers: a snapshot, and the batches after it."""
 
+from collections.abc import Iterable, Iterator
+
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
+from quorumlog.storage.io.segment import NoteRead
+from quorumlog.wire.codec.records import BatchHeader
 
 
-def load_producers(log: Log) -> ProducerStates:
+def load_producers(log: Log, note_read: NoteRead = lambda _: None) -> ProducerStates:
     """Learn the producers; without a snapshot, from every batch, also below the log's start.
 
-    Waits for the disk. Raises StorageError.
+    `note_read` is told the bytes of every batch. Waits for the disk. Raises StorageError.
     """
     producers = ProducerStates()
     snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
     is_whole = snapshot.offset == log.log_end_offset
-    producers.rebuild(() if is_whole else log.headers(snapshot.offset), snapshot.entries)
+    headers = () if is_whole else _noted(log.headers(snapshot.offset), note_read)
+    producers.rebuild(headers, snapshot.entries)
     return producers
+
+
+def _noted(headers: Iterable[BatchHeader], note_read: NoteRead) -> Iterator[BatchHeader]:
+    for header in headers:
+        note_read(header.size_in_bytes)
+        yield header

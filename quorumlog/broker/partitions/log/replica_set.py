@@ -119,7 +119,12 @@ class ReplicaSet:
     @property
     def is_opening(self) -> bool:
         """Whether there are logs to open yet."""
-        return bool(self._opening or self._postponed)
+        return self.left_to_open > 0
+
+    @property
+    def left_to_open(self) -> int:
+        """How many logs there are to open yet."""
+        return len(self._opening) + len(self._postponed)
 
     def retry(self) -> None:
         """Open what could not be opened for want of room or file handles."""
@@ -187,7 +192,8 @@ class ReplicaSet:
                 raise StorageError(f"{at} is not opened: the broker stops")
             log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
             try:
-                return _Loaded(log, high_watermark, load_producers(log))
+                producers = load_producers(log, self._logs.progress.note_read)
+                return _Loaded(log, high_watermark, producers)
             except StorageError:
                 log.close(clean=False)
                 raise
@@ -229,6 +235,7 @@ class ReplicaSet:
         _logger.error("%s: %s", at, error)
         if isinstance(error, DiskExhausted):
             self._postponed.add(at)
+            self._logs.progress.note_postponed()
         else:
             self._unusable[at] = topic_id
             self._failed(error)

@@ -1,0 +1,54 @@
+"""What a broker says of its progress while it opens and closes logs."""
+
+import shutil
+from pathlib import Path
+
+from quorumlog.broker.partitions.log.log_progress import LogProgress
+from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.one_broker import AT, append, one_broker, start
+
+MIB = 1 << 20
+
+
+async def test_logs_that_are_to_be_opened_are_told_until_all_are_open(tmp_path: Path) -> None:
+    queue = HeldQueue()
+    queue.is_held = True
+    replicas = await start(tmp_path, disk_queue=queue)
+    assert replicas.descriptions.progress() == "opening logs: 0 of 1, 0 MiB read"
+    queue.release()
+    assert replicas.driver(AT) is not None
+    assert replicas.descriptions.progress() == ""
+    await replicas.stop()
+    assert replicas.descriptions.progress() == "closing logs: 1 of 1"
+
+
+async def test_what_is_read_of_a_log_after_a_crash_is_counted(tmp_path: Path) -> None:
+    """Both the check of the records, and the reading of producers that no snapshot shows."""
+    record = Record(0, 1, None, bytes(600_000))
+    batch = encode_batch([record], producer_id=5, producer_epoch=0, base_sequence=0)
+    async with one_broker(tmp_path / "runs") as replicas:
+        append(replicas, records=batch)
+        shutil.copytree(tmp_path / "runs", tmp_path / "crashed")
+    async with one_broker(tmp_path / "crashed") as again:
+        described = again._logs.progress.describe(opened=0, left=1)
+    assert described == "opening logs: 0 of 1, 1 MiB read"
+
+
+def test_a_text_is_another_one_only_with_progress() -> None:
+    progress = LogProgress()
+    assert progress.describe(opened=0, left=2) == "opening logs: 0 of 2, 0 MiB read"
+    progress.note_read(MIB - 1)
+    progress.note_read(1)
+    assert progress.describe(opened=0, left=2) == "opening logs: 0 of 2, 1 MiB read"
+    assert progress.describe(opened=2, left=0) == ""
+    progress.close(lambda: None)
+    assert progress.describe(opened=2, left=0) == "closing logs: 1 of 2"
+
+
+def test_a_log_that_is_not_opened_does_not_hide_that_others_are_closed() -> None:
+    progress = LogProgress()
+    progress.note_postponed()
+    assert progress.describe(opened=2, left=1) == "opening logs: 2 of 3"
+    progress.close(lambda: None)
+    assert progress.describe(opened=2, left=1) == "closing logs: 1 of 2"
