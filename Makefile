@@ -5,6 +5,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 VENV ?= .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python -m
+# Each worker, and each process that a test starts, would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check lint types imports unit bench wheel clean
@@ -27,8 +29,8 @@ types: $(VENV)/installed-dev
 imports: $(VENV)/installed-dev
 	$(BIN)/lint-imports --no-cache
 unit: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 -m "not integration and not spark" tests/unit tests/golden tests/property tests/paper \
-		tests/chaos tests/simulation tests/test_*.py
+	$(BIN)/pytest -n 2 --dist loadgroup --hypothesis-profile quick -m "not integration and not spark" tests/unit \
+		tests/golden tests/property tests/paper tests/chaos tests/simulation tests/test_*.py
 
 bench: $(VENV)/installed-dev ## a table of figures and ratios, measured in one run
 	$(RUN) benchmarks.run

@@ -7,11 +7,13 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.xdist_group("tidy")  # one process parses every file, once
 ROOT = Path(__file__).parent.parent
 FILE_LINES_MAX, FUNCTION_LINES_MAX, IMPORTS_MAX = 400, 60, 20
 SLEEP_S_MAX = 0.01  # below integration: long enough for a turn of a polling loop
@@ -37,22 +39,50 @@ def files(root: Path, *patterns: str) -> Iterator[tuple[str, str]]:
                 yield name, path.read_text()
 
 
-parsed = cache(ast.parse)
+@dataclass
+class Source:
+    """What the tests below ask of a file. Trees that are kept are slow to collect."""
+
+    imports: set[str]  # modules of quorumlog that the module names
+    has_docstring: bool
+    function_lines: dict[str, int] = field(default_factory=dict)  # of equal names: the longest
+    impure_calls: list[str] = field(default_factory=list)
+    sleeps: list[tuple[int, float]] = field(default_factory=list)  # line, seconds
+
+
+@cache
+def parsed(text: str) -> Source:
+    tree = ast.parse(text)
+    imports = {module for node in tree.body for module in imported(node)}
+    source = Source(imports, ast.get_docstring(tree) is not None)
+    lines = source.function_lines
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            lines[node.name] = max(length, lines.get(node.name, 0))
+        elif isinstance(node, ast.Call):
+            match node:
+                case ast.Call(func=ast.Name(id=called)) if called in IMPURE_CALLS:
+                    source.impure_calls.append(called)
+                case ast.Call(
+                    func=ast.Name(id="sleep") | ast.Attribute(attr="sleep"),
+                    args=[ast.Constant(value=float() | int() as seconds)],
+                ):
+                    source.sleeps.append((node.lineno, seconds))
+                case _:
+                    pass
+    return source
 
 
 def oversized(root: Path) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for name, text in files(root, "quorumlog/**/*.py", "tests/**/*.py"):
-        tree = parsed(text)
+        source = parsed(text)
         sizes[name] = len(text.splitlines()) - FILE_LINES_MAX
         if name.startswith("quorumlog/"):
-            modules = {module for node in tree.body for module in imported(node)}
-            sizes[f"{name}: modules of ours"] = len(modules) - IMPORTS_MAX
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lines = (node.end_lineno or 0) - node.lineno + 1
-                key, excess = f"{name}::{node.name}", lines - FUNCTION_LINES_MAX
-                sizes[key] = max(excess, sizes.get(key, excess))
+            sizes[f"{name}: modules of ours"] = len(source.imports) - IMPORTS_MAX
+        for function, lines in source.function_lines.items():
+            sizes[f"{name}::{function}"] = lines - FUNCTION_LINES_MAX
     return {name: excess for name, excess in sizes.items() if excess > 0}
 
 
@@ -68,37 +98,27 @@ def imported(statement: ast.stmt) -> list[str]:
 
 
 def impure_calls(root: Path) -> list[str]:
-    found = []
-    for name, text in files(root, "quorumlog/**/*.py"):
-        if not PURE.search(name):
-            continue
-        for node in ast.walk(parsed(text)):
-            match node:
-                case ast.Call(func=ast.Name(id=called)) if called in IMPURE_CALLS:
-                    found.append(f"{name}: {called}()")
-    return found
+    return [
+        f"{name}: {called}()"
+        for name, text in files(root, "quorumlog/**/*.py")
+        if PURE.search(name)
+        for called in parsed(text).impure_calls
+    ]
 
 
 def long_sleeps(root: Path) -> list[str]:
     """Sleeps of a fixed time below integration. `tests.support.waiting` has what to use instead."""
-    found = []
-    for name, text in files(root, "tests/**/*.py"):
-        if not BELOW_INTEGRATION.search(name) or JUMPING_TIME.search(text):
-            continue
-        for node in ast.walk(parsed(text)):
-            match node:
-                case ast.Call(
-                    func=ast.Name(id="sleep") | ast.Attribute(attr="sleep"),
-                    args=[ast.Constant(value=float() | int() as seconds)],
-                ) if seconds > SLEEP_S_MAX:
-                    found.append(f"{name}:{node.lineno}: sleep({seconds})")
-    return found
+    return [
+        f"{name}:{line}: sleep({seconds})"
+        for name, text in files(root, "tests/**/*.py")
+        if BELOW_INTEGRATION.search(name) and not JUMPING_TIME.search(text)
+        for line, seconds in parsed(text).sleeps
+        if seconds > SLEEP_S_MAX
+    ]
 
 
 def without_first_sentence(root: Path) -> list[str]:
-    return [
-        name for name, text in files(root, "tests/**/*.py") if not ast.get_docstring(parsed(text))
-    ]
+    return [name for name, text in files(root, "tests/**/*.py") if not parsed(text).has_docstring]
 
 
 def lines_of_another_form(root: Path) -> list[str]:

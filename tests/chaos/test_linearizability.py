@@ -9,8 +9,9 @@ from quorumlog.chaos.checkers.explode import explode
 from quorumlog.chaos.checkers.linearizability import bounds_of, violations
 from quorumlog.chaos.checkers.version_order import order_versions
 from tests.support.chaos.hand_made_histories import History, found
+from tests.support.sizes import tries
 
-CASES = 5000
+CASES = tries(5000)
 NEVER = 1 << 60
 
 

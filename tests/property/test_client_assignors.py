@@ -1,6 +1,6 @@
 """The assignors give every partition to one member that wants it, evenly and stickily."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.client.core.assignors import ASSIGNORS, Assignment, Subscription, assign_sticky
@@ -11,9 +11,10 @@ from quorumlog.client.core.group_protocol import (
     encode_subscription,
 )
 from quorumlog.wire.codec.identifiers import TopicPartition
+from tests.support.sizes import examples
 
 TOPICS = ("a", "b", "c")
-EXAMPLES = settings(max_examples=150, deadline=None, derandomize=True)
+EXAMPLES = examples(150)
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 7))
 partitions = st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 8))
 subscriptions = st.builds(

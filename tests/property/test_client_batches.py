@@ -11,7 +11,6 @@ from random import Random
 from typing import ClassVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,6 +27,7 @@ from quorumlog.client.settings import ProducerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from tests.support.sizes import examples, tries
 
 PARTITION = TopicPartition("t", 0)
 BROKERS = (1, 2)
@@ -352,7 +352,6 @@ class NewBatchesPassThoseInRetry(Accumulator):
         return super()._retries(queue) and not queue.waiting
 
 
-EXAMPLES = settings(max_examples=80, stateful_step_count=40, deadline=None, derandomize=True)
 OF_A_BROKER = ("process_zombie", "refuse", "disconnect")
 MOVES = ("send", "process", "answer", "elect", "wait", "pump", "replicate", "refresh", *OF_A_BROKER)
 MUTANTS = [
@@ -364,8 +363,8 @@ MUTANTS = [
 ]
 
 
-def walk_often(machine_class: type[AnySchedule], seeds: int) -> None:
-    for seed in range(seeds):
+def walk_often(machine_class: type[AnySchedule], seeds: range) -> None:
+    for seed in seeds:
         rng, machine = Random(seed), machine_class()
         moves = (*MOVES, "reload") if isinstance(machine, BrokersForget) else MOVES
         for _ in range(80):
@@ -392,8 +391,8 @@ def walk_often(machine_class: type[AnySchedule], seeds: int) -> None:
 def test_records_are_written_once_and_in_order_under_any_schedule(
     machine: type[AnySchedule],
 ) -> None:
-    run_state_machine_as_test(machine, settings=EXAMPLES)
-    walk_often(machine, 400)
+    run_state_machine_as_test(machine, settings=examples(80, stateful_step_count=40))
+    walk_often(machine, range(tries(400)))
 
 
 @pytest.mark.parametrize(
@@ -405,5 +404,6 @@ def test_records_are_written_once_and_in_order_under_any_schedule(
     ],
 )
 def test_a_mutant_is_found(mutant: type[Accumulator], base: type[AnySchedule]) -> None:
+    first = 2_000 if mutant is FirstBatchHasCompany else 0  # no seed below finds it
     with pytest.raises((AssertionError, InvariantViolation)):
-        walk_often(type("Mutated", (base,), {"accumulator_class": mutant}), 4_000)
+        walk_often(type("Mutated", (base,), {"accumulator_class": mutant}), range(first, 4_000))

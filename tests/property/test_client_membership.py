@@ -10,7 +10,6 @@ from random import Random
 from typing import ClassVar
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,6 +25,7 @@ from quorumlog.client.core.membership_events import Effect, Event
 from quorumlog.client.settings import Assignor, ConsumerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.sizes import examples, tries
 
 COUNTS = {"t": 4, "u": 1}
 NAMES = (0, 1, 2)
@@ -288,7 +288,7 @@ class IgnoresItsExpulsion(Membership):
         return []
 
 
-EXAMPLES = settings(max_examples=50, stateful_step_count=60, deadline=None, derandomize=True)
+EXAMPLES = examples(50, stateful_step_count=60)
 MOVES = ("poll", "leave_poll", "find", "request", "answer", "disconnect", "expel")
 
 
@@ -308,8 +308,8 @@ def walk(machine: AnySchedule, seed: int, steps: int = 200) -> None:
     machine.teardown()
 
 
-def walk_often(machine: type[AnySchedule]) -> None:
-    for seed in range(200):
+def walk_often(machine: type[AnySchedule], seeds: int = 200) -> None:
+    for seed in range(seeds):
         walk(machine(), seed)
 
 
@@ -318,7 +318,7 @@ def test_no_partition_has_two_owners_under_any_schedule() -> None:
 
 
 def test_long_random_walks_end_with_each_partition_owned_once() -> None:
-    walk_often(AnySchedule)
+    walk_often(AnySchedule, tries(200))
 
 
 @pytest.mark.parametrize("mutant", [KeepsWhatItShouldYield, IgnoresItsExpulsion])

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers
@@ -30,6 +30,7 @@ from quorumlog.metadata_quorum.image.replay import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
 from tests.support.metadata_quorum.controllers import Bench, T, image_of
+from tests.support.sizes import examples
 
 ALL = (1, 2, 3, 4)
 BROKERS = st.sampled_from(ALL)
@@ -297,7 +298,7 @@ def check(world: World, before: dict[tuple[bytes, int], PartitionImage]) -> None
             before[topic.topic_id, index] = partition
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@examples(250)
 @given(SCHEDULES, st.integers(1, 3))
 def test_the_rules_hold_and_replay_equals_live(steps: list[tuple[Any, ...]], least: int) -> None:
     world = World()
@@ -313,7 +314,7 @@ def test_the_rules_hold_and_replay_equals_live(steps: list[tuple[Any, ...]], lea
     assert image_of(world.replay()) == image_of(world.controller.cluster)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(st.lists(TROUBLES, min_size=4, max_size=25), st.integers(1, 3))
 def test_nobody_leads_without_every_acknowledged_record(
     steps: list[tuple[Any, ...]], least: int
@@ -328,7 +329,7 @@ def test_nobody_leads_without_every_acknowledged_record(
     world.acknowledge()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@examples(60)
 @given(SCHEDULES, st.lists(st.integers(1, 5), max_size=30))
 def test_published_deltas_name_all_that_changed(
     steps: list[tuple[Any, ...]], batches: list[int]

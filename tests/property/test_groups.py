@@ -42,6 +42,7 @@ from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from tests.support.groups.coordination import T0, Coordination, beat, commit, join, leave
+from tests.support.sizes import examples, tries
 
 
 @dataclass
@@ -313,7 +314,8 @@ class OneGroupAmongStrangers(OneGroup):
         self.hear()
 
 
-EXAMPLES = settings(max_examples=150, stateful_step_count=30, deadline=None, derandomize=True)
+EXAMPLES = examples(150, stateful_step_count=30)
+UNTIL_FOUND = settings(EXAMPLES, max_examples=150, phases=[Phase.generate])
 
 
 def test_the_promises_hold_under_any_schedule() -> None:
@@ -321,7 +323,7 @@ def test_the_promises_hold_under_any_schedule() -> None:
 
 
 def test_whatever_strangers_ask_the_promises_hold() -> None:
-    run_machine(OneGroupAmongStrangers, settings=settings(EXAMPLES, max_examples=100))
+    run_machine(OneGroupAmongStrangers, settings=settings(EXAMPLES, max_examples=tries(100)))
 
 
 def _answers_before_commit(
@@ -361,4 +363,6 @@ MUTANTS = {
 def test_a_mutant_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTANTS[name])
     with pytest.raises((AssertionError, InvariantViolation)):
-        run_machine(OneGroup, settings=settings(EXAMPLES, phases=(Phase.generate,)))
+        run_machine(
+            OneGroup, settings=settings(EXAMPLES, max_examples=150, phases=(Phase.generate,))
+        )

@@ -26,6 +26,7 @@ from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Controller, Replica, image
+from tests.support.sizes import examples
 
 
 class OneReplica(RuleBasedStateMachine):
@@ -210,7 +211,7 @@ MUTANTS = {
     PartitionRules(role_changes=TakesOldImages): "1: ",
     PartitionRules(followership=CommitsWhatItLacks): "2: ",
 }
-EXAMPLES = settings(max_examples=200, stateful_step_count=40, deadline=None, derandomize=True)
+EXAMPLES = examples(200, stateful_step_count=40)
 
 
 def _broken_rule(rules: PartitionRules) -> str:

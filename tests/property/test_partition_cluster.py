@@ -30,6 +30,7 @@ from tests.support.broker.replicas import (
     Replica,
     image,
 )
+from tests.support.sizes import tries
 
 STEPS = 600
 SEEDS = 150
@@ -362,7 +363,7 @@ class Cluster:
                 self.replicas[who].keep_log_start(self.now_ms)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 50))
+@pytest.mark.parametrize("first", range(0, tries(SEEDS), 50))
 def test_nothing_committed_is_lost_and_the_replicas_converge(first: int) -> None:
     for seed in range(first, first + 50):
         cluster = Cluster(seed)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.broker.partitions.core.producer_state import (
@@ -12,6 +12,7 @@ from quorumlog.broker.partitions.core.producer_state import (
     sequence_after,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
+from tests.support.sizes import examples
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Batch:
         return self.producer_id, self.producer_epoch, self.base_sequence
 
 
-EXAMPLES = settings(max_examples=200, deadline=None, derandomize=True)
+EXAMPLES = examples(200)
 
 
 @EXAMPLES

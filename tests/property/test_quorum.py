@@ -1,6 +1,6 @@
 """One quorum node among peers that say anything at all: it keeps its invariants, or says so."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.invariants import InvariantViolation
@@ -22,6 +22,7 @@ from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.support.sizes import examples
 
 NODES = st.sampled_from((-1, 1, 2, 3, 9)).map(BrokerId)
 EPOCHS = st.one_of(
@@ -65,7 +66,7 @@ STEPS = st.one_of(
 TOLD_OF_LOSS = ("one leader in epoch", "3: what is committed is not truncated")
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(
     node_id=st.sampled_from((1, 9)),
     steps=st.lists(st.tuples(st.integers(0, 1500), STEPS), max_size=40),

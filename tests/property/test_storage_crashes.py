@@ -20,6 +20,7 @@ from quorumlog.storage.io.segment import Segment
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import HEADER_BYTES, decode_batches
+from tests.support.sizes import tries
 from tests.support.storage.batches import DIRECTORY, batch, open_log, read_all
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
@@ -132,9 +133,9 @@ def check_after(life: Life, disk: SimDisk) -> None:
     assert values_of(log) == (*found, "more")
 
 
-def check_power_loss_at_every_operation() -> None:
+def check_power_loss_at_every_operation(seeds: int = SEEDS) -> None:
     for number in range(1, count_operations() + 1):
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             disk = SimDisk(on_operation=at(number, lose_power))
             life = Life(disk)
             with pytest.raises(PowerLoss):
@@ -144,7 +145,7 @@ def check_power_loss_at_every_operation() -> None:
 
 
 def test_kafka_10527_power_loss_anywhere_leaves_a_prefix_with_all_that_was_flushed() -> None:
-    check_power_loss_at_every_operation()
+    check_power_loss_at_every_operation(tries(SEEDS))
 
 
 SIM = "quorumlog.chaos.simulation.kernel.sim_disk."

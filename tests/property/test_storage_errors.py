@@ -14,11 +14,12 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.records import decode_batches
+from tests.support.sizes import tries
 from tests.support.storage.batches import batch, open_log, read_all
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
 STEPS = 25
-SEEDS = 8
+SEEDS = tries(8)
 Written = tuple[int, str]  # leader epoch, value
 
 

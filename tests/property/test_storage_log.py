@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -18,6 +18,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 from quorumlog.wire.codec.records import read_header
+from tests.support.sizes import examples
 from tests.support.storage.batches import DIRECTORY, batch, read_all
 
 SETTINGS = LogSettings(segment_bytes=500, index_interval_bytes=100)
@@ -196,9 +197,7 @@ class LogMachine(RuleBasedStateMachine):
 def test_a_log_is_a_list_of_batches() -> None:
     run_state_machine_as_test(
         LogMachine,
-        settings=settings(
-            max_examples=150, stateful_step_count=30, deadline=None, derandomize=True
-        ),
+        settings=examples(150, stateful_step_count=30),
     )
 
 
@@ -220,7 +219,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@examples(300)
 @given(st.lists(steps, max_size=8))
 def test_epochs_do_what_a_dumb_list_does(changes: list[tuple[str, int, int]]) -> None:
     epochs, dumb = LeaderEpochs(), list[EpochEntry]()

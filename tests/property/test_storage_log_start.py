@@ -18,6 +18,7 @@ from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.records import decode_batches
 from tests.property.test_storage_crashes import PowerLoss, at, lose_power
+from tests.support.sizes import tries
 from tests.support.storage.batches import DIRECTORY, batch, read_all
 
 SETTINGS = LogSettings(segment_bytes=300, index_interval_bytes=0)
@@ -111,11 +112,11 @@ def check_after(life: Life) -> None:
     log.close()
 
 
-def check_power_loss_at_every_operation() -> None:
+def check_power_loss_at_every_operation(seeds: int = SEEDS) -> None:
     operations: list[str] = []
     Life(SimDisk(on_operation=lambda operation, path: operations.append(operation))).live()
     for number in range(1, len(operations) + 1):
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             life = Life(SimDisk(on_operation=at(number, lose_power)))
             with pytest.raises(PowerLoss):
                 life.live()
@@ -124,7 +125,7 @@ def check_power_loss_at_every_operation() -> None:
 
 
 def test_the_start_never_falls_below_its_checkpoint_and_nothing_flushed_is_lost() -> None:
-    check_power_loss_at_every_operation()
+    check_power_loss_at_every_operation(tries(SEEDS))
 
 
 def newest_first(self: SegmentList) -> list[str]:

@@ -5,7 +5,7 @@ reads, in the form in which we would have written it, passes.
 """
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.wire.codec.compression import Compression
@@ -19,9 +19,10 @@ from quorumlog.wire.codec.inspection import (
 )
 from quorumlog.wire.codec.records import HEADER_BYTES, Record, decode_batch, read_header
 from tests.property.test_wire_records import batches, witnesses
+from tests.support.sizes import examples
 from tests.support.wire.handmade_bytes import batch, mended, record
 
-SETTINGS = settings(max_examples=150, deadline=None, derandomize=True, database=None)
+SETTINGS = examples(150, database=None)
 DECOMPRESSED_BYTES_MAX = 1 << 20
 compressions = st.sampled_from(Compression)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.invariants import InvariantViolation
@@ -25,8 +25,9 @@ from quorumlog.wire.codec.records import (
     restamp,
     validate_batch,
 )
+from tests.support.sizes import examples
 
-SETTINGS = settings(max_examples=60, deadline=None, derandomize=True, database=None)
+SETTINGS = examples(60, database=None)
 NOW_MS = 1_700_000_000_099
 texts = st.text(st.characters(codec="utf-8"), max_size=6)
 optional_bytes = st.none() | st.binary(max_size=200)

@@ -16,6 +16,7 @@ from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUT
 from quorumlog.chaos.simulation.worlds.quorum.options import QUORUM_FAULTS
 from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from quorumlog.invariants import InvariantViolation
+from tests.support.sizes import tries
 
 ROOT = Path(__file__).parents[2]
 SCHEDULES = sorted(Path(__file__).with_name("schedules").glob("*.json"))
@@ -66,7 +67,7 @@ def play(script: str, cluster: ScriptedCluster) -> ScriptedCluster:
     return cluster
 
 
-@pytest.mark.parametrize("first_seed", range(0, 50, 10))
+@pytest.mark.parametrize("first_seed", range(0, tries(50), 10))
 def test_seeds_hold(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 10):
         result = simulate(seed, duration_ms=10_000)
@@ -75,7 +76,7 @@ def test_seeds_hold(first_seed: int) -> None:
 
 @pytest.mark.parametrize("nodes", [1, 2, 4, 5])
 def test_seeds_hold_with_other_numbers_of_voters(nodes: int) -> None:
-    for seed in range(100, 105):
+    for seed in range(100, 100 + tries(5)):
         result = simulate(seed, nodes=nodes, duration_ms=8_000)
         assert result.valid, result
         assert result.committed > 0

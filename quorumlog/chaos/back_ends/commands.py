@@ -199,6 +199,7 @@ class Commands:
                 self._bootstrap,
                 request_timeout_ms=_ADMIN_TIMEOUT_MS,
                 default_api_timeout_ms=_ADMIN_TIMEOUT_MS,
+                socket_connection_setup_timeout_ms=_ADMIN_TIMEOUT_MS,
             ) as admin:
                 if role == "metadata-leader":
                     return [(await admin.describe_quorum()).leader_id]

@@ -28,8 +28,10 @@ from tests.support.broker.one_broker import (
     one_broker,
     publish,
     size,
+    start,
 )
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
+from tests.support.waiting import until
 
 
 async def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
@@ -251,24 +253,27 @@ async def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
 
 
 async def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Path) -> None:
-    async with one_broker(tmp_path) as replicas:
-        driver = replicas.driver(AT)
-        assert driver is not None
-        flush, may_flush = driver.log.flush, threading.Event()
+    replicas = await start(tmp_path)
+    await until(lambda: replicas.driver(AT) is not None)
+    driver = replicas.driver(AT)
+    assert driver is not None
+    flush, begun, may_flush = driver.log.flush, threading.Event(), threading.Event()
 
-        def late_flush() -> Offset:
-            may_flush.wait(10)
-            return flush()
+    def late_flush() -> Offset:
+        begun.set()
+        assert may_flush.wait(10)
+        return flush()
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(driver.log, "flush", late_flush)
-            patch.setattr(type(driver.log), "segment_base_offsets", (Offset(1),))
-            flushing = asyncio.create_task(replicas._checkpoints.flush_full_segments())
-            await asyncio.sleep(0)
-            gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
-            replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
-            may_flush.set()
-            await flushing
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver.log, "flush", late_flush)
+        patch.setattr(type(driver.log), "segment_base_offsets", (Offset(1),))
+        flushing = asyncio.create_task(replicas._checkpoints.flush_full_segments())
+        await until(begun.is_set)
+        gone = ClusterDelta(deleted_topics={AT.topic: TOPIC_ID})
+        replicas.publish(gone, ClusterImage(brokers=ALL_ALIVE))
+        may_flush.set()
+        await flushing
+    await replicas.stop()
 
 
 async def test_a_log_that_cannot_be_opened_is_not_taken_for_a_stray(tmp_path: Path) -> None:

@@ -19,9 +19,10 @@ from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.peer import connected
 from tests.support.groups.asking import coordinator_is_ready, create, versions
 from tests.support.groups.single_broker import SETTINGS, single_broker
+from tests.support.sizes import tries
 from tests.support.wire.records_oracle import random_message
 
-SAMPLES = 25
+SAMPLES = tries(25)
 LONGEST = "x" * 32_767  # what fits into a string of the old form
 STRINGS = (
     "t",

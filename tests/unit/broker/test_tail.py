@@ -1,10 +1,11 @@
 """The last batches of a log in memory: bounded, and equal to what the file says."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.broker.partitions.core import tail
 from quorumlog.broker.partitions.core.tail import Tail
+from tests.support.sizes import examples
 
 
 def test_it_is_bounded_and_forgets_what_all_have() -> None:
@@ -29,7 +30,7 @@ def test_a_read_that_does_not_start_at_a_batch_goes_to_the_file() -> None:
     assert recent.read(10, max_bytes=9, end_offset=12, at_least_one=True) == ([], 0, 10)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@examples(200)
 @given(
     counts=st.lists(st.integers(1, 3), min_size=1, max_size=8),
     start=st.integers(0, 7),

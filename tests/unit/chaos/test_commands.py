@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.chaos.back_ends import commands
 from quorumlog.chaos.back_ends.back_end import BackEndFailed, NodeUnavailable
 from quorumlog.chaos.back_ends.commands import Commands, open_commands
 from quorumlog.chaos.back_ends.registry import open_back_end
@@ -132,7 +133,10 @@ async def test_only_what_all_nodes_can_do_is_offered(nodes: Nodes) -> None:
     assert nodes.open().operations == {"pause", "resume"}
 
 
-async def test_a_cluster_that_does_not_answer_has_no_known_roles(nodes: Nodes) -> None:
+async def test_a_cluster_that_does_not_answer_has_no_known_roles(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "_ADMIN_TIMEOUT_MS", 50)
     back_end = nodes.open()
     assert await back_end.holders("partition-leader", "t") == []
     assert await back_end.holders("metadata-leader", "t") == []

@@ -12,9 +12,10 @@ from quorumlog.wire.codec.schemas import (
     request_class,
     response_class,
 )
+from tests.support.sizes import tries
 from tests.support.wire.records_oracle import kio_bytes, random_message
 
-SAMPLES = 4
+SAMPLES = tries(4)
 
 
 @pytest.mark.parametrize("api_key", sorted(APIS))
