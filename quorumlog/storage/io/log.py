@@ -298,6 +298,11 @@ class Log:
             self._flushed_offset = end_offset
             return Offset(end_offset)
 
+    def share_flushed_segments(self) -> None:
+        """Let full segments that are flushed have no handle of their own. Raises StorageError."""
+        with self._health.reading():
+            self._segments.share_flushed()
+
     def close(self, *, clean: bool = True) -> None:
         """Give up all files. With `clean`, flush first and write the indexes.
 
