@@ -7,36 +7,30 @@ It refuses nothing and decides nothing; errors are plain OSError. The simulated 
 import fcntl
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import NO_HANDLES, StorageError
+from quorumlog.storage.io.read_handles import ReadableFile, ReadFile, ReadHandles
 from quorumlog.wire.codec.message import Buffer
 
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
 
+T = TypeVar("T")
 
-class DiskFile(Protocol):
+
+class DiskFile(ReadableFile, Protocol):
     """An open file: appended to by one thread, fsynced perhaps by another."""
 
     def append(self, chunks: Sequence[Buffer]) -> None:
         """Write all chunks at the end. If it raises, any part of them may have been written."""
-
-    def pread(self, size: int, position: int) -> bytes:
-        """At most `size` bytes from `position`: fewer only at the end of the file."""
 
     def truncate(self, size: int) -> None:
         """Cut to `size` bytes. Durable only after `fsync`."""
 
     def fsync(self) -> None:
         """Make the content and the size durable (not the name: see `Disk.fsync_dir`)."""
-
-    def size(self) -> int:
-        """Bytes in the file now."""
-
-    def close(self) -> None:
-        """Give the handle back. Twice is once."""
 
 
 class DiskLock(Protocol):
@@ -51,6 +45,12 @@ class Disk(Protocol):
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         """Open for reads and appends. Raises FileNotFoundError unless it exists or `create`."""
+
+    def open_to_read(self, path: str) -> ReadableFile:
+        """Open a file that is only read, and keeps its name until it is closed.
+
+        One that does not exist is noticed here or at the first use: FileNotFoundError.
+        """
 
     def exists(self, path: str) -> bool:
         """Whether a file or directory has this name."""
@@ -130,11 +130,28 @@ class RealFile:
 
 
 class RealDisk:
-    """The files of this machine."""
+    """The files of this machine.
+
+    When the process or the system has no handle left, those of files that are only read make room.
+    """
+
+    def __init__(self, read_handles: ReadHandles | None = None) -> None:
+        self._read_handles: Final = read_handles or ReadHandles()
 
     def open(self, path: str, *, create: bool = False) -> RealFile:  # noqa: D102 - see Disk
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return RealFile(os.open(path, flags, 0o644))
+        return self._with_a_handle(lambda: RealFile(os.open(path, flags, 0o644)))
+
+    def open_to_read(self, path: str) -> ReadFile:  # noqa: D102 - see Disk
+        return ReadFile(self._read_handles, lambda: self.open(path))
+
+    def _with_a_handle(self, take: Callable[[], T]) -> T:
+        while True:
+            try:
+                return take()
+            except OSError as error:
+                if error.errno not in NO_HANDLES or not self._read_handles.close_oldest():
+                    raise
 
     def exists(self, path: str) -> bool:  # noqa: D102 - see Disk
         return Path(path).exists()
@@ -143,7 +160,7 @@ class RealDisk:
         return Path(path).stat().st_size
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
-        return sorted(entry.name for entry in Path(path).iterdir())
+        return sorted(self._with_a_handle(lambda: os.listdir(path)))  # noqa: PTH208 - names alone
 
     def mkdir(self, path: str) -> None:  # noqa: D102 - see Disk
         directory = Path(path)
@@ -162,7 +179,8 @@ class RealDisk:
         Path(path).rmdir()
 
     def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_CLOEXEC
+        descriptor = self._with_a_handle(lambda: os.open(path, flags))
         try:
             os.fsync(descriptor)
         finally:

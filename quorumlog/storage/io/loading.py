@@ -8,12 +8,14 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from quorumlog.storage.core.reading import NoteRead
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError, storage_error
+from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
-from quorumlog.storage.io.segment import DELETED_SUFFIX, BrokenSegment, NoteRead, Segment
+from quorumlog.storage.io.segment import DELETED_SUFFIX, Segment
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
 SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")

@@ -1,7 +1,7 @@
 """A log: segments in one directory, appended to at one end.
 
-It refuses gaps, torn batches and anything after a failed fsync. Records are never looked at, but
-for one lookup by timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
+Refuses gaps, torn batches and anything after a failed fsync. Looks at no record, but for a lookup
+by timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706.
 """
 
 import threading
@@ -14,6 +14,7 @@ from quorumlog.storage.core.appending import (
     stamped_by_another,
     stamped_by_leader,
 )
+from quorumlog.storage.core.reading import NoteRead, ReadResult
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError, storage_error
@@ -21,7 +22,7 @@ from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.loading import KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.log_health import LogHealth
-from quorumlog.storage.io.segment import NoteRead, ReadResult, Segment
+from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.storage.io.timestamps import find_first_since, find_latest
 from quorumlog.wire.codec.identifiers import Offset
@@ -36,13 +37,11 @@ class Log:
       1. log_start_offset <= log_end_offset, and flushed_offset <= log_end_offset.
       2. Segments are consecutive; only the last one is appended to.
       3. No batch is returned by a read before it is entire in the file, none after truncation.
-      4. After a failed fsync, or an append that could not be undone, every call raises
-         StorageError: the file may no longer be what the system says it is. A read that fails,
-         and an append for which there is no room, fail alone.
+      4. After a failed fsync or an append that could not be undone, every call raises StorageError:
+         the file may not be what the system says it is. Other failures are of one call.
 
-    Threads: one thread calls everything, but for `flush` and `remove_dead_segments`, which others
-    may call at the same time, while appends and reads go on. What removes files or closes them
-    waits for them. Offsets come in as int (sums of offsets are), and go out as Offset.
+    Threads: one calls everything; others may call `flush` and `remove_dead_segments` meanwhile.
+    What removes or closes files waits for them. Offsets come in as int, and go out as Offset.
     """
 
     def __init__(
@@ -299,6 +298,11 @@ class Log:
                 self._segments.sync(flushed_offset=self._flushed_offset, end_offset=end_offset)
             self._flushed_offset = end_offset
             return Offset(end_offset)
+
+    def share_flushed_segments(self) -> None:
+        """Let full segments that are flushed have no handle of their own. Raises StorageError."""
+        with self._health.reading():
+            self._segments.share_flushed()
 
     def close(self, *, clean: bool = True) -> None:
         """Give up all files. With `clean`, flush first and write the indexes.

@@ -5,23 +5,24 @@ flushed as a full segment, or closed. So an append is one system call, and a cra
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Final
 
+from quorumlog.invariants import InvariantViolation
 from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry, TimeEntry
+from quorumlog.storage.core.reading import NoteRead, ReadResult
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.batch_scan import BrokenSegment, scan_batches
 from quorumlog.storage.io.disk import Disk, DiskFile, read_file, replace_file
-from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
-from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
+from quorumlog.wire.codec.records import BatchHeader
 
-HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
-NoteRead = Callable[[int], None]  # is told how many bytes were read
 INDEX_SUFFIXES: Final = (".index", ".timeindex")
 DELETED_SUFFIX: Final = ".deleted"
 
@@ -33,23 +34,14 @@ def segment_path(directory: str, base_offset: int, suffix: str = ".log") -> str:
     return f"{directory}/{base_offset:020d}{suffix}"
 
 
-class ReadResult(NamedTuple):
-    """Whole batches, and the offset to read on from."""
-
-    records: bytes
-    next_offset: Offset
-
-
-class BrokenSegment(StorageError):
-    """Where a batch should start, there is none."""
-
-
 class Segment:
     """Batches [base_offset, next_offset), in bytes [0, size) of one file.
 
-    It is *loaded* (file open, index in memory) or not; what needs the index loads it. One thread
-    appends and reads; `sync` may run in another, on a loaded segment, while nobody releases,
-    truncates or deletes it: `Log` sees to that.
+    It is *loaded* (file open, index in memory) or not; what needs the index loads it. A segment
+    that is only read (`share`) has no handle of its own: the disk keeps few of those open.
+
+    One thread appends and reads. `sync` may run in another, on a loaded segment that nothing
+    releases, truncates or deletes at that time: `Log` sees to that.
     """
 
     def __init__(self, disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> None:
@@ -57,7 +49,9 @@ class Segment:
         self._disk = disk
         self._stem = segment_path(directory, base_offset, "")
         self._settings = settings
-        self._file: DiskFile | None = None
+        self._is_shared = False  # it is full and durable: it is only read
+        self._file: ReadableFile | None = None
+        self._own_file: DiskFile | None = None  # the same, while it is not shared
         self._index = SegmentIndex(base_offset, settings)
         self._written_size: int | None = None  # that the index files on the disk describe
         self._max_timestamp: int | None = None  # while it is not loaded: what it was
@@ -68,9 +62,9 @@ class Segment:
     ) -> "Segment":
         """Start an empty one; its name is durable after an fsync of the directory."""
         segment = cls(disk, directory, base_offset, settings)
-        segment._file = disk.open(segment.path, create=True)
+        segment._file = segment._own_file = disk.open(segment.path, create=True)
         try:
-            segment._file.truncate(0)
+            segment._own_file.truncate(0)
         except BaseException:
             segment.release()
             raise
@@ -103,7 +97,7 @@ class Segment:
     @property
     def size(self) -> int:
         """Bytes of whole batches; loads nothing."""
-        return self._index.size if self._file is not None else self._disk.size(self.path)
+        return self._index.size or self._disk.size(self.path)  # any thread may ask
 
     # --- life ---
 
@@ -112,7 +106,8 @@ class Segment:
 
         Raises BrokenSegment if the file does not end with a whole batch; OSError.
         """
-        file = self._disk.open(self.path)
+        own_file = None if self._is_shared else self._disk.open(self.path)
+        file = own_file or self._disk.open_to_read(self.path)
         try:
             size = file.size()
             written_size: int | None = size
@@ -125,7 +120,8 @@ class Segment:
         except BaseException:
             file.close()
             raise
-        self._file, self._index, self._written_size = file, index, written_size
+        self._file, self._own_file = file, own_file
+        self._index, self._written_size = index, written_size
         latest = index.times.last()
         if latest is not None and not self._is_true(latest):
             self._rebuild(CorruptIndex(f"{latest} is not true"))
@@ -140,19 +136,19 @@ class Segment:
             self.base_offset, self._settings, offsets=offsets, times=times, size=size
         )
 
-    def _resume(self, file: DiskFile, index: SegmentIndex, size: int) -> SegmentIndex:
+    def _resume(self, file: ReadableFile, index: SegmentIndex, size: int) -> SegmentIndex:
         """Add the headers behind the newest index entry, up to byte `size`."""
         newest = index.offsets.last()
-        for position, header in self._scan(index.size, size, file):
+        for position, header in scan_batches(self.path, index.size, size, lambda: file):
             if newest is not None and position == newest.position:
                 if header.last_offset != newest.last_offset:
                     raise CorruptIndex(f"{newest} is not the batch at its position")
             elif refusal := index.refusal_of(header.base_offset, header.last_offset):
                 raise BrokenSegment(f"{self.path}, byte {position}: {refusal}")
             index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
-        first = next((header for _, header in self._scan(0, size, file)), None)
-        if first is not None:
+        for _, first in scan_batches(self.path, 0, size, lambda: file):
             index.first_timestamp = first.max_timestamp
+            break
         return index
 
     def check(self, previous_epoch: int, note_read: NoteRead) -> SegmentScan:
@@ -174,12 +170,13 @@ class Segment:
         except BaseException:
             file.close()
             raise
-        self._file, self._index, self._written_size = file, scan.index, None
+        self._file = self._own_file = file
+        self._index, self._written_size = scan.index, None
         return scan
 
     def cut_tail(self) -> None:
         """Cut what is behind the last whole batch; make the rest durable. Raises OSError."""
-        file = self._open_file()
+        file = self._file_to_change()
         if file.size() > self._index.size:
             file.truncate(self._index.size)
         file.fsync()
@@ -199,14 +196,32 @@ class Segment:
 
     def sync(self) -> None:
         """Make the batches that are in the file now durable. Raises OSError: never try again."""
-        if self._file is not None:
-            self._file.fsync()
+        if self._own_file is not None:
+            self._own_file.fsync()
+
+    def share(self) -> None:
+        """Give up the handle of its own: from now on it is only read. Raises OSError.
+
+        Its batches and its indexes are durable. `reclaim` ends it.
+        """
+        if self._own_file is not None:
+            self._file = self._disk.open_to_read(self.path)
+            self._own_file.close()
+            self._own_file = None
+        self._is_shared = True
+
+    def reclaim(self) -> None:
+        """Have a handle of its own again when it is loaded: it will be appended to."""
+        if self._is_shared:
+            self.release()
+            self._is_shared = False
 
     def release(self) -> None:
         """Give up the file and the index; what needs them loads them again."""
-        file, self._file = self._file, None
+        file, self._file, self._own_file = self._file, None, None
         if file is not None:
             self._max_timestamp = self._index.max_timestamp
+            self._index = SegmentIndex(self.base_offset, self._settings)
             file.close()
 
     def delete(self) -> None:
@@ -237,13 +252,13 @@ class Segment:
 
         Raises OSError; then part of them may be in the file: `undo_append`.
         """
-        self._open_file().append(chunks)
+        self._file_to_change().append(chunks)
         for span in spans:
             self._index.add(*span)
 
     def undo_append(self) -> None:
         """Cut what a failed append has left. Raises OSError."""
-        self._open_file().truncate(self._index.size)
+        self._file_to_change().truncate(self._index.size)
 
     def truncate_to(self, offset: int) -> int:
         """Cut the batch that holds `offset` and all after it, durably; return the new end."""
@@ -253,7 +268,7 @@ class Segment:
         position, header = found
         self._written_size = None
         self._unlink(INDEX_SUFFIXES)  # of the full segment that it may have been
-        file = self._open_file()
+        file = self._file_to_change()
         file.truncate(position)
         file.fsync()  # before any append: else a power loss could mix old and new batches
         offsets, times = self._index.offsets, self._index.times
@@ -363,31 +378,17 @@ class Segment:
         self._index = self._resume(self._open_file(), index, self.index.size)
         self._written_size = None
 
-    def _scan(
-        self, start: int, end: int, file: DiskFile | None = None
-    ) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches in bytes [start, end). Raises BrokenSegment.
+    def _scan(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        return scan_batches(self.path, start, end, self._open_file)
 
-        Without `file`, of the segment's own; it may be released and loaded again meanwhile.
-        """
-        while start < end:
-            chunk = (file or self._open_file()).pread(min(HEADER_SCAN_BYTES, end - start), start)
-            position = 0
-            while position + HEADER_BYTES <= len(chunk):
-                try:
-                    header = read_header(chunk, position)
-                except CorruptBatch as error:
-                    raise BrokenSegment(f"{self.path}, byte {start + position}: {error}") from error
-                size = header.size_in_bytes
-                if header.magic != MAGIC or start + position + size > end:
-                    raise BrokenSegment(f"{self.path}: no whole batch at byte {start + position}")
-                yield start + position, header
-                position += size
-            if not position:
-                raise BrokenSegment(f"{self.path}: no whole batch at byte {start}")
-            start += position
+    def _file_to_change(self) -> DiskFile:
+        if self._file is None:
+            self.load()
+        if self._own_file is None:
+            raise InvariantViolation(f"{self.path} is only read")
+        return self._own_file
 
-    def _open_file(self) -> DiskFile:
+    def _open_file(self) -> ReadableFile:
         if self._file is None:
             self.load()
         if self._file is None:

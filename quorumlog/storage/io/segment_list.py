@@ -14,7 +14,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.segment import Segment, segment_path
 
-LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their file and index open
+LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their index in memory
 
 
 class SegmentList:
@@ -22,8 +22,8 @@ class SegmentList:
 
     Everything raises OSError. `sync` and `rename_dead` may run in a second thread, one at a time,
     beside `roll`, `from_offset`, `detach_below` and appends, not beside the rest. A full segment
-    stays open until it is flushed. A dead one is read no more, but it is synced until it has lost
-    its name: a crash that left it torn would end the log there.
+    keeps a handle of its own until it is flushed. A dead one is read no more, but it is synced
+    until it has lost its name: a crash that left it torn would end the log there.
     """
 
     def __init__(self, disk: Disk, directory: str, segments: list[Segment]) -> None:
@@ -33,6 +33,7 @@ class SegmentList:
         self.active = segments[-1]
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
         self._unwritten: list[Segment] = []  # full, with indexes that are not on disk yet
+        self._flushed: list[Segment] = []  # full, durable, and still with a handle of its own
         self._dead: list[Segment] = []  # below the log start, oldest first, names and all
 
     def __iter__(self) -> Iterator[Segment]:
@@ -64,7 +65,15 @@ class SegmentList:
                 self._note_use(segment)
             yield segment
 
+    def share_flushed(self) -> None:
+        """Give up the handles that full segments have kept until they were flushed."""
+        while self._flushed:
+            segment = self._flushed.pop(0)
+            if segment.base_offset >= self.first_base_offset:  # else it died meanwhile
+                self._note_use(segment)
+
     def _note_use(self, segment: Segment) -> None:
+        segment.share()
         if segment in self._recently_used:
             self._recently_used.remove(segment)
         self._recently_used.append(segment)
@@ -77,6 +86,7 @@ class SegmentList:
 
     def roll(self, base_offset: int, settings: LogSettings) -> None:
         """Append to a new segment from now on. If it raises, an empty file may be left."""
+        self.share_flushed()
         segment = Segment.create(self._disk, self._directory, base_offset, settings)
         self.active.index.seal()
         self._unwritten.append(self.active)
@@ -98,6 +108,7 @@ class SegmentList:
                 segment.sync()
         for segment in unwritten:
             segment.write_indexes()
+        self._flushed += unwritten
         del self._unwritten[: len(unwritten)]
 
     def write_active_index(self) -> None:
@@ -111,6 +122,7 @@ class SegmentList:
             self._delete(-1)
         self.active = self._segments[-1]
         self._forget(self.active)
+        self.active.reclaim()
         return self.active.truncate_to(offset)
 
     def restart_at(self, offset: int, settings: LogSettings) -> None:
@@ -169,6 +181,6 @@ class SegmentList:
         self._disk.fsync_dir(self._directory)
 
     def _forget(self, segment: Segment) -> None:
-        for segments in (self._recently_used, self._unwritten):
+        for segments in (self._recently_used, self._unwritten, self._flushed):
             if segment in segments:
                 segments.remove(segment)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.storage.core.reading import NoteRead
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.log import Log
-from quorumlog.storage.io.segment import NoteRead
 from quorumlog.wire.codec.records import Record, encode_batch
 
 DIRECTORY = "/data/topic-0"

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
+from quorumlog.storage.core.reading import NoteRead
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
-from quorumlog.storage.io.segment import NoteRead
 from quorumlog.wire.codec.records import BatchHeader
 
 

@@ -202,6 +202,9 @@ class SimDisk:
             self._change_names(directory, (name, SimContent()))
         return SimFile(self, path, names[name])
 
+    def open_to_read(self, path: str) -> SimFile:  # noqa: D102 - see Disk
+        return self.open(path)
+
     def exists(self, path: str) -> bool:  # noqa: D102 - see Disk
         directory, name = _split(path)
         return path in self._names or name in self._names.get(directory, {})

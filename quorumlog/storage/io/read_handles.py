@@ -1,0 +1,101 @@
+"""The system's handles of files that are only read: few stay open, however many files there are.
+
+A log of a terabyte has a thousand full segments, and a broker has many logs. A reader takes a
+handle out of the pool for one read, so that no other thread can close it meanwhile.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final, Protocol
+
+IDLE_HANDLES_MAX: Final = 512  # of a process; systems give it 1024 or more
+
+
+class ReadableFile(Protocol):
+    """An open file that is read."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """At most `size` bytes from `position`: fewer only at the end of the file."""
+
+    def size(self) -> int:
+        """Bytes in the file now."""
+
+    def close(self) -> None:
+        """Give the handle back. Twice is once."""
+
+
+class ReadHandles:
+    """The handles that no read uses at the moment: at most `idle_max`, one for each file.
+
+    Any thread may call everything. A file that several threads read at once has a handle for each.
+    """
+
+    def __init__(self, idle_max: int = IDLE_HANDLES_MAX) -> None:
+        self._idle_max: Final = idle_max
+        self._lock: Final = threading.Lock()
+        self._idle: Final[OrderedDict[ReadFile, ReadableFile]] = OrderedDict()  # newest use last
+
+    def take(self, file: "ReadFile") -> ReadableFile | None:
+        """Return the idle handle of `file`, for the caller alone; None if there is none."""
+        with self._lock:
+            return self._idle.pop(file, None)
+
+    def give_back(self, file: "ReadFile", handle: ReadableFile) -> None:
+        """Keep `handle` for the next read of `file`, and close one for which there is no room."""
+        with self._lock:
+            surplus: ReadableFile | None = handle
+            if not file.is_closed and file not in self._idle:
+                self._idle[file], surplus = handle, None
+                if len(self._idle) > self._idle_max:
+                    _, surplus = self._idle.popitem(last=False)
+        if surplus is not None:
+            surplus.close()
+
+    def close_file(self, file: "ReadFile") -> None:
+        """Close the idle handle of `file`; one that is in use is closed when it is given back."""
+        with self._lock:
+            file.is_closed = True
+            handle = self._idle.pop(file, None)
+        if handle is not None:
+            handle.close()
+
+    def close_oldest(self) -> bool:
+        """Close the least recently used handle; return False if there is none."""
+        with self._lock:
+            if not self._idle:
+                return False
+            _, handle = self._idle.popitem(last=False)
+        handle.close()
+        return True
+
+
+class ReadFile:
+    """A ReadableFile that has a handle of the system only while it is read, or read recently.
+
+    The file must keep its name until `close`.
+    """
+
+    __slots__ = ("_handles", "_open", "is_closed")
+
+    def __init__(self, handles: ReadHandles, open_file: Callable[[], ReadableFile]) -> None:
+        self.is_closed = False  # the pool's: it writes it under its lock
+        self._handles: Final = handles
+        self._open: Final = open_file
+
+    def pread(self, size: int, position: int) -> bytes:  # noqa: D102 - see ReadableFile
+        handle = self._handles.take(self) or self._open()
+        try:
+            return handle.pread(size, position)
+        finally:
+            self._handles.give_back(self, handle)
+
+    def size(self) -> int:  # noqa: D102 - see ReadableFile
+        handle = self._handles.take(self) or self._open()
+        try:
+            return handle.size()
+        finally:
+            self._handles.give_back(self, handle)
+
+    def close(self) -> None:  # noqa: D102 - see ReadableFile
+        self._handles.close_file(self)
