@@ -7,9 +7,10 @@ invalid: a batch that is sent again, because its answer was late, is in the log 
 import sys
 from typing import Final
 
+from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.producer_state import Check, ProducedBatch, ProducerStates
-from quorumlog.broker.partitions.log import replica_set
 from quorumlog.node.main import main
+from quorumlog.node.substitutes import Substitutes
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 _APPEND: Final = Check(ErrorCode.NONE)
@@ -25,5 +26,5 @@ class Mutant(ProducerStates):
 
 
 if __name__ == "__main__":
-    vars(replica_set)["ProducerStates"] = Mutant  # the one place that makes them
-    sys.exit(main(sys.argv[1:]))
+    rules = PartitionRules(producers=Mutant)
+    sys.exit(main(sys.argv[1:], Substitutes(partition_rules=rules)))

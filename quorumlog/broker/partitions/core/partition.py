@@ -20,6 +20,7 @@ from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leading import Leadership
 from quorumlog.broker.partitions.core.partition_invariants import PartitionInvariants
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
+from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Unassigned
 from quorumlog.broker.partitions.core.serving import Serving
@@ -38,6 +39,7 @@ class PartitionRules:
     followership: type[Followership] = Followership
     role_changes: type[RoleChanges] = RoleChanges
     invariants: type[PartitionInvariants] = PartitionInvariants
+    producers: type[ProducerStates] = ProducerStates
 
 
 KAFKA_RULES: Final = PartitionRules()

@@ -351,7 +351,7 @@ class PartitionDriver:
             around.checkpoints.note_truncated(at, self.log)
             if self.log.log_end_offset == was_end:
                 return None  # only an epoch went: nothing to read again
-            return load_producers(self.log)
+            return load_producers(self.log, type(self.producers))
 
         def done(outcome: ProducerStates | StorageError | None) -> None:
             self.is_cutting = False

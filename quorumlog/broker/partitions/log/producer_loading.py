@@ -9,12 +9,17 @@ from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.records import BatchHeader
 
 
-def load_producers(log: Log, note_read: NoteRead = lambda _: None) -> ProducerStates:
+def load_producers(
+    log: Log,
+    kind: type[ProducerStates] = ProducerStates,
+    note_read: NoteRead = lambda _: None,
+) -> ProducerStates:
     """Learn the producers; without a snapshot, from every batch, also below the log's start.
 
-    `note_read` is told the bytes of every batch. Waits for the disk. Raises StorageError.
+    The class `kind` is a rule of the replica. `note_read` is told the bytes of every batch. Waits
+    for the disk. Raises StorageError.
     """
-    producers = ProducerStates()
+    producers = kind()
     snapshot = log.producers.newest() or ProducerSnapshot(log.segment_base_offsets[0], ())
     is_whole = snapshot.offset == log.log_end_offset
     headers = () if is_whole else _noted(log.headers(snapshot.offset), note_read)

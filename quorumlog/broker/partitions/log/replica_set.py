@@ -192,7 +192,9 @@ class ReplicaSet:
                 raise StorageError(f"{at} is not opened: the broker stops")
             log, high_watermark = self._logs.open(at, topic.topic_id, topic.configs)
             try:
-                producers = load_producers(log, self._logs.progress.note_read)
+                producers = load_producers(
+                    log, self._rules.producers, self._logs.progress.note_read
+                )
                 return _Loaded(log, high_watermark, producers)
             except StorageError:
                 log.close(clean=False)
