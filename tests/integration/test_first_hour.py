@@ -1,5 +1,6 @@
 """What a newcomer does wrong in the first hour, and what is said: real commands, real nodes."""
 
+import contextlib
 import json
 import os
 import select
@@ -89,9 +90,12 @@ def test_a_mistyped_setting_leaves_a_cluster_as_it_was(terminal: Terminal) -> No
 
 
 def test_a_port_in_use_does_not_bind_the_directory(terminal: Terminal) -> None:
-    (port,) = free_ports("127.0.0.1", 1)
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", port + 10_000))
+        while True:
+            (port,) = free_ports("127.0.0.1", 1)
+            with contextlib.suppress(OSError, OverflowError):  # the other port is not free
+                taken.bind(("127.0.0.1", port + 10_000))
+                break
         taken.listen()
         said = terminal("up", "--nodes", "1", "--port", str(port), status=1)
     assert f"127.0.0.1:{port + 10_000} (node 1, control port, its Kafka port + 10000)" in said

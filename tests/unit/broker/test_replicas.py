@@ -189,9 +189,9 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
         driver, rebuilt = replicas.driver(AT), list[int]()
         assert driver is not None
 
-        def note(log: Log) -> ProducerStates:
+        def note(log: Log, kind: type[ProducerStates]) -> ProducerStates:
             rebuilt.append(log.log_end_offset)
-            return ProducerStates()
+            return kind()
 
         monkeypatch.setattr(partition_driver, "load_producers", note)
         for epoch, last_epoch, end_offset in ((0, 5, 2), (0, 0, 1)):

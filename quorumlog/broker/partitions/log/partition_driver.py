@@ -375,10 +375,10 @@ class PartitionDriver:
     def _started_over(self) -> Event:
         return events.LogStartedOver(offset=self.log.log_end_offset)
 
-    # --- Who waits ---
+    # --- Requests that wait ---
 
     def fail_waiting(self, error_code: ErrorCode) -> None:
-        """Answer everybody who waits here: whether their records will be committed is unknown."""
+        """Answer every request that waits: whether its records will be committed is unknown."""
         for wait in self.waiting.fail():
             wait.done(ProduceResult(error_code))
         for deletion in self.deletions.fail():

@@ -308,7 +308,7 @@ class ReplicaSet:
         driver.feed(self._now_ms(), events.ReplicaRemoved(error_code=ErrorCode.KAFKA_STORAGE_ERROR))
         self._around.disk.submit(at, partial(driver.log.close, clean=False), lambda _: None)
 
-    # --- Who asks ---
+    # --- Questions ---
 
     def assigned(self) -> set[TopicPartition]:
         """Return the partitions that are to be here, whether or not their logs are open."""
