@@ -174,7 +174,7 @@ async def test_a_group_shares_the_partitions_and_commits(bootstrap: str) -> None
                 for name in consumer.assignment()
             }
 
-        # The mock refuses a commit in a rebalance, and who is given that partition reads it
+        # The mock refuses a commit in a rebalance, and the next owner of that partition reads it
         # again: what counts is the places the members came to, not how much they have read.
         async with asyncio.timeout(90):
             while (

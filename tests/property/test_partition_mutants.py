@@ -10,92 +10,33 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.broker.partitions.core import effects, events
-from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
+from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.following import Followership
-from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
-from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leading import Leadership
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
-from quorumlog.broker.partitions.core.partition_invariants import Marks, PartitionInvariants
 from quorumlog.broker.partitions.core.producer_state import Check, ProducedBatch, ProducerStates
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
+from quorumlog.chaos.simulation.worlds.brokers.mutants import (
+    CommitsAtItsOwnLogEnd,
+    CountsDivergingFollowers,
+    CountsEchoesOfOlderProcesses,
+    CountsOnlyTheGrantedIsr,
+    IgnoresBrokerEpochs,
+    IgnoresDivergence,
+    LetsLaggardsJoin,
+    TruncatesToItsHighWatermark,
+    Unchecked,
+)
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.property.test_partition_cluster import Cluster, Loss
 
 SEEDS = 2000
-
-
-class Unchecked(PartitionInvariants):
-    """The invariants would find most mutants first: here the outcome must."""
-
-    def check(self, before: Marks, *, truncates: bool = False) -> None:
-        pass
-
-
-class CommitsAtItsOwnLogEnd(HighWatermarkRule):
-    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
-        return ()
-
-
-class CountsOnlyTheGrantedIsr(HighWatermarkRule):
-    def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
-        return [progress for who, progress in role.followers.items() if who in role.isr]
-
-
-class LetsLaggardsJoin(IsrRules):
-    def may_join(self, role: Leader, replica: BrokerId) -> bool:
-        return True
-
-
-class CountsEchoesOfOlderProcesses(Leadership):
-    def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
-        return False
-
-
-class IgnoresBrokerEpochs(IsrRules):
-    def broker_epoch(self, role: Leader, member: BrokerId) -> int:
-        state = self._state
-        return -1 if member == state.broker_id else state.brokers[member].broker_epoch
-
-    def may_join(self, role: Leader, replica: BrokerId) -> bool:
-        floor = max(self._state.high_watermark, role.epoch_start)
-        return role.followers[replica].log_end_offset >= floor
-
-
-class CountsDivergingFollowers(Leadership):
-    def follower_fetched(
-        self, role: Leader, now_ms: int, event: events.FollowerFetched
-    ) -> Sequence[Effect]:
-        if event.broker_id in role.followers:
-            role.followers[event.broker_id].log_end_offset = event.fetch_offset
-        return super().follower_fetched(role, now_ms, event)
-
-
-class IgnoresDivergence(Serving):
-    def judge_read(
-        self,
-        leader_epoch: Epoch,
-        fetch_offset: Offset,
-        last_fetched_epoch: Epoch,
-        *,
-        leader_only: bool = True,
-    ) -> AnswerFetch:
-        return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, leader_only=leader_only)
-
-
-class TruncatesToItsHighWatermark(Followership):
-    """As before KIP-101, with the next."""
-
-    def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[Effect]:
-        if not self.still_fits(event):
-            return ()
-        return [effects.TruncateTo(offset=self._state.high_watermark)]
 
 
 class TruncatesBeforeItFollows(RoleChanges):

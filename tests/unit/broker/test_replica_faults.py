@@ -76,7 +76,7 @@ async def test_a_leader_whose_disk_breaks_in_an_append_goes_offline(tmp_path: Pa
         refused = append(replicas, acks=-1, records=sequenced(1))
         assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         disk.errors = {}
-        assert_offline(replicas)  # nobody knows what is in the file now
+        assert_offline(replicas)  # what is in the file is unknown now
         publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))
         assert_offline(replicas)
 

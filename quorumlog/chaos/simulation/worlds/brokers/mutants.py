@@ -47,51 +47,74 @@ class BrokenRules:
 # --- replicas ---
 
 
-class _Unchecked(PartitionInvariants):
+class Unchecked(PartitionInvariants):
+    """Checks nothing: the outcome must show the damage."""
+
     def check(self, before: Marks, *, truncates: bool = False) -> None:
         """Look away."""
 
 
-class _CommitsAtItsOwnLogEnd(HighWatermarkRule):
+class CommitsAtItsOwnLogEnd(HighWatermarkRule):
+    """Commits what the leader alone holds."""
+
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
+        """Break the rule."""
         return ()
 
 
-class _CountsOnlyTheGrantedIsr(HighWatermarkRule):
+class CountsOnlyTheGrantedIsr(HighWatermarkRule):
+    """Leaves out replicas that the controller may have granted already."""
+
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
+        """Break the rule."""
         return [progress for member, progress in role.followers.items() if member in role.isr]
 
 
-class _LetsLaggardsJoin(IsrRules):
+class LetsLaggardsJoin(IsrRules):
+    """Proposes replicas that are behind."""
+
     def may_join(self, role: Leader, replica: BrokerId) -> bool:
+        """Break the rule."""
         return True
 
 
-class _CountsEchoesOfOlderProcesses(Leadership):
+class CountsEchoesOfOlderProcesses(Leadership):
+    """Counts a fetch of a process that was replaced."""
+
     def is_replaced(self, progress: FollowerProgress, event: events.FollowerFetched) -> bool:
+        """Break the rule."""
         return False
 
 
-class _IgnoresBrokerEpochs(IsrRules):
+class IgnoresBrokerEpochs(IsrRules):
+    """Takes any process of a broker for the one that fetched."""
+
     def broker_epoch(self, role: Leader, member: BrokerId) -> int:
+        """Break the rule."""
         state = self._state
         return -1 if member == state.broker_id else state.brokers[member].broker_epoch
 
     def may_join(self, role: Leader, replica: BrokerId) -> bool:
+        """Break the rule."""
         floor = max(self._state.high_watermark, role.epoch_start)
         return role.followers[replica].log_end_offset >= floor
 
 
-class _CountsDivergingFollowers(Leadership):
+class CountsDivergingFollowers(Leadership):
+    """Counts a fetch before it compares the logs."""
+
     def follower_fetched(
         self, role: Leader, now_ms: int, event: events.FollowerFetched
     ) -> Sequence[Effect]:
+        """Break the rule."""
         if event.broker_id in role.followers:
             role.followers[event.broker_id].log_end_offset = event.fetch_offset
         return super().follower_fetched(role, now_ms, event)
 
 
-class _IgnoresDivergence(Serving):
+class IgnoresDivergence(Serving):
+    """Sends records to a follower whose log differs."""
+
     def judge_read(
         self,
         leader_epoch: Epoch,
@@ -100,11 +123,15 @@ class _IgnoresDivergence(Serving):
         *,
         leader_only: bool = True,
     ) -> AnswerFetch:
+        """Break the rule."""
         return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, leader_only=leader_only)
 
 
-class _TruncatesToItsHighWatermark(Followership):
+class TruncatesToItsHighWatermark(Followership):
+    """Truncates as before KIP-101."""
+
     def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[Effect]:
+        """Break the rule."""
         if not self.still_fits(event):
             return ()
         return [effects.TruncateTo(offset=self._state.high_watermark)]
@@ -214,39 +241,39 @@ def _deciding(broken: type[PartitionDecisions]) -> BrokenRules:
 _PARTITION: Final[tuple[tuple[str, PartitionRules, str], ...]] = (
     (
         "commits_alone",
-        PartitionRules(high_watermark=_CommitsAtItsOwnLogEnd),
+        PartitionRules(high_watermark=CommitsAtItsOwnLogEnd),
         "a leader commits what only its own log holds",
     ),
     (
         "counts_only_the_granted_isr",
-        PartitionRules(high_watermark=_CountsOnlyTheGrantedIsr),
+        PartitionRules(high_watermark=CountsOnlyTheGrantedIsr),
         "a leader does not count members that it has proposed (KIP-497)",
     ),
     (
         "lets_laggards_join",
-        PartitionRules(isr=_LetsLaggardsJoin),
+        PartitionRules(isr=LetsLaggardsJoin),
         "a follower joins the ISR although it lacks committed records",
     ),
     (
         "counts_diverging_followers",
-        PartitionRules(leadership=_CountsDivergingFollowers),
+        PartitionRules(leadership=CountsDivergingFollowers),
         "a leader counts a follower by its offset, whatever its log holds",
     ),
     (
         "ignores_divergence",
-        PartitionRules(serving=_IgnoresDivergence),
+        PartitionRules(serving=IgnoresDivergence),
         "a leader lets any log follow its own (KIP-595)",
     ),
     (
         "truncates_to_its_high_watermark",
         PartitionRules(
-            followership=_TruncatesToItsHighWatermark, role_changes=_TruncatesBeforeItFollows
+            followership=TruncatesToItsHighWatermark, role_changes=_TruncatesBeforeItFollows
         ),
         "a follower cuts its log at its own high watermark, as before KIP-101",
     ),
     (
         "ignores_broker_epochs",
-        PartitionRules(isr=_IgnoresBrokerEpochs, leadership=_CountsEchoesOfOlderProcesses),
+        PartitionRules(isr=IgnoresBrokerEpochs, leadership=CountsEchoesOfOlderProcesses),
         "a leader takes a restarted follower for the process before (KIP-903)",
     ),
     (
@@ -304,7 +331,7 @@ _CONTROLLER: Final[tuple[tuple[str, BrokenRules, str], ...]] = (
 )
 BROKEN_RULES: Final[Mapping[str, BrokenRules]] = {
     **{
-        name: BrokenRules(partition=replace(rules, invariants=_Unchecked))
+        name: BrokenRules(partition=replace(rules, invariants=Unchecked))
         for name, rules, _ in _PARTITION
     },
     **{name: rules for name, rules, _ in _CONTROLLER},
