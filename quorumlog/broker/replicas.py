@@ -119,7 +119,7 @@ class Replicas:
         self.fetch_sessions: Final = FetchSessions(slots, new_id=_random_session_id)
         missing = self._replicas.error_for_missing
         self.fetches: Final = Fetches(
-            self._drivers, missing, self.response_memory, self.fetch_sessions
+            self._drivers, missing, self.response_memory, self.fetch_sessions, self._disk
         )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._fetchers: Final = self._new_fetchers(wall_ms)
@@ -322,7 +322,9 @@ class Replicas:
         if driver is None or driver.is_cutting:
             return LocalRead(self._replicas.error_for_missing(topic_partition))
         try:
-            read = driver.read(Offset(offset), max_bytes=max_bytes, end=end, at_least_one=True)
+            read = driver.read(
+                Offset(offset), max_bytes=max_bytes, end=end, at_least_one=True, may_wait=True
+            )
         except OffsetOutOfRange:
             return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE)
         except StorageError:
