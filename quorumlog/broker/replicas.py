@@ -25,7 +25,6 @@ from quorumlog.broker.partitions.core.data_path import (
     LocalRead,
     OffsetAnswer,
     ProduceResult,
-    ReadEnd,
 )
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
@@ -46,7 +45,7 @@ from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -310,24 +309,9 @@ class Replicas:
         """Answer a fetch in the order of its partitions: now, or when there is enough."""
         return self.fetches.fetch(spec, list)
 
-    def read_local(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        max_bytes: int,
-        end: ReadEnd = ReadEnd.HIGH_WATERMARK,
-    ) -> LocalRead:
-        """Read whole batches from our replica, whatever its role; at least one if there is any."""
-        driver = self._drivers.get(topic_partition)
-        if driver is None or driver.is_cutting:
-            return LocalRead(self._replicas.error_for_missing(topic_partition))
-        try:
-            read = driver.read(Offset(offset), max_bytes=max_bytes, end=end, at_least_one=True)
-        except OffsetOutOfRange:
-            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE)
-        except StorageError:
-            return LocalRead(ErrorCode.KAFKA_STORAGE_ERROR)
-        return LocalRead(ErrorCode.NONE, b"".join(read.chunks), Offset(read.next_offset))
+    def read_local(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
+        """Read whole committed batches from our replica, whatever its role."""
+        return self._replicas.read_local(topic_partition, offset, max_bytes)
 
     def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
         """Let go of committed records below `offset`, if we lead: see `RecordDeletions`."""

@@ -30,6 +30,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     BrokerId,
     Epoch,
+    Offset,
     PartitionIndex,
     TopicId,
     TopicPartition,
@@ -109,8 +110,11 @@ class Node:
         assert failure.cancelled(), failure.exception()
 
     def records(self, end: ReadEnd = ReadEnd.LOG_END) -> list[bytes | None]:
-        read = self.replicas.read_local(AT, 0, 1 << 20, end)
-        return [record.value for _, records in decode_batches(read.records) for record in records]
+        driver = self.replicas.driver(AT)
+        assert driver is not None
+        read = driver.read(Offset(0), max_bytes=1 << 20, end=end, at_least_one=True)
+        batches = decode_batches(b"".join(read.chunks))
+        return [record.value for _, records in batches for record in records]
 
     def offsets(self) -> tuple[int, int]:
         partition = self.replicas.partition(AT)

@@ -5,12 +5,7 @@ import asyncio
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.requests import CommitResult
 from quorumlog.broker.groups.io.group_service import GroupService
-from quorumlog.broker.partitions.core.data_path import (
-    LocalRead,
-    OffsetAnswer,
-    ProduceResult,
-    ReadEnd,
-)
+from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -70,31 +65,19 @@ class MemoryLog:
             outcome.set_result(ProduceResult(error_code))
         self.waiting.clear()
 
-    def read_local(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        max_bytes: int,
-        end: ReadEnd = ReadEnd.HIGH_WATERMARK,
-    ) -> LocalRead:
-        if offset < self.start:
-            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE)
-        limit = self.end if end is ReadEnd.LOG_END else self.high_watermark
+    def read_local(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
+        start, end = Offset(self.start), Offset(self.end)
+        if offset < start:
+            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start)
         for batch in self.batches:
             header = next(iterate_headers(batch))[1]
-            if offset <= header.base_offset and header.next_offset <= limit:
-                return LocalRead(ErrorCode.NONE, batch, Offset(header.next_offset))
-        return LocalRead(ErrorCode.NONE, b"", Offset(offset))
+            if offset <= header.base_offset and header.next_offset <= self.high_watermark:
+                return LocalRead(ErrorCode.NONE, batch, Offset(header.next_offset), start, end)
+        return LocalRead(ErrorCode.NONE, b"", Offset(offset), start, end)
 
     def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
         assert (topic_partition, offset <= self.high_watermark) == (WHERE, True)
         self.start = offset
-
-    def list_offset(
-        self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch
-    ) -> OffsetAnswer:
-        assert timestamp_ms == -2
-        return OffsetAnswer(ErrorCode.NONE, self.start)
 
 
 class World:

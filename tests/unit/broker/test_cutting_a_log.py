@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, ReadEnd
+from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
 from quorumlog.invariants import InvariantViolation
@@ -112,7 +112,7 @@ def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
         driver, _ = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
-        error_code = replicas.read_local(AT, 0, 1000, ReadEnd.LOG_END).error_code
+        error_code = replicas.read_local(AT, 0, 1000).error_code
         assert error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         looked_up = replicas.list_offset(AT, 0, replica_id=DEBUG_REPLICA)
         assert looked_up.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER

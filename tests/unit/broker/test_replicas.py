@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult, ReadEnd
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.io import appends
 from quorumlog.broker.partitions.log import partition_driver
@@ -75,7 +75,7 @@ async def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_pa
         replicas.fetch(fetch_of(3, replica_id=2, leader_epoch=0)).cancel()  # type: ignore[union-attr]  # it waits
         assert [one.result().base_offset for one in produced] == [0, 1, 2]
         assert size(await consumer) == 3 * len(BATCH)
-        assert replicas.read_local(AT, 0, 1, ReadEnd.LOG_END).next_offset == 1
+        assert replicas.read_local(AT, 0, 1).next_offset == 1
 
 
 async def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(
