@@ -82,7 +82,7 @@ class Node:
         self.watch = ImageWatch()
         apis = (produce, fetch, list_offsets, offset_for_leader_epoch)
         api_versions = HANDLERS[18]
-        handlers = {api.HANDLER.api_key: api.HANDLER for api in apis}
+        handlers = {api.handle.api_key: api.handle for api in apis}
         context = BrokerContext(
             broker_id=self.broker_id,
             cluster_id="test",
