@@ -12,9 +12,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar, assert_never
 from quorumlog.broker.coordination.core import effects, events
 from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
-from quorumlog.broker.partitions.core.data_path import ACKS_ALL, LocalRead, ProduceResult
+from quorumlog.broker.partitions.core.data_path import (
+    ACKS_ALL,
+    LocalRead,
+    ProduceDone,
+    ProduceResult,
+)
 from quorumlog.invariants import InvariantViolation
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 
@@ -30,14 +34,21 @@ class CoordinatorLog(Protocol):
     """What a coordinator needs of the replicas (`Replicas` has more)."""
 
     def append(
-        self, topic_partition: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int
-    ) -> asyncio.Future[ProduceResult]:
-        """Append as the leader."""
+        self,
+        at: TopicPartition,
+        records: Buffer,
+        /,
+        *,
+        acks: int,
+        timeout_ms: int,
+        done: ProduceDone,
+    ) -> None:
+        """Append as the leader; call `done` now, or when the outcome is known."""
 
-    def read_local(self, topic_partition: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
+    def read_local(self, at: TopicPartition, offset: int, max_bytes: int, /) -> LocalRead:
         """Read whole committed batches from our replica."""
 
-    def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
+    def advance_log_start(self, at: TopicPartition, offset: Offset, /) -> None:
         """Delete committed records below `offset`, as the leader."""
 
 
@@ -89,12 +100,15 @@ class ShardDriver(Generic[CoordinatorT]):
                 if not answer.done():  # the client may have gone
                     answer.set_result(result)
             case effects.AppendBatch(append_id=append_id, records=records):
-                outcome = self._replicas.append(
-                    self._topic_partition, records, acks=ACKS_ALL, timeout_ms=NO_TIMEOUT_MS
+                self._replicas.append(
+                    self._topic_partition,
+                    records,
+                    acks=ACKS_ALL,
+                    timeout_ms=NO_TIMEOUT_MS,
+                    done=partial(self._soon, self._append_ended, append_id),
                 )
-                outcome.add_done_callback(partial(self._append_ended, append_id))
             case effects.ReadLog(offset=offset):
-                asyncio.get_running_loop().call_soon(self._read, offset)
+                self._soon(self._read, offset)
             case effects.AdvanceLogStart(offset=offset):
                 self._replicas.advance_log_start(self._topic_partition, offset)
             case effects.Report(text=text, is_problem=is_problem):
@@ -103,9 +117,11 @@ class ShardDriver(Generic[CoordinatorT]):
             case _:
                 assert_never(effect)
 
-    def _append_ended(self, append_id: int, outcome: asyncio.Future[ProduceResult]) -> None:
-        lost = ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR)
-        result = lost if outcome.cancelled() else outcome.result()
+    def _soon(self, action: Callable[..., None], *arguments: object) -> None:
+        """Call `action` outside the step that is under way."""
+        asyncio.get_running_loop().call_soon(action, *arguments)
+
+    def _append_ended(self, append_id: int, result: ProduceResult) -> None:
         ended = events.AppendEnded(
             append_id=append_id, error_code=result.error_code, base_offset=result.base_offset
         )

@@ -90,7 +90,7 @@ async def test_what_is_not_of_groups_is_passed_over() -> None:
         encode_batch([Record(0, 0, None, b"without a key", ())]),
         encode_batch([Record(0, 0, b"\0\x63" + bytes(9), b"of another kind", ())]),
     ):
-        world.log.append(WHERE, batch, acks=-1, timeout_ms=0)
+        world.log.append(WHERE, batch, acks=-1, timeout_ms=0, done=lambda _: None)
     await world.lead()
     assert world.offset() is None
     assert await world.commit(1) is ErrorCode.NONE
