@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.chaos.faults.fault import Fault
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.run import World
@@ -22,7 +21,7 @@ from quorumlog.chaos.simulation.worlds.brokers.options import (
 from quorumlog.chaos.simulation.worlds.brokers.producers import Producing
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.consumer_group import ConsumerGroup
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANT_CLASSES, GROUP_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, GROUP_SHARDS
 from quorumlog.chaos.simulation.worlds.groups.options import draw_groups_schedule
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.options import (
@@ -81,8 +80,7 @@ def _build_brokers(schedule: Schedule, mutant: str | None) -> World:
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
-    coordinator = GroupCoordinator if mutant is None else GROUP_MUTANT_CLASSES[mutant]
-    return BrokersWorld(schedule, ConsumerGroup(schedule, coordinator))
+    return BrokersWorld(schedule, ConsumerGroup(schedule, GROUP_SHARDS[mutant]))
 
 
 _KINDS: Final = (

@@ -1,8 +1,10 @@
-"""Coordinators that break one rule each: the world must find them."""
+"""Coordinators and shards that break one rule each: the world must find them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import AppendRecords, Effect
@@ -11,9 +13,11 @@ from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import WriteDone
 from quorumlog.broker.groups.core.records import OffsetRecord
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, SyncResult
+from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import GroupShard
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 
 
 class _AnswersCommitsEarly(GroupCoordinator):
@@ -82,7 +86,30 @@ class _LoadsTheOldestOffsets(GroupCoordinator):
             self.committed.offsets[group_id].update(offsets)
 
 
-_MUTANTS: Final[tuple[tuple[str, type[GroupCoordinator], str], ...]] = (
+class _ServesBeforeAllIsCommitted(CoordinatorShard[GroupCoordinator]):
+    def _is_whole(self, read: LocalRead) -> bool:
+        del read
+        return True
+
+
+class _ServesAfterItResigned(CoordinatorShard[GroupCoordinator]):
+    def _handle_resigned(self, leader_epoch: Epoch) -> None:
+        pass
+
+
+SETTINGS: Final = BrokerSettings(
+    group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200
+)
+
+
+def _shards_of(
+    coordinator_class: type[GroupCoordinator],
+    shard_class: type[GroupShard] = CoordinatorShard,
+) -> Callable[[int], GroupShard]:
+    return partial(shard_class, partial(coordinator_class, SETTINGS))
+
+
+_COORDINATORS: Final[tuple[tuple[str, type[GroupCoordinator], str], ...]] = (
     (
         "answers_commits_early",
         _AnswersCommitsEarly,
@@ -119,8 +146,25 @@ _MUTANTS: Final[tuple[tuple[str, type[GroupCoordinator], str], ...]] = (
         "a coordinator that takes over goes by the first record of an offset, not the last",
     ),
 )
-GROUP_MUTANT_CLASSES: Final[Mapping[str, type[GroupCoordinator]]] = {
-    name: mutant for name, mutant, _ in _MUTANTS
+_SHARDS: Final[tuple[tuple[str, type[GroupShard], str], ...]] = (
+    (
+        "serves_before_all_is_committed",
+        _ServesBeforeAllIsCommitted,
+        "a coordinator that takes over does not wait until all of its log is committed",
+    ),
+    (
+        "serves_after_it_resigned",
+        _ServesAfterItResigned,
+        "a broker that no longer leads goes on to serve its groups",
+    ),
+)
+GROUP_SHARDS: Final[Mapping[str | None, Callable[[int], GroupShard]]] = {
+    None: _shards_of(GroupCoordinator),
+    **{name: _shards_of(mutant) for name, mutant, _ in _COORDINATORS},
+    **{name: _shards_of(GroupCoordinator, mutant) for name, mutant, _ in _SHARDS},
 }
-GROUP_MUTANTS: Final[Mapping[str, str]] = {name: rule for name, _, rule in _MUTANTS}
+"""Makes the shards of a run, `(now_ms)`: None is as it should be."""
+GROUP_MUTANTS: Final[Mapping[str, str]] = {
+    name: rule for name, _, rule in (*_COORDINATORS, *_SHARDS)
+}
 """Name -> the rule that it breaks."""
