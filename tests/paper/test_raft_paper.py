@@ -3,7 +3,6 @@
 import pytest
 
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES
-from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY, FetchRequest, VoteRequest
 from quorumlog.metadata_quorum.core.roles import Candidate, Follower, Prospective, Unattached
@@ -19,6 +18,7 @@ from tests.support.metadata_quorum.quorums import (
     vote_request,
     vote_response,
 )
+from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 
 FIGURE_8 = """
     start 5 / at 1000 / deliver / isolate 3 / isolate 4 / isolate 5 / append 1 x / deliver

@@ -14,8 +14,8 @@ from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 from quorumlog.chaos.simulation import replay, shrink, simulate
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.options import QUORUM_FAULTS
-from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from quorumlog.invariants import InvariantViolation
+from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 from tests.support.sizes import tries
 
 ROOT = Path(__file__).parents[2]
