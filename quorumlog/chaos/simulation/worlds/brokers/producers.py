@@ -4,7 +4,7 @@ from typing import Final
 
 from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import BATCHES_KEPT
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
@@ -18,6 +18,20 @@ from quorumlog.wire.codec.records import Record, encode_batch
 
 PRODUCER_ID: Final = 7
 SEND_AGAIN_US: Final = 1_500_000
+
+
+def draw_producing_options(
+    rng: Rng, nodes: int, *, partitions: int, min_insync_max: int
+) -> tuple[int, dict[str, Option]]:
+    """Draw the options of a run: `nodes` are the brokers, and there is no other machine."""
+    return nodes, {
+        "nodes": nodes,
+        "partitions": partitions,
+        "min_insync_replicas": min(min_insync_max, nodes),
+        "produce_every_us": rng.randrange(30_000, 150_000),
+        "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
+        "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
+    }
 
 
 class Producer:

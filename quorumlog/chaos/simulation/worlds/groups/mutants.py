@@ -1,6 +1,5 @@
 """Coordinators that break one rule each: the world must find them."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from quorumlog.broker.groups.core.classic import ClassicProtocol
@@ -12,10 +11,19 @@ from quorumlog.broker.groups.core.group_outbox import WriteDone
 from quorumlog.broker.groups.core.records import OffsetRecord
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, SyncResult
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 
+def _coordinator(broken: type[GroupCoordinator]) -> type[GroupCoordinator]:
+    return broken
+
+
+GROUP_MUTANTS: Final = Mutants(_coordinator)
+
+
+@GROUP_MUTANTS.breaks("a commit is acknowledged before its record is committed")
 class _AnswersCommitsEarly(GroupCoordinator):
     def _answer_commit(
         self, request_id: int, outcomes: dict[TopicPartition, ErrorCode]
@@ -24,6 +32,7 @@ class _AnswersCommitsEarly(GroupCoordinator):
         return lambda _now_ms, _error_code: None
 
 
+@GROUP_MUTANTS.breaks("an offset is shown before its record is committed (KAFKA-17507)")
 class _ShowsUncommittedOffsets(GroupCoordinator):
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         effects = super().step(now_ms, event)
@@ -34,6 +43,7 @@ class _ShowsUncommittedOffsets(GroupCoordinator):
         return effects
 
 
+@GROUP_MUTANTS.breaks("a member commits for a generation that is over")
 class _TakesAnyGeneration(GroupCoordinator):
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
@@ -42,6 +52,7 @@ class _TakesAnyGeneration(GroupCoordinator):
         return ErrorCode.NONE if error_code is ErrorCode.ILLEGAL_GENERATION else error_code
 
 
+@GROUP_MUTANTS.breaks("a member whose session has ended goes on to commit")
 class _TakesFormerMembers(GroupCoordinator):
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
@@ -50,6 +61,7 @@ class _TakesFormerMembers(GroupCoordinator):
         return ErrorCode.NONE if error_code is ErrorCode.UNKNOWN_MEMBER_ID else error_code
 
 
+@GROUP_MUTANTS.breaks("a coordinator that takes over does not know the group's generation")
 class _ForgetsGenerations(GroupCoordinator):
     def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
         super().loaded(now_ms, log_start_offset, log_end_offset)
@@ -68,59 +80,19 @@ class _EarlyAssignments(ClassicProtocol):
         super()._store_assignment(group, now_ms, assigned)
 
 
+@GROUP_MUTANTS.breaks("members are told an assignment that may be lost (KAFKA-13614)")
 class _AssignsBeforeItIsStored(GroupCoordinator):
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
         self._classic = _EarlyAssignments(settings, self._outbox)  # type: ignore[misc]  # a mutant
 
 
+@GROUP_MUTANTS.breaks(
+    "a coordinator that takes over goes by the first record of an offset, not the last"
+)
 class _LoadsTheOldestOffsets(GroupCoordinator):
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
         before = {name: dict(offsets) for name, offsets in self.committed.offsets.items()}
         super().replay_encoded(key, value)
         for group_id, offsets in before.items():  # the first record of a key wins, not the last
             self.committed.offsets[group_id].update(offsets)
-
-
-_MUTANTS: Final[tuple[tuple[str, type[GroupCoordinator], str], ...]] = (
-    (
-        "answers_commits_early",
-        _AnswersCommitsEarly,
-        "a commit is acknowledged before its record is committed",
-    ),
-    (
-        "shows_uncommitted_offsets",
-        _ShowsUncommittedOffsets,
-        "an offset is shown before its record is committed (KAFKA-17507)",
-    ),
-    (
-        "takes_any_generation",
-        _TakesAnyGeneration,
-        "a member commits for a generation that is over",
-    ),
-    (
-        "takes_former_members",
-        _TakesFormerMembers,
-        "a member whose session has ended goes on to commit",
-    ),
-    (
-        "forgets_generations",
-        _ForgetsGenerations,
-        "a coordinator that takes over does not know the group's generation",
-    ),
-    (
-        "assigns_before_it_is_stored",
-        _AssignsBeforeItIsStored,
-        "members are told an assignment that may be lost (KAFKA-13614)",
-    ),
-    (
-        "loads_the_oldest_offsets",
-        _LoadsTheOldestOffsets,
-        "a coordinator that takes over goes by the first record of an offset, not the last",
-    ),
-)
-GROUP_MUTANT_CLASSES: Final[Mapping[str, type[GroupCoordinator]]] = {
-    name: mutant for name, mutant, _ in _MUTANTS
-}
-GROUP_MUTANTS: Final[Mapping[str, str]] = {name: rule for name, _, rule in _MUTANTS}
-"""Name -> the rule that it breaks."""
