@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
-from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
 from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
@@ -121,7 +120,7 @@ class CountsDivergingFollowers(Leadership):
 
     def follower_fetched(
         self, role: Leader, now_ms: int, event: events.FollowerFetched
-    ) -> Sequence[Effect]:
+    ) -> Sequence[effects.Effect]:
         """Break the rule."""
         if event.broker_id in role.followers:
             role.followers[event.broker_id].log_end_offset = event.fetch_offset
@@ -139,13 +138,15 @@ class IgnoresDivergence(Serving):
         last_fetched_epoch: Epoch,
         *,
         leader_only: bool = True,
-    ) -> AnswerFetch:
+    ) -> effects.AnswerFetch:
         """Break the rule."""
         return super().judge_read(leader_epoch, fetch_offset, NO_EPOCH, leader_only=leader_only)
 
 
 class _TruncatesBeforeItFollows(RoleChanges):
-    def begin_epoch(self, before: Role, now_ms: int, image: PartitionImage) -> Sequence[Effect]:
+    def begin_epoch(
+        self, before: Role, now_ms: int, image: PartitionImage
+    ) -> Sequence[effects.Effect]:
         ordered = super().begin_epoch(before, now_ms, image)
         if self._state.is_leader:
             return ordered
@@ -159,7 +160,7 @@ class _TruncatesBeforeItFollows(RoleChanges):
 class TruncatesToItsHighWatermark(Followership):
     """Truncates as before KIP-101."""
 
-    def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[Effect]:
+    def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[effects.Effect]:
         """Break the rule."""
         if not self.still_fits(event):
             return ()
@@ -179,7 +180,7 @@ class _TakesLateAnswers(Followership):
 
 @PARTITION_MUTANTS.breaks("a leader commits without the members that it wants to leave the ISR")
 class _ShrinksBeforeItIsGranted(IsrRules):
-    def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[Effect]:
+    def propose(self, role: Leader, new_isr: frozenset[BrokerId]) -> Sequence[effects.Effect]:
         ordered = super().propose(role, new_isr)
         role.maximal_isr = new_isr
         return ordered
@@ -189,7 +190,7 @@ class _ShrinksBeforeItIsGranted(IsrRules):
 class _TakesAnyRefusalForFinal(Leadership):
     def isr_answered(
         self, role: Leader, now_ms: int, event: events.IsrAnswered
-    ) -> Sequence[Effect]:
+    ) -> Sequence[effects.Effect]:
         if event.error_code is ErrorCode.REQUEST_TIMED_OUT:
             event = replace(event, error_code=ErrorCode.OPERATION_NOT_ATTEMPTED)
         return super().isr_answered(role, now_ms, event)
