@@ -9,6 +9,7 @@ from typing import Final
 
 from quorumlog.chaos.drivers.driver import Driver, DriverUnavailable
 from quorumlog.chaos.extras import install_command
+from quorumlog.chaos.registered import registered
 
 DRIVERS: Final[Mapping[str, str]] = {
     "client": "quorumlog's own client",
@@ -18,8 +19,7 @@ DRIVERS: Final[Mapping[str, str]] = {
 
 def load_driver(name: str) -> Driver:
     """Return a driver by name. Raises DriverUnavailable, or ValueError for a name unknown."""
-    if name not in DRIVERS:
-        raise ValueError(f"no driver is called {name!r}; there are {', '.join(DRIVERS)}")
+    registered(DRIVERS, name, "driver")
     try:
         module = import_module(f"quorumlog.chaos.drivers.{name}_driver")
     except ModuleNotFoundError as error:
