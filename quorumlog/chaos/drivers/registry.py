@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import Driver, DriverUnavailable
+from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.registered import registered
 
@@ -15,6 +15,10 @@ DRIVERS: Final[Mapping[str, str]] = {
     "client": "quorumlog's own client",
     "confluent": "confluent-kafka (librdkafka)",
 }
+
+
+class DriverUnavailable(Exception):
+    """The library is not installed; the message says how to install it."""
 
 
 def load_driver(name: str) -> Driver:
