@@ -24,7 +24,7 @@ from quorumlog.chaos.mutants import MUTANTS, mutant_module
 from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.run_directory import REPORT_FILE
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
-from quorumlog.chaos.spark.session import SparkUnavailable
+from quorumlog.chaos.spark import SparkUnavailable
 from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.duration import parse_duration_ms
