@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.drivers import DRIVERS
+from quorumlog.chaos.drivers.registry import DRIVERS
 from quorumlog.chaos.faults.registry import process_fault
 from quorumlog.chaos.history import read_meta
 from quorumlog.chaos.mutants import mutant_module
