@@ -51,7 +51,7 @@ class Story:
 
     @property
     def driver(self) -> PartitionDriver:
-        driver = self.replicas.driver(AT)
+        driver = self.replicas.drivers.get(AT)
         assert driver is not None
         return driver
 

@@ -31,6 +31,7 @@ from tests.support.broker.one_broker import (
     from_leader,
     one_broker,
 )
+from tests.support.broker.replica_calls import fetch_from
 from tests.support.broker.replicas import ALL_ALIVE
 from tests.support.waiting import loop_turns
 
@@ -48,7 +49,7 @@ class Broker:
 
     def fetch(self, offset: int, **options: Any) -> Fetched:
         """Fetch what is not in memory."""
-        fetched = self.replicas.fetch(fetch_of(offset, **options))
+        fetched = fetch_from(self.replicas, fetch_of(offset, **options))
         assert not isinstance(fetched, list)
         assert not fetched.done()
         return fetched
@@ -103,7 +104,7 @@ async def test_a_cold_read_waits_and_everything_else_goes_on(
     async with cold_broker(tmp_path, settings, isr) as broker:
         cold = broker.fetch(0, replica_id=replica_id, max_wait_ms=max_wait_ms)
         assert append(broker.replicas).base_offset == RECORDS
-        hot = broker.replicas.fetch(fetch_of(RECORDS, replica_id=DEBUG_REPLICA))
+        hot = fetch_from(broker.replicas, fetch_of(RECORDS, replica_id=DEBUG_REPLICA))
         assert isinstance(hot, list)
         assert offsets(hot[0]) == [RECORDS]
         assert offsets(await broker.answer(cold))[:3] == [0, 1, 2]
@@ -113,7 +114,7 @@ async def test_a_cold_read_waits_and_everything_else_goes_on(
 async def test_what_is_in_memory_is_read_at_once(tmp_path: Path) -> None:
     async with cold_broker(tmp_path) as broker:
         await broker.answer(broker.fetch(4))
-        again = broker.replicas.fetch(fetch_of(4))
+        again = fetch_from(broker.replicas, fetch_of(4))
         assert isinstance(again, list)
         assert offsets(again[0]) == [4, 5]
 
@@ -123,7 +124,7 @@ async def test_a_log_that_is_cut_meanwhile_shows_nothing_of_what_it_was(tmp_path
         cold = broker.fetch(0, replica_id=DEBUG_REPLICA)
         consumer = broker.fetch(0, replica_id=2)
         take = follow(broker.replicas)
-        driver = broker.replicas.driver(AT)
+        driver = broker.replicas.drivers.get(AT)
         assert driver is not None
         driver.feed(
             0,
@@ -163,7 +164,7 @@ async def test_a_partition_that_is_deleted_meanwhile_is_unknown(
 async def test_records_that_are_deleted_meanwhile_are_out_of_range(tmp_path: Path) -> None:
     async with cold_broker(tmp_path) as broker:
         cold = broker.fetch(0)
-        driver = broker.replicas.driver(AT)
+        driver = broker.replicas.drivers.get(AT)
         assert driver is not None
         driver.advance_log_start(0, Offset(7))
         driver.log.remove_dead_segments()
@@ -230,7 +231,7 @@ async def test_a_disk_that_hangs_does_not_hold_a_fetch_for_ever(tmp_path: Path) 
 async def test_an_index_that_is_not_true_is_rebuilt_in_a_thread(tmp_path: Path) -> None:
     settings = LogSettings(segment_bytes=5 * len(BATCH), index_interval_bytes=0)
     async with cold_broker(tmp_path, settings) as broker:
-        driver = broker.replicas.driver(AT)
+        driver = broker.replicas.drivers.get(AT)
         assert driver is not None
         index = Path(driver.log.directory, f"{0:020d}.index")
         entries = bytearray(index.read_bytes())
