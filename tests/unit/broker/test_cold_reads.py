@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog.broker.fetching.io.delayed_fetch import READING_MS_MAX
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, FetchedPartition
+from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, FetchedPartition, LocalRead
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX
 from quorumlog.broker.replicas import Replicas
 from quorumlog.clock import monotonic_ms
@@ -239,3 +239,22 @@ async def test_an_index_that_is_not_true_is_rebuilt_in_a_thread(tmp_path: Path) 
         index.write_bytes(entries)
         assert offsets(await broker.answer(broker.fetch(1)))[0] == 1
         assert broker.disk.loop_waits == []
+
+
+@pytest.mark.parametrize("errno", [None, EIO])
+async def test_a_coordinator_is_told_what_it_reads_when_it_is_in_memory(
+    tmp_path: Path, errno: int | None
+) -> None:
+    async with cold_broker(tmp_path) as broker:
+        told = list[LocalRead]()
+        broker.disk.errno = errno
+        broker.replicas.read_local(AT, 4, 1000, told.append)
+        assert told == []
+        await broker.work()
+        [read] = told
+        assert broker.disk.loop_waits == []
+        if errno is None:
+            assert (read.error_code, read.next_offset) == (ErrorCode.NONE, 6)
+            assert (read.log_start_offset, read.log_end_offset) == (0, RECORDS)
+        else:
+            assert read.error_code is ErrorCode.KAFKA_STORAGE_ERROR
