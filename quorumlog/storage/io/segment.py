@@ -310,11 +310,12 @@ class Segment:
         """Read whole batches: see `BatchReader.read`. Raises NotInMemory if it may not wait."""
         if limits.may_wait:
             reader = self._batches
-        elif self._file is None:
+        elif self._file is None and self._is_shared:
             raise NotInMemory(self._bring_in_index)
         else:
-            elsewhere = self._file.pread if self._is_shared else self._pread_apart
-            pread = cached_pread(self._file, elsewhere, limits.max_bytes)
+            file = self._open_file()
+            elsewhere = file.pread if self._is_shared else self._pread_apart
+            pread = cached_pread(file, elsewhere, limits.max_bytes)
             reader = BatchReader(self.path, self._index, pread)
         try:
             return reader.read(offset, limits)

@@ -39,7 +39,7 @@ def unsettled_answers(
 
 
 def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) -> None:
-    """Reduce a fetch in a session that is about to wait to the partitions with records, or missing.
+    """Reduce a fetch in a session that is about to wait to what has records, or will have some.
 
     A partition with anything else to tell stays unsettled: the answer tells it, when there is one.
     """
