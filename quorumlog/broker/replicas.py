@@ -114,7 +114,7 @@ class Replicas:
         self.fetch_sessions: Final = FetchSessions(slots, new_id=_random_session_id)
         missing = self._replicas.error_for_missing
         self.fetches: Final = Fetches(
-            self.drivers, missing, self.response_memory, self.fetch_sessions
+            self.drivers, missing, self.response_memory, self.fetch_sessions, self._disk
         )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._fetchers: Final = self._new_fetchers(wall_ms)

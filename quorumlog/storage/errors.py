@@ -1,5 +1,6 @@
 """What storage refuses, and what its callers answer with."""
 
+from collections.abc import Callable
 from errno import EDQUOT, EMFILE, ENFILE, ENOSPC
 from typing import Final
 
@@ -25,6 +26,18 @@ class DamagedLog(StorageError):
 
 class OffsetOutOfRange(Exception):
     """A read outside [log_start_offset, log_end_offset]. Callers answer OFFSET_OUT_OF_RANGE."""
+
+
+class NotInMemory(Exception):
+    """A read that must not wait for the disk would have to: `bring_in` what it needs, and repeat.
+
+    `bring_in` is for another thread, while nothing cuts or closes the log. It returns what the
+    log's own thread is to call then. It raises OSError, StorageError.
+    """
+
+    def __init__(self, bring_in: Callable[[], Callable[[], None]]) -> None:
+        super().__init__()
+        self.bring_in: Final = bring_in
 
 
 class UnexpectedOffset(Exception):

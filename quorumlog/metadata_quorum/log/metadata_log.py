@@ -136,7 +136,7 @@ class MetadataLog:
 
     def read(self, offset: Offset, end_offset: Offset, max_bytes: int = READ_BYTES) -> bytes:
         """Return whole batches of [offset, end_offset): at least one, `max_bytes` at most."""
-        return self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records
+        return bytes(self._log.read(offset, max_bytes=max_bytes, end_offset=end_offset).records)
 
     def replay(self, offset: Offset, end_offset: Offset) -> Iterator[tuple[Offset, MetadataRecord]]:
         """Read the records of [offset, end_offset), without control records.

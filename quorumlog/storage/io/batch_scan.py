@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.read_handles import ReadableFile
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
+
+
+Pread = Callable[[int, int], bytes | bytearray]
+"""Reads (size, position) in a file: see `ReadableFile.pread`."""
 
 
 class BrokenSegment(StorageError):
@@ -16,14 +19,11 @@ class BrokenSegment(StorageError):
 
 
 def scan_batches(
-    path: str, start: int, end: int, open_file: Callable[[], ReadableFile]
+    path: str, start: int, end: int, pread: Pread
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of the batches in bytes [start, end). Raises BrokenSegment.
-
-    Asks for the file at each chunk, because it may be closed while the caller has an item.
-    """
+    """(position, header) of the batches in bytes [start, end). Raises BrokenSegment."""
     while start < end:
-        chunk = open_file().pread(min(HEADER_SCAN_BYTES, end - start), start)
+        chunk = pread(min(HEADER_SCAN_BYTES, end - start), start)
         position = 0
         while position + HEADER_BYTES <= len(chunk):
             try:

@@ -8,11 +8,17 @@ import fcntl
 import os
 import sys
 from collections.abc import Callable, Sequence
+from errno import EOPNOTSUPP
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from quorumlog.storage.errors import NO_HANDLES, StorageError
-from quorumlog.storage.io.read_handles import ReadableFile, ReadFile, ReadHandles
+from quorumlog.storage.io.read_handles import (
+    KNOWS_WHAT_IS_CACHED,
+    ReadableFile,
+    ReadFile,
+    ReadHandles,
+)
 from quorumlog.wire.codec.message import Buffer
 
 CHUNKS_PER_WRITE: Final = 1024  # IOV_MAX of Linux and macOS
@@ -110,6 +116,21 @@ class RealFile:
             data = os.pread(self._descriptor, size, position)
             parts.append(data)
         return b"".join(parts)
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+        """Read what is in memory: see ReadableFile."""
+        if not KNOWS_WHAT_IS_CACHED:
+            return self.pread(size, position)  # as for a file that was just written
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, [data], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno != EOPNOTSUPP:
+                raise
+            return self.pread(size, position)  # a file system in memory, most likely
+        return data if count == size else None
 
     def truncate(self, size: int) -> None:  # noqa: D102 - the Protocol says it
         os.ftruncate(self._descriptor, size)

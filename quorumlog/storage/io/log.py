@@ -14,7 +14,7 @@ from quorumlog.storage.core.appending import (
     stamped_by_another,
     stamped_by_leader,
 )
-from quorumlog.storage.core.reading import NoteRead, ReadResult
+from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError, storage_error
@@ -96,8 +96,7 @@ class Log:
         try:
             loaded = load_log(disk, directory, settings, known, note_read)
         except OSError as error:
-            message = f"cannot open the log in {directory}: {error}"
-            raise storage_error(message, error) from error
+            raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
         segments = SegmentList(disk, directory, loaded.segments)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         if log_start_offset is not None and log_start_offset > log.log_end_offset:
@@ -225,12 +224,19 @@ class Log:
     # --- reads ---
 
     def read(
-        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        end_offset: int,
+        at_least_one: bool = True,
+        may_wait: bool = True,
     ) -> ReadResult:
         """Whole batches of one segment, from the one that holds `offset`, all below end_offset.
 
         Together they have at most max_bytes; with at_least_one the first may have more. The first
-        may start before `offset`: readers skip. Raises OffsetOutOfRange, StorageError.
+        may start before `offset`: readers skip. Raises OffsetOutOfRange, StorageError; NotInMemory
+        if the read must not wait for the disk.
         """
         self._health.require_usable()
         if not self._log_start_offset <= offset <= self._log_end_offset:
@@ -238,14 +244,10 @@ class Log:
                 f"{offset} is not in [{self._log_start_offset}, {self._log_end_offset}]"
             )
         end_offset = min(end_offset, self._log_end_offset)
-        if offset >= end_offset:
-            return ReadResult(b"", Offset(offset))
+        limits = ReadLimits(max_bytes, end_offset, at_least_one, may_wait)
         with self._health.reading():
-            for segment in self._segments_from(offset):
-                found = segment.read(
-                    offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
-                )
-                if found is not None:
+            for segment in self._segments_from(offset) if offset < end_offset else ():
+                if (found := segment.read(offset, limits)) is not None:
                     return found
         return ReadResult(b"", Offset(offset))
 
@@ -381,9 +383,7 @@ class Log:
             with self._health.changing("delete segments"):
                 doomed = self._segments.rename_dead()
                 self._snapshots.drop_below(self._segments.first_base_offset)
-        with self._health.changing(
-            "delete segments"
-        ):  # a full segment takes long: a flush may go on
+        with self._health.changing("delete segments"):  # it takes long: a flush may go on
             self._segments.unlink(doomed)
 
     def _restart_at(self, offset: int) -> None:

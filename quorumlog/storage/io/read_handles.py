@@ -4,12 +4,14 @@ A log of a terabyte has a thousand full segments, and a broker has many logs. A 
 handle out of the pool for one read, so that no other thread can close it meanwhile.
 """
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Protocol
 
 IDLE_HANDLES_MAX: Final = 512  # of a process; systems give it 1024 or more
+KNOWS_WHAT_IS_CACHED: Final = hasattr(os, "RWF_NOWAIT")  # Linux
 
 
 class ReadableFile(Protocol):
@@ -17,6 +19,9 @@ class ReadableFile(Protocol):
 
     def pread(self, size: int, position: int) -> bytes:
         """At most `size` bytes from `position`: fewer only at the end of the file."""
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+        """Read as `pread` does; None if that would, or might, wait for the disk."""
 
     def size(self) -> int:
         """Bytes in the file now."""
@@ -87,6 +92,16 @@ class ReadFile:
         handle = self._handles.take(self) or self._open()
         try:
             return handle.pread(size, position)
+        finally:
+            self._handles.give_back(self, handle)
+
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+        """Read what is in memory: see ReadableFile."""
+        handle = self._handles.take(self) if KNOWS_WHAT_IS_CACHED else None
+        if handle is None:
+            return None
+        try:
+            return handle.pread_cached(size, position)
         finally:
             self._handles.give_back(self, handle)
 

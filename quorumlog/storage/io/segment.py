@@ -5,20 +5,22 @@ flushed as a full segment, or closed. So an append is one system call, and a cra
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from quorumlog.invariants import InvariantViolation
-from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry, TimeEntry
-from quorumlog.storage.core.reading import NoteRead, ReadResult
+from quorumlog.storage.core.log_index import CorruptIndex, TimeEntry
+from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import StorageError
+from quorumlog.storage.errors import NotInMemory, StorageError
+from quorumlog.storage.io.batch_reader import BatchReader
 from quorumlog.storage.io.batch_scan import BrokenSegment, scan_batches
+from quorumlog.storage.io.cached_reads import cached_pread
 from quorumlog.storage.io.disk import Disk, DiskFile, read_file, replace_file
 from quorumlog.storage.io.read_handles import ReadableFile
-from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
 
@@ -139,14 +141,14 @@ class Segment:
     def _resume(self, file: ReadableFile, index: SegmentIndex, size: int) -> SegmentIndex:
         """Add the headers behind the newest index entry, up to byte `size`."""
         newest = index.offsets.last()
-        for position, header in scan_batches(self.path, index.size, size, lambda: file):
+        for position, header in scan_batches(self.path, index.size, size, file.pread):
             if newest is not None and position == newest.position:
                 if header.last_offset != newest.last_offset:
                     raise CorruptIndex(f"{newest} is not the batch at its position")
             elif refusal := index.refusal_of(header.base_offset, header.last_offset):
                 raise BrokenSegment(f"{self.path}, byte {position}: {refusal}")
             index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
-        for _, first in scan_batches(self.path, 0, size, lambda: file):
+        for _, first in scan_batches(self.path, 0, size, file.pread):
             index.first_timestamp = first.max_timestamp
             break
         return index
@@ -281,16 +283,16 @@ class Segment:
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Find the batch that holds `offset`, or the first one after it; and its position."""
         try:
-            return self._find(offset)
+            return self._batches.find(offset)
         except (CorruptIndex, BrokenSegment) as error:
             self._rebuild(error)
-            return self._find(offset)
+            return self._batches.find(offset)
 
     def headers(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batch that holds `offset` and of all after it."""
         found = self.find(offset)
         if found is not None:
-            yield from self._scan(found[0], self._index.size)
+            yield from self._batches.scan(found[0])
 
     def headers_since(self, timestamp_ms: int, offset: int) -> Iterator[tuple[int, BatchHeader]]:
         """As `headers`, but for batches in front of the first that may have `timestamp_ms`."""
@@ -304,82 +306,65 @@ class Segment:
         found = self.find(entry.last_offset)
         return found is not None and entry == (found[1].max_timestamp, found[1].last_offset)
 
-    def read(
-        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool
-    ) -> ReadResult | None:
-        """Whole batches from the one that holds `offset`, all below `end_offset`: see `Log.read`.
-
-        Returns None if no batch here holds `offset` or more.
-        """
-        first = self.find(offset)
-        if first is None:
-            return None
-        start, header = first
-        if header.next_offset > end_offset:
-            return ReadResult(b"", Offset(offset))
-        if header.size_in_bytes > max_bytes:
-            if not at_least_one:
-                return ReadResult(b"", Offset(offset))
-            end, next_offset = start + header.size_in_bytes, header.next_offset
-            return ReadResult(self.read_bytes(start, end), Offset(next_offset))
+    def read(self, offset: int, limits: ReadLimits) -> ReadResult | None:
+        """Read whole batches: see `BatchReader.read`. Raises NotInMemory if it may not wait."""
+        if limits.may_wait:
+            reader = self._batches
+        elif self._file is None and self._is_shared:
+            raise NotInMemory(self._bring_in_index)
+        else:
+            file = self._open_file()
+            elsewhere = file.pread if self._is_shared else self._pread_apart
+            pread = cached_pread(file, elsewhere, limits.max_bytes)
+            reader = BatchReader(self.path, self._index, pread)
         try:
-            end, next_offset = self._end_within(start, start + max_bytes, end_offset)
+            return reader.read(offset, limits)
         except (CorruptIndex, BrokenSegment) as error:
+            if self._is_shared and not limits.may_wait:
+                raise NotInMemory(partial(self._bring_in_index, error)) from error
             self._rebuild(error)
-            end, next_offset = self._end_within(start, start + max_bytes, end_offset)
-        return ReadResult(self.read_bytes(start, end), Offset(next_offset))
+            return self._batches.read(offset, limits)
 
     def read_bytes(self, start: int, end: int) -> bytes:
         """Bytes [start, end) of the file. Raises BrokenSegment if they are not there."""
-        data = self._open_file().pread(end - start, start)
-        if len(data) != end - start:
-            raise BrokenSegment(f"{self.path} ends at byte {start + len(data)}, not {end}")
-        return data
+        return bytes(self._batches.read_bytes(start, end))
 
-    def _find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        for position, header in self._scan_from(self.index.entry_for(offset)):
-            if header.last_offset >= offset:
-                return position, header
-        return None
+    def _bring_in_index(self, doubt: Exception | None = None) -> Callable[[], None]:
+        """Load the index of a full segment in another thread; rebuild it if there is a `doubt`."""
+        directory = self._stem.rpartition("/")[0]
+        twin = Segment(self._disk, directory, self.base_offset, self._settings)
+        twin.share()
+        index = twin.index
+        if doubt is not None:
+            index = twin._rebuild(doubt)
+        twin.release()
+        return partial(self._take_over, index)
 
-    def _end_within(self, start: int, position_max: int, end_offset: int) -> tuple[int, int]:
-        """Where the last batch ends that lies in bytes [start, position_max), below end_offset.
+    def _take_over(self, index: SegmentIndex) -> None:
+        self._file = self._file or self._disk.open_to_read(self.path)
+        self._index = index
 
-        The batch at `start` is known to. Returns (position, offset after it).
-        """
-        index = self.index
-        if index.size <= position_max and index.next_offset <= end_offset:
-            return index.size, index.next_offset
-        by_bytes, by_offset = (
-            index.offsets.starting_by(position_max),
-            index.entry_for(end_offset - 1),
-        )
-        entry = min(by_bytes, by_offset) if by_bytes and by_offset else None
-        if entry is None or entry.position <= start:
-            batches = self._scan(start, index.size)
-        else:
-            batches = self._scan_from(entry)
-        for position, header in batches:
-            if position + header.size_in_bytes > position_max or header.next_offset > end_offset:
-                return position, header.base_offset
-        return index.size, index.next_offset
+    def _pread_apart(self, size: int, position: int) -> bytes:
+        """Read in another thread: this one may give up the segment's own handle meanwhile."""
+        file = self._disk.open_to_read(self.path)
+        try:
+            return file.pread(size, position)
+        finally:
+            file.close()
 
-    def _scan_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) from an index entry on; CorruptIndex if the entry is not true."""
-        start = entry.position if entry is not None else 0
-        for position, header in self._scan(start, self.index.size):
-            if entry is not None and position == start and header.last_offset != entry.last_offset:
-                raise CorruptIndex(f"{entry} is not the batch at its position")
-            yield position, header
-
-    def _rebuild(self, reason: Exception) -> None:
+    def _rebuild(self, reason: Exception) -> SegmentIndex:
         _logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
         index = SegmentIndex(self.base_offset, self._settings)
         self._index = self._resume(self._open_file(), index, self.index.size)
         self._written_size = None
+        return self._index
 
-    def _scan(self, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        return scan_batches(self.path, start, end, self._open_file)
+    @property
+    def _batches(self) -> BatchReader:
+        return BatchReader(self.path, self.index, self._pread)
+
+    def _pread(self, size: int, position: int) -> bytes:
+        return self._open_file().pread(size, position)  # it may be another one by now
 
     def _file_to_change(self) -> DiskFile:
         if self._file is None:

@@ -38,6 +38,10 @@ class FaultyFile(RealFile):
         self._fail("pread")
         return self._file.pread(size, position)
 
+    def pread_cached(self, size: int, position: int) -> bytes | bytearray | None:
+        self._fail("pread")
+        return self._file.pread_cached(size, position)
+
     def truncate(self, size: int) -> None:
         self._fail("truncate")
         self._file.truncate(size)

@@ -3,7 +3,7 @@
 import asyncio
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, LocalRead, ProduceResult
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.replicas import Replicas
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -34,3 +34,10 @@ def fetch_from(
 ) -> list[FetchedPartition] | asyncio.Future[list[FetchedPartition]]:
     """Answer a fetch: now, or when there is enough."""
     return replicas.fetches.fetch(spec, list)
+
+
+def read_local(replicas: Replicas, at: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
+    """Read committed batches, which are in memory."""
+    told = list[LocalRead]()
+    replicas.read_local(at, offset, max_bytes, told.append)
+    return told[0]

@@ -113,7 +113,7 @@ class Node:
     def records(self, end: ReadEnd = ReadEnd.LOG_END) -> list[bytes | None]:
         driver = self.replicas.drivers.get(AT)
         assert driver is not None
-        read = driver.read(Offset(0), max_bytes=1 << 20, end=end, at_least_one=True)
+        read = driver.read(Offset(0), max_bytes=1 << 20, end=end, at_least_one=True, may_wait=True)
         batches = decode_batches(b"".join(read.chunks))
         return [record.value for _, records in batches for record in records]
 

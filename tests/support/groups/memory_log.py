@@ -1,6 +1,7 @@
 """A group service over a log in memory, one partition of `__consumer_offsets`."""
 
 import asyncio
+from collections.abc import Callable
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.requests import CommitResult
@@ -59,7 +60,12 @@ class MemoryLog:
         for _, done in waiting:
             done(ProduceResult(error_code))
 
-    def read_local(self, at: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
+    def read_local(
+        self, at: TopicPartition, offset: int, max_bytes: int, done: Callable[[LocalRead], None]
+    ) -> None:
+        done(self.read(offset))
+
+    def read(self, offset: int) -> LocalRead:
         start, end = Offset(self.start), Offset(self.end)
         if offset < start:
             return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start)

@@ -28,7 +28,7 @@ from tests.support.broker.one_broker import (
     publish,
     run,
 )
-from tests.support.broker.replica_calls import fetch_from
+from tests.support.broker.replica_calls import fetch_from, read_local
 from tests.support.broker.replicas import ALL_ALIVE, image
 
 Take = Callable[[bytes | bytearray], FollowedPartition]
@@ -113,7 +113,7 @@ def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
         driver, _ = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
-        error_code = replicas.read_local(AT, 0, 1000).error_code
+        error_code = read_local(replicas, AT, 0, 1000).error_code
         assert error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         looked_up = replicas.list_offset(AT, 0, replica_id=DEBUG_REPLICA)
         assert looked_up.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -17,6 +17,7 @@ from quorumlog.wire.codec.messages.fetch import (
     FetchRequest,
 )
 from quorumlog.wire.io.connection import KafkaConnection
+from tests.support.broker.replica_calls import read_local
 from tests.support.broker.session_consumer import TOPIC, Consumer, append, created, parked
 from tests.support.groups.asking import asking, create
 from tests.support.groups.single_broker import SETTINGS, SingleBroker, single_broker
@@ -264,7 +265,7 @@ class Story:
         for index, told in self.consumer.take(response).items():
             assert told.error_code == ErrorCode.NONE
             at = TopicPartition(TOPIC, index)
-            whole = bytes(self.broker.replicas.read_local(at, before[index], 10**6).records)
+            whole = bytes(read_local(self.broker.replicas, at, before[index], 10**6).records)
             part = told.records or b""
             assert isinstance(part, bytes | memoryview)
             assert whole.startswith(part)

@@ -30,7 +30,7 @@ from tests.support.broker.one_broker import (
     size,
     start,
 )
-from tests.support.broker.replica_calls import append_to, fetch_from
+from tests.support.broker.replica_calls import append_to, fetch_from, read_local
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 from tests.support.waiting import until
 
@@ -38,9 +38,9 @@ from tests.support.waiting import until
 async def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         assert append(replicas, acks=-1) == ProduceResult(ErrorCode.NONE, 0, -1, 0)
-        read = replicas.read_local(AT, 0, 1000)
+        read = read_local(replicas, AT, 0, 1000)
         assert read_header(read.records).leader_epoch == 0
-        assert replicas.read_local(AT, 5, 1000).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert read_local(replicas, AT, 5, 1000).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 async def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ async def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_pa
         fetch_from(replicas, fetch_of(3, replica_id=2, leader_epoch=0)).cancel()  # type: ignore[union-attr]  # it waits
         assert [one.result().base_offset for one in produced] == [0, 1, 2]
         assert size(await consumer) == 3 * len(BATCH)
-        assert replicas.read_local(AT, 0, 1).next_offset == 1
+        assert read_local(replicas, AT, 0, 1).next_offset == 1
 
 
 async def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(

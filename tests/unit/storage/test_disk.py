@@ -1,6 +1,8 @@
 """What both disks do alike, and what the simulated one loses."""
 
 import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -9,6 +11,7 @@ import pytest
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk, SimFile
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import CHUNKS_PER_WRITE, Disk, RealDisk, read_file
+from quorumlog.storage.io.read_handles import KNOWS_WHAT_IS_CACHED
 from tests.support.storage.batches import TINY, fill, open_log, read_all, stamped
 
 VALUES = [f"value-{index}" for index in range(20)]
@@ -204,3 +207,39 @@ def test_the_same_seed_crashes_alike() -> None:
         return read_all(open_log(disk))
 
     assert [run(seed) for seed in range(10)] == [run(seed) for seed in range(10)]
+
+
+def fail_with(error: int) -> Callable[..., int]:
+    def fail(*_: object) -> int:
+        raise OSError(error, os.strerror(error))
+
+    return fail
+
+
+@pytest.mark.skipif(not KNOWS_WHAT_IS_CACHED, reason="the system does not say what is in memory")
+def test_a_read_that_may_not_wait_has_what_is_in_memory_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = RealDisk().open(f"{tmp_path}/file", create=True)
+    file.append([b"0123456789"])
+    assert file.pread_cached(4, 2) == b"2345"
+    assert file.pread_cached(4, 8) is None  # the rest may be on the disk
+    monkeypatch.setattr(os, "preadv", fail_with(errno.EAGAIN))
+    assert file.pread_cached(4, 2) is None
+    monkeypatch.setattr(os, "preadv", fail_with(errno.EOPNOTSUPP))  # tmpfs
+    assert file.pread_cached(4, 2) == b"2345"
+    monkeypatch.setattr(os, "preadv", fail_with(errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        file.pread_cached(4, 2)
+
+
+@pytest.mark.skipif(not KNOWS_WHAT_IS_CACHED, reason="the system does not say what is in memory")
+def test_a_file_that_nobody_has_open_is_not_opened_for_a_read_that_may_not_wait(
+    tmp_path: Path,
+) -> None:
+    disk = RealDisk()
+    disk.open(f"{tmp_path}/file", create=True).append([b"0123"])
+    file = disk.open_to_read(f"{tmp_path}/file")
+    assert file.pread_cached(4, 0) is None
+    file.size()
+    assert file.pread_cached(4, 0) == b"0123"

@@ -161,6 +161,9 @@ class HeldHandle:
         assert self.may_end.wait(20)
         return b"closed" if self.is_closed else b"read"
 
+    def pread_cached(self, size: int, position: int) -> None:
+        return None
+
     def size(self) -> int:
         return 0
 

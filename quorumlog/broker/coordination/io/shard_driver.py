@@ -45,8 +45,15 @@ class CoordinatorLog(Protocol):
     ) -> None:
         """Append as the leader; call `done` now, or when the outcome is known."""
 
-    def read_local(self, at: TopicPartition, offset: int, max_bytes: int, /) -> LocalRead:
-        """Read whole committed batches from our replica."""
+    def read_local(
+        self,
+        at: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        done: Callable[[LocalRead], None],
+        /,
+    ) -> None:
+        """Tell `done` whole committed batches of our replica, now or when they are in memory."""
 
     def advance_log_start(self, at: TopicPartition, offset: Offset, /) -> None:
         """Delete committed records below `offset`, as the leader."""
@@ -129,7 +136,10 @@ class ShardDriver(Generic[CoordinatorT]):
 
     def _read(self, offset: Offset) -> None:
         where, max_bytes = self._topic_partition, self._load_buffer_bytes
-        self.feed(events.LogRead(read=self._replicas.read_local(where, offset, max_bytes)))
+        self._replicas.read_local(where, offset, max_bytes, self._log_read)
+
+    def _log_read(self, read: LocalRead) -> None:
+        self.feed(events.LogRead(read=read))
 
     def _set_timer(self) -> None:
         """Tick at or soon after the shard's deadline; a tick that is too early does no harm."""

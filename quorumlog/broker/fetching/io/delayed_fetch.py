@@ -1,6 +1,7 @@
 """A fetch under way: what each of its partitions has read, and which changes it waits for."""
 
 from collections.abc import Callable
+from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
@@ -16,19 +17,33 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 
 FetchAnswers = list[FetchedPartition]
 Chunk = bytes | bytearray | memoryview
+READING_MS_MAX: Final = 10_000  # beyond its deadline a fetch waits so long for the disk
 
 
 class PartitionRead:
-    """How far one partition of a fetch has come. `fetch`: what is asked of it."""
+    """How far one partition of a fetch has come. `fetch`: what is asked of it.
 
-    __slots__ = ("chunks", "diverging", "error_code", "fetch", "next_offset", "size")
+    `missing`: how many bytes are being brought into memory for it, at most; `bring_ins`: how often
+    that was begun since it last read something.
+    """
+
+    __slots__ = (
+        "bring_ins",
+        "chunks",
+        "diverging",
+        "error_code",
+        "fetch",
+        "missing",
+        "next_offset",
+        "size",
+    )
 
     def __init__(self, fetch: PartitionFetch) -> None:
         self.fetch = fetch
         self.error_code = ErrorCode.NONE
         self.diverging: DivergingEpoch | None = None
         self.chunks: list[Chunk] = []
-        self.size = 0
+        self.size = self.missing = self.bring_ins = 0
         self.next_offset = fetch.fetch_offset
 
     def judged(self, judgement: AnswerFetch) -> None:
@@ -44,7 +59,7 @@ class PartitionRead:
 class DelayedFetch(WaitingFetch):
     """A long poll that has not enough yet (Kafka's DelayedFetch)."""
 
-    __slots__ = ("answer", "reads", "spec")
+    __slots__ = ("answer", "is_late", "reads", "spec")
 
     def __init__(
         self,
@@ -59,6 +74,16 @@ class DelayedFetch(WaitingFetch):
         self.spec = spec
         self.reads = reads
         self.answer = answer
+        self.is_late = False
+
+    def postpone(self) -> bool:
+        """Wait on after the deadline, once, for what is being read; then any size is enough."""
+        if self.is_late or not any(read.missing for read in self.reads):
+            return False
+        self.is_late, self.is_over = True, False
+        self.deadline_ms += READING_MS_MAX
+        self.spec.min_bytes = 0
+        return True
 
     def join(self, fetch: PartitionFetch) -> None:
         """Look at a partition of the session that was left out as settled."""

@@ -23,9 +23,11 @@ from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.purgatory import FetchPurgatory
+from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.clock import monotonic_ms
-from quorumlog.storage.errors import OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 
@@ -46,10 +48,12 @@ class Fetches:
         error_for_missing: Callable[[TopicPartition], ErrorCode],
         memory: ResponseMemory,
         sessions: FetchSessions,
+        disk: DiskQueue,
     ) -> None:
         self._drivers: Final = drivers
         self._memory: Final = memory
         memory.on_room = self._schedule_completion
+        self._disk: Final = disk
         self._sessions: Final = sessions
         sessions.on_closed = self._complete_waiting
         self._starved: dict[DelayedFetch, None] = {}  # found no room, in order
@@ -58,6 +62,7 @@ class Fetches:
         self._purgatory: Final[FetchPurgatory[DelayedFetch]] = FetchPurgatory()
         self._timer: Final = DeadlineTimer(self._purgatory.deadlines, self._expire)
         self._changes: dict[TopicPartition, FetchWakeup] = {}
+        self._brought_in: set[TopicPartition] = set()  # for some fetch, since the last try
         self._is_completion_due = False
 
     def fetch(
@@ -74,7 +79,7 @@ class Fetches:
         # All are judged first: what a follower holds in one partition is counted even if another
         # fills the answer.
         has_room = not (self._starved and spec.account) and self._read(spec, reads)
-        if spec.max_wait_ms <= 0 or self._is_enough(spec, reads):
+        if self._is_enough(spec, reads):
             return render(self._answers(spec, reads))
         if has_room:
             drop_settled(spec, reads, self._drivers)
@@ -168,7 +173,7 @@ class Fetches:
 
         With `changes`, only the partitions in it.
         """
-        size = sum(read.size for read in reads)
+        size = sum(read.size + read.missing for read in reads)
         most = spec.max_bytes
         if spec.account is not None:
             share = self._memory.share()
@@ -176,14 +181,17 @@ class Fetches:
                 return False
             most = min(most, size + share)
         for read in reads:
-            if not read.is_final and (changes is None or read.fetch.topic_partition in changes):
+            if read.is_final or read.missing:
+                continue
+            if changes is None or read.fetch.topic_partition in changes:
                 size += self._read_partition(spec, read, size, most)
         return True
 
     def _read_partition(self, spec: FetchSpec, read: PartitionRead, size: int, most: int) -> int:
         """Read new records; return their size. `size` of `most` bytes are read already.
 
-        The very first batch may exceed the limits.
+        The very first batch may exceed the limits. What has to be brought into memory first counts
+        with the size that it may have.
         """
         driver = self._drivers.get(read.fetch.topic_partition)
         limit = min(read.fetch.max_bytes - read.size, most - size)
@@ -195,13 +203,19 @@ class Fetches:
                 max_bytes=max(limit, 0),
                 end=spec.read_end,
                 at_least_one=size == 0,
+                may_wait=read.bring_ins >= BRING_INS_MAX,
             )
+        except NotInMemory as absent:
+            self._bring_in(driver, read, absent, limit)
+            is_done = not read.missing and not read.is_final  # a queue may do its work at once
+            return self._read_partition(spec, read, size, most) if is_done else read.missing
         except OffsetOutOfRange:
             read.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
             return 0
         except StorageError:
             read.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             return 0
+        read.bring_ins = 0
         read.chunks += chunks
         read.size += read_bytes
         read.next_offset = Offset(next_offset)
@@ -209,12 +223,32 @@ class Fetches:
             spec.account.take(read_bytes)
         return read_bytes
 
+    def _bring_in(
+        self, driver: PartitionDriver, read: PartitionRead, absent: NotInMemory, limit: int
+    ) -> None:
+        at = read.fetch.topic_partition
+        read.missing = max(limit, 1)
+        read.bring_ins += 1
+
+        def done(error: StorageError | None) -> None:
+            read.missing = 0
+            is_here = self._drivers.get(at) is driver
+            if error is not None and is_here and read.next_offset >= driver.log.log_start_offset:
+                read.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            self._brought_in.add(at)
+            self._schedule_completion()
+
+        bring_in(self._disk, at, absent, is_wanted=lambda: read.missing > 0, done=done)
+
     def _is_enough(self, spec: FetchSpec, reads: list[PartitionRead]) -> bool:
-        if any(read.is_final for read in reads):
-            return True
-        if not reads:
-            return spec.session is None
-        return sum(read.size for read in reads) >= spec.min_bytes
+        """Whether to answer now. Not while something is read: Kafka reads before it waits."""
+        size, is_final = 0, spec.max_wait_ms <= 0 or not (reads or spec.session is not None)
+        for read in reads:
+            if read.missing:
+                return False
+            is_final = is_final or read.is_final
+            size += read.size
+        return is_final or (bool(reads) and size >= spec.min_bytes)
 
     def _answers(self, spec: FetchSpec, reads: list[PartitionRead]) -> FetchAnswers:
         """Return the answers of `reads`; those of a session only if they tell something new."""
@@ -256,13 +290,17 @@ class Fetches:
                 if awaited:
                     is_log_start = bool(awaited & FetchWakeup.LOG_START)
                     touched[delayed] = touched.get(delayed, False) or is_log_start
-        starved, self._starved = self._starved, {}
-        for delayed in (*starved, *(one for one in touched if one not in starved)):
+        retried, self._starved = self._starved, {}
+        brought_in, self._brought_in = self._brought_in, set()
+        for topic_partition in sorted(brought_in):
+            retried |= dict.fromkeys(self._waiting_on(topic_partition))
+        for delayed in (*retried, *(one for one in touched if one not in retried)):
             if delayed.is_over:
                 continue  # completed meanwhile, because one before it found no room
             self._restart_changed(delayed, changes)
-            is_starved = delayed in starved
-            has_room = self._read(delayed.spec, delayed.reads, None if is_starved else changes)
+            has_room = self._read(
+                delayed.spec, delayed.reads, None if delayed in retried else changes
+            )
             if touched.get(delayed, False) or self._is_enough(delayed.spec, delayed.reads):
                 self._complete(delayed)
             else:
@@ -300,12 +338,16 @@ class Fetches:
                     spec.account.take(-old.size)
                 if spec.session is not None:
                     spec.session.take_to_judge(old.fetch)
+                old.missing = 0  # what is still to be brought in for it is not wanted
                 delayed.reads[index] = PartitionRead(old.fetch)
                 self._judge_read(spec, delayed.reads[index])
 
     def _expire(self, now_ms: int) -> None:
         for delayed in self._purgatory.expire(now_ms):
-            self._complete(delayed)
+            if delayed.postpone():
+                self._purgatory.park(delayed)
+            else:
+                self._complete(delayed)
 
     def _complete_waiting(self, session: FetchSession) -> None:
         """Answer the waiting fetch of this session: another replaces it, or the session ends."""
@@ -314,6 +356,8 @@ class Fetches:
 
     def _end(self, delayed: DelayedFetch) -> None:
         self._purgatory.end(delayed)
+        for read in delayed.reads:
+            read.missing = 0
         session = delayed.spec.session
         if session is not None and session.waiting is delayed:
             session.waiting = None

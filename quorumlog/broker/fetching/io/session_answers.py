@@ -39,7 +39,7 @@ def unsettled_answers(
 
 
 def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) -> None:
-    """Reduce a fetch in a session that is about to wait to the partitions with records.
+    """Reduce a fetch in a session that is about to wait to what has records, or will have some.
 
     A partition with anything else to tell stays unsettled: the answer tells it, when there is one.
     """
@@ -53,7 +53,7 @@ def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) 
             is_told = partition.was_told(state.high_watermark, state.log_start_offset)
             if is_told and _has_read_all(spec, read, drivers):
                 spec.session.settle(partition, is_settled=True)
-    reads[:] = [read for read in reads if read.chunks]
+    reads[:] = [read for read in reads if read.chunks or read.missing]
 
 
 def _has_read_all(spec: FetchSpec, read: PartitionRead, drivers: Drivers) -> bool:

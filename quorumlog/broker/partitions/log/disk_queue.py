@@ -1,8 +1,8 @@
 """Work on the disk that the event loop does not wait for: in order for each key.
 
-The loop appends to logs and reads the newest records itself, because the page cache takes these.
-Everything that may wait for the device goes through a queue: fsyncs, opening logs, recovery,
-truncation, renames, deletion and checkpoints.
+The loop appends to logs, and reads what is in the page cache. Everything that may wait for the
+device goes through a queue: fsyncs, opening logs, recovery, truncation, renames, deletion,
+checkpoints, and reads that bring records into the page cache.
 """
 
 from collections.abc import Callable, Hashable

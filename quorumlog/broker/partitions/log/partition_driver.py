@@ -248,8 +248,10 @@ class PartitionDriver:
             _logger.warning("%s: %s", self.topic_partition, error)
         self.log.close()
 
-    def read(self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool) -> TailRead:
-        """Read whole batches from `offset` on. Raises OffsetOutOfRange, StorageError.
+    def read(
+        self, offset: Offset, *, max_bytes: int, end: ReadEnd, at_least_one: bool, may_wait: bool
+    ) -> TailRead:
+        """Read whole batches from `offset` on. Raises as `Log.read` does.
 
         Finds none while the log is cut: there is CHANGED news when that is done.
         """
@@ -262,7 +264,11 @@ class PartitionDriver:
         if recent is not None:
             return recent
         records, next_offset = self.log.read(
-            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
+            offset,
+            max_bytes=max_bytes,
+            end_offset=end_offset,
+            at_least_one=at_least_one,
+            may_wait=may_wait,
         )
         return TailRead([records] if records else [], len(records), next_offset)
 
@@ -312,10 +318,11 @@ class PartitionDriver:
             case effects.ProposeIsr():
                 self._around.proposals.add(self, effect)
             case effects.TruncateTo(offset=offset):
-                self._cut(now_ms, partial(self.log.truncate_to, offset), self._truncated)
+                cut = partial(self.log.truncate_to, offset)
+                self._cut(now_ms, cut, lambda end: events.LogTruncated(log_end_offset=end))
             case effects.StartOverAt(offset=offset):
-                start_over = partial(self.log.truncate_fully_and_start_at, offset)
-                self._cut(now_ms, start_over, self._started_over)
+                cut = partial(self.log.truncate_fully_and_start_at, offset)
+                self._cut(now_ms, cut, lambda end: events.LogStartedOver(offset=end))
             case effects.AdvanceLogStart(offset=offset):
                 self.advance_log_start(now_ms, offset)
             case effects.AssignEpoch(leader_epoch=leader_epoch, start_offset=start_offset):
@@ -340,7 +347,7 @@ class PartitionDriver:
 
     # --- Cutting the log ---
 
-    def _cut(self, now_ms: int, cut: Callable[[], None], event: Callable[[], Event]) -> None:
+    def _cut(self, now_ms: int, cut: Callable[[], None], event: Callable[[Offset], Event]) -> None:
         """Cut the log in the disk queue; then feed the event, and what has waited meanwhile."""
         self.is_cutting = True
         around, at = self._around, self.topic_partition
@@ -361,19 +368,13 @@ class PartitionDriver:
                 return
             if outcome is not None:
                 self.producers = outcome
-            self.feed(now_ms, event())
+            self.feed(now_ms, event(self.log.log_end_offset))
             while self._held and not self.is_cutting:
                 self._held.popleft()()
             around.readers.note_change(at, FetchWakeup.CHANGED)
             around.fetchers.wake()
 
         around.disk.submit(at, work, done)
-
-    def _truncated(self) -> Event:
-        return events.LogTruncated(log_end_offset=self.log.log_end_offset)
-
-    def _started_over(self) -> Event:
-        return events.LogStartedOver(offset=self.log.log_end_offset)
 
     # --- Requests that wait ---
 

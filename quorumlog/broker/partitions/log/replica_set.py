@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines
+from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import (
     PartitionDriver,
@@ -32,7 +33,7 @@ from quorumlog.metadata_quorum.image import (
 )
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
-from quorumlog.storage.errors import DiskExhausted, OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import DiskExhausted, NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
@@ -329,23 +330,48 @@ class ReplicaSet:
         image = self.image.topics.get(topic)
         return TopicConfig({} if image is None else image.configs, self._topic_defaults)
 
-    def read_local(self, at: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
-        """Read whole committed batches from a replica; at least one if there is any."""
+    def read_local(
+        self,
+        at: TopicPartition,
+        offset: int,
+        max_bytes: int,
+        done: Callable[[LocalRead], None],
+        *,
+        bring_ins: int = 0,
+    ) -> None:
+        """Tell `done` whole committed batches of a replica; at least one if there is any.
+
+        At once, or when they are in memory after `bring_ins` and more tries.
+        """
         driver = self.drivers.get(at)
         if driver is None or driver.is_cutting:
-            return LocalRead(self.error_for_missing(at))
+            done(LocalRead(self.error_for_missing(at)))
+            return
         start, end = driver.log.log_start_offset, driver.end(ReadEnd.LOG_END)
-        committed = ReadEnd.HIGH_WATERMARK
         try:
             read = driver.read(
-                Offset(offset), max_bytes=max_bytes, end=committed, at_least_one=True
+                Offset(offset),
+                max_bytes=max_bytes,
+                end=ReadEnd.HIGH_WATERMARK,
+                at_least_one=True,
+                may_wait=bring_ins >= BRING_INS_MAX,
             )
+        except NotInMemory as absent:
+
+            def read_again(error: StorageError | None) -> None:
+                if error is None:
+                    self.read_local(at, offset, max_bytes, done, bring_ins=bring_ins + 1)
+                else:
+                    done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
+
+            bring_in(self._around.disk, at, absent, is_wanted=lambda: True, done=read_again)
         except OffsetOutOfRange:
-            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start)
+            done(LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start))
         except StorageError:
-            return LocalRead(ErrorCode.KAFKA_STORAGE_ERROR)
-        records, next_offset = b"".join(read.chunks), Offset(read.next_offset)
-        return LocalRead(ErrorCode.NONE, records, next_offset, start, end)
+            done(LocalRead(ErrorCode.KAFKA_STORAGE_ERROR))
+        else:
+            records, next_offset = b"".join(read.chunks), Offset(read.next_offset)
+            done(LocalRead(ErrorCode.NONE, records, next_offset, start, end))
 
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:
         """Say why a partition is not in `drivers`."""

@@ -119,6 +119,9 @@ class SimFile:
         self._begin("pread")
         return bytes(self._content.written[position : position + size])
 
+    def pread_cached(self, size: int, position: int) -> bytes:  # noqa: D102 - see ReadableFile
+        return self.pread(size, position)
+
     def truncate(self, size: int) -> None:  # noqa: D102 - see DiskFile
         self._begin("truncate")
         self._content.truncate(size)

@@ -101,9 +101,7 @@ async def test_a_long_log_is_loaded_with_breaks_for_others() -> None:
     """Every commit is a batch: a node that replays thousands of them in one go seems dead."""
 
     class Long(MemoryLog):
-        def read_local(
-            self, topic_partition: TopicPartition, offset: int, max_bytes: int
-        ) -> LocalRead:
+        def read(self, offset: int) -> LocalRead:
             rest, end = b"".join(self.batches[offset:]), Offset(len(self.batches))
             return LocalRead(ErrorCode.NONE, rest, end, log_end_offset=end)  # one record each
 

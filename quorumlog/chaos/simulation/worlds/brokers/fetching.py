@@ -146,6 +146,7 @@ class Fetching:
                 max_bytes=self._fetch_bytes_max,
                 end=ReadEnd.LOG_END,
                 at_least_one=True,
+                may_wait=True,
             )
             answer.records = b"".join(read.chunks)
         return answer

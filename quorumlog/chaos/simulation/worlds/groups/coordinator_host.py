@@ -7,7 +7,7 @@ from quorumlog.broker.coordination.core import effects, events
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.requests import CommittedOffset, GroupRequest
-from quorumlog.broker.partitions.core.data_path import ProduceResult
+from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceResult
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
@@ -114,8 +114,10 @@ class CoordinatorHost:
                 assert_never(effect)
 
     def _read(self, shard: GroupShard, offset: Offset) -> None:
-        read = self._node.replicas.read_local(self._at, offset, LOAD_BYTES)
-        self._feed(shard, events.LogRead(read=read))
+        def done(read: LocalRead) -> None:
+            self._feed(shard, events.LogRead(read=read))
+
+        self._node.replicas.read_local(self._at, offset, LOAD_BYTES, done)
 
     def _tick(self) -> None:
         if self._tick_due_ms is not None and self._tick_due_ms <= self._node.machine.now_ms():

@@ -1,0 +1,86 @@
+"""Finds and reads the batches of one segment, led by its index."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from quorumlog.storage.core.log_index import CorruptIndex, IndexEntry
+from quorumlog.storage.core.reading import ReadLimits, ReadResult
+from quorumlog.storage.core.segment_index import SegmentIndex
+from quorumlog.storage.io.batch_scan import BrokenSegment, Pread, scan_batches
+from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.records import BatchHeader
+
+
+class BatchReader:
+    """Of the segment in the file `path`, which `pread` reads.
+
+    Every method raises CorruptIndex or BrokenSegment if the index is not true of the file.
+    """
+
+    __slots__ = ("_index", "_path", "_pread")
+
+    def __init__(self, path: str, index: SegmentIndex, pread: Pread) -> None:
+        self._path: Final = path
+        self._index: Final = index
+        self._pread: Final = pread
+
+    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Find the batch that holds `offset`, or the first one after it; and its position."""
+        for position, header in self._scan_from(self._index.entry_for(offset)):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def read(self, offset: int, limits: ReadLimits) -> ReadResult | None:
+        """Read whole batches from the one that holds `offset`; None: the segment has none.
+
+        The limits are those of `Log.read`.
+        """
+        first = self.find(offset)
+        if first is None:
+            return None
+        start, header = first
+        is_large = header.size_in_bytes > limits.max_bytes
+        if header.next_offset > limits.end_offset or (is_large and not limits.at_least_one):
+            return ReadResult(b"", Offset(offset))
+        if is_large:
+            end, next_offset = start + header.size_in_bytes, header.next_offset
+        else:
+            end, next_offset = self._end_within(start, start + limits.max_bytes, limits.end_offset)
+        return ReadResult(self.read_bytes(start, end), Offset(next_offset))
+
+    def read_bytes(self, start: int, end: int) -> bytes | bytearray:
+        """Read bytes [start, end) of the file."""
+        data = self._pread(end - start, start)
+        if len(data) != end - start:
+            raise BrokenSegment(f"{self._path} ends at byte {start + len(data)}, not {end}")
+        return data
+
+    def scan(self, start: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batch at byte `start` and of all after it."""
+        return scan_batches(self._path, start, self._index.size, self._pread)
+
+    def _scan_from(self, entry: IndexEntry | None) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) from an index entry on; CorruptIndex if the entry is not true."""
+        start = entry.position if entry is not None else 0
+        for position, header in self.scan(start):
+            if entry is not None and position == start and header.last_offset != entry.last_offset:
+                raise CorruptIndex(f"{entry} is not the batch at its position")
+            yield position, header
+
+    def _end_within(self, start: int, position_max: int, end_offset: int) -> tuple[int, int]:
+        """Where the last batch ends that lies in bytes [start, position_max), below end_offset.
+
+        The batch at `start` is known to. Returns (position, offset after it).
+        """
+        index = self._index
+        if index.size <= position_max and index.next_offset <= end_offset:
+            return index.size, index.next_offset
+        by_bytes = index.offsets.starting_by(position_max)
+        by_offset = index.entry_for(end_offset - 1)
+        entry = min(by_bytes, by_offset) if by_bytes and by_offset else None
+        is_before = entry is None or entry.position <= start
+        for position, header in self.scan(start) if is_before else self._scan_from(entry):
+            if position + header.size_in_bytes > position_max or header.next_offset > end_offset:
+                return position, header.base_offset
+        return index.size, index.next_offset
