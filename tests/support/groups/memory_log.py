@@ -90,7 +90,7 @@ class MemoryLog:
         assert (topic_partition, offset <= self.high_watermark) == (WHERE, True)
         self.start = offset
 
-    def list_offset(
+    async def list_offset(
         self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch
     ) -> OffsetAnswer:
         assert timestamp_ms == -2

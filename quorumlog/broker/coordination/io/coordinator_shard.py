@@ -62,7 +62,7 @@ class CoordinatorLog(Protocol):
     def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
         """Delete committed records below `offset`, as the leader."""
 
-    def list_offset(
+    async def list_offset(
         self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch
     ) -> OffsetAnswer:
         """Find an offset by timestamp."""
@@ -246,7 +246,7 @@ class CoordinatorShard(Generic[CoordinatorT]):
         while True:
             read = self._replicas.read_local(where, offset, self._load_buffer_bytes)
             if read.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
-                found = self._replicas.list_offset(where, EARLIEST_TIMESTAMP, NO_EPOCH)
+                found = await self._replicas.list_offset(where, EARLIEST_TIMESTAMP, NO_EPOCH)
                 start = offset = max(found.offset, 0)
             elif read.error_code is ErrorCode.NONE and read.next_offset > offset:
                 await self._replay(read)
