@@ -124,7 +124,7 @@ async def test_a_record_that_is_cut_off_meanwhile_is_not_found(tmp_path: Path) -
         append(replicas)
         append(replicas, records=timed_batch(5))
         follow(replicas)
-        driver = replicas.driver(AT)
+        driver = replicas.drivers.get(AT)
         assert driver is not None
         try:
             looking = await begin(replicas, queue, 5, DEBUG_REPLICA)
@@ -153,7 +153,7 @@ async def test_records_that_are_deleted_meanwhile_are_not_found(
 ) -> None:
     async with filled(tmp_path) as (replicas, queue):
         looking = await begin(replicas, queue, 3)
-        driver = replicas.driver(AT)
+        driver = replicas.drivers.get(AT)
         assert driver is not None
         driver.log.advance_log_start_offset(Offset(5))
         if files_are_gone:
