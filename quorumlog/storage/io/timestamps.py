@@ -6,6 +6,7 @@ bytes to gigabytes. Such a batch counts as one piece: by its header alone.
 
 from typing import Final, TypeAlias
 
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -42,32 +43,20 @@ class TimeLookup:
                     found = _find_in(copy, timestamp_ms, self.log_start_offset)
                     if found is not None:
                         return found
-                copy.release()  # an index may have megabytes
             return None
         finally:
-            self._release_all()
+            for copy in self._copies:
+                copy.release()
 
     def of_max_timestamp(self) -> Found | None:
         """Find the first record with the largest timestamp."""
-        best: tuple[int, Segment] | None = None
-        try:
-            for copy in self._copies:
-                latest = self._latest_in(copy)
-                if latest is None or (best is not None and latest <= best[0]):
-                    copy.release()
-                    continue
-                if best is not None:
-                    best[1].release()
-                best = latest, copy
-            return best and _find_in(best[1], best[0], self.log_start_offset)
-        finally:
-            self._release_all()
+        return self.first_since(max(map(self._largest_in, self._copies)))
 
-    def _latest_in(self, segment: Segment) -> int | None:
+    def _largest_in(self, segment: Segment) -> int:
         if segment.base_offset >= self.log_start_offset:
-            return self._max_timestamp(segment) if segment.size else None
+            return self._max_timestamp(segment)
         headers = segment.headers(self.log_start_offset)  # the index counts deleted records, too
-        return max((header.max_timestamp for _, header in headers), default=None)
+        return max((header.max_timestamp for _, header in headers), default=NO_TIMESTAMP)
 
     def _max_timestamp(self, segment: Segment) -> int:
         """Return the largest timestamp; of a full segment it loads the index once."""
@@ -76,11 +65,8 @@ class TimeLookup:
         known = self._max_timestamps.get(segment.base_offset)
         if known is None:
             known = self._max_timestamps[segment.base_offset] = segment.index.max_timestamp
+            segment.release()  # an index may have megabytes, and there may be many
         return known
-
-    def _release_all(self) -> None:
-        for copy in self._copies:
-            copy.release()
 
 
 def _find_in(segment: Segment, timestamp_ms: int, log_start_offset: int) -> Found | None:
