@@ -19,6 +19,7 @@ from benchmarks import failover, load
 from benchmarks.admission import admission
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
 from benchmarks.peers import apache_kafka, bare_mb_per_s
+from benchmarks.slow_disk import slow_disk
 from quorumlog import Admin, LocalCluster, Producer
 from quorumlog.client import NewTopic
 from quorumlog.cluster import FAST_DEFAULTS
@@ -31,7 +32,7 @@ _IDLE_S: Final = 8.0
 _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
     *("admission", "start", "idle", "failover", "throughput", "latency", "sparse"),
-    *("confluent", "bare", "kafka"),
+    *("confluent", "slow_disk", "bare", "kafka"),
 )
 
 
@@ -340,6 +341,8 @@ def main() -> None:
                     part(table, cluster)
         finally:
             cluster.stop()
+    if "slow_disk" in parts:
+        slow_disk(table)
     for peer in (bare, kafka):
         if peer.__name__ in parts:
             peer(table)

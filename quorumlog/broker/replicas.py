@@ -280,18 +280,24 @@ class Replicas:
 
     # --- The data path ---
 
-    def list_offset(
+    async def list_offset(
         self,
         topic_partition: TopicPartition,
         timestamp_ms: int,
         leader_epoch: Epoch = NO_EPOCH,
         replica_id: BrokerId = NO_REPLICA,
     ) -> OffsetAnswer:
-        """ListOffsets: -1 latest, -2 earliest, -3 of the largest timestamp, else by time."""
-        driver = self.drivers.get(topic_partition)
-        if driver is None or driver.is_cutting:
-            return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
-        return look_up_offset(driver, timestamp_ms, leader_epoch, replica_id)
+        """ListOffsets: see `look_up_offset`. If the log start moves meanwhile, it looks again."""
+        looked = None
+        while True:
+            driver = self.drivers.get(topic_partition)
+            if driver is None or driver.is_cutting:
+                return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
+            answer = look_up_offset(driver, timestamp_ms, leader_epoch, replica_id, looked)
+            if isinstance(answer, OffsetAnswer):
+                return answer
+            looked = answer
+            await performed(self._disk, topic_partition, looked.perform)
 
     def epoch_end(
         self,
@@ -325,11 +331,7 @@ class Replicas:
                 _logger.error("%s is not closed cleanly: %s", at, outcome)
                 is_clean = False
         finish = partial(
-            self._logs.finish,
-            logs,
-            self._checkpoints.high_watermarks(),
-            epoch,
-            is_clean=is_clean,
+            self._logs.finish, logs, self._checkpoints.high_watermarks(), epoch, is_clean=is_clean
         )
         await performed(self._disk, STRAYS, finish)
 

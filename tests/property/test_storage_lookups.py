@@ -39,9 +39,9 @@ def check_lookups(log: Log) -> None:
     for timestamp_ms in {*times, *(time + 1 for time in times), 0}:
         if timestamp_ms >= 0:
             expected = linear_scan(log, records, timestamp_ms)
-            assert log.offset_for_timestamp(timestamp_ms) == expected
+            assert log.time_lookup().first_since(timestamp_ms) == expected
     latest = linear_scan(log, records, times[-1]) if times else None
-    assert log.offset_of_max_timestamp() == latest
+    assert log.time_lookup().of_max_timestamp() == latest
     for offset in range(log.log_start_offset, log.log_end_offset):
         found = log.read(offset, max_bytes=1, end_offset=log.log_end_offset)
         ((header, _),) = decode_batches(found.records)
@@ -83,7 +83,7 @@ def test_no_flipped_bit_in_an_index_changes_an_answer(suffix: str) -> None:
     times = [1000 + 10 * index + rng.randrange(30) for index in range(60)]
     for time in times:
         log.append_as_leader(timed_batch(time), leader_epoch=0, wall_ms=0)
-    expected = [log.offset_for_timestamp(time) for time in times]
+    expected = [log.time_lookup().first_since(time) for time in times]
     log.close()
     path = f"{DIRECTORY}/{0:020d}{suffix}"
     whole = read_file(disk, path)
@@ -92,7 +92,7 @@ def test_no_flipped_bit_in_an_index_changes_an_answer(suffix: str) -> None:
         content[bit // 8] ^= 1 << bit % 8
         write_file_durably(disk, path, bytes(content))
         log = open_log(disk, log.settings, clean=True)
-        assert [log.offset_for_timestamp(time) for time in times] == expected
+        assert [log.time_lookup().first_since(time) for time in times] == expected
         for offset in range(0, len(times), 5):
             assert log.read(offset, max_bytes=1, end_offset=len(times)).next_offset == offset + 1
 
@@ -185,11 +185,11 @@ def test_a_batch_that_cannot_be_looked_into_counts_as_one(data: bytes) -> None:
     log.append_as_leader(data, leader_epoch=0, wall_ms=0)
     end = log.log_end_offset
     log.append_as_leader(timed_batch(2000), leader_epoch=0, wall_ms=0)
-    assert log.offset_for_timestamp(400) == (0, 500)
-    assert log.offset_for_timestamp(600) == (1, 1000)
-    assert log.offset_for_timestamp(1001) == (end, 2000)
+    assert log.time_lookup().first_since(400) == (0, 500)
+    assert log.time_lookup().first_since(600) == (1, 1000)
+    assert log.time_lookup().first_since(1001) == (end, 2000)
     log.advance_log_start_offset(end - 1)
-    assert log.offset_for_timestamp(600) == (end - 1, 1000)
+    assert log.time_lookup().first_since(600) == (end - 1, 1000)
 
 
 def test_a_wrong_checksum_is_no_answer() -> None:
@@ -202,7 +202,7 @@ def test_a_wrong_checksum_is_no_answer() -> None:
     write_file_durably(disk, f"{DIRECTORY}/{0:020d}.log", bytes(content))
     log = open_log(disk, LogSettings(), clean=True)
     with pytest.raises(CorruptBatch, match="checksum"):
-        log.offset_for_timestamp(0)
+        log.time_lookup().first_since(0)
 
 
 def test_compressed_batches_are_looked_into() -> None:
@@ -211,4 +211,28 @@ def test_compressed_batches_are_looked_into() -> None:
         records = [Record(index, time, None, b"x") for index, time in enumerate((10, 30, 20))]
         data = encode_batch(records, compression=compression)
         log.append_as_leader(data, leader_epoch=0, wall_ms=0)
-        assert log.offset_for_timestamp(11) == (1, 30)
+        assert log.time_lookup().first_since(11) == (1, 30)
+
+
+def test_a_lookup_finds_what_was_there_when_it_was_made() -> None:
+    """Whatever its log does meanwhile that is no cut."""
+    for seed in range(12):
+        rng, disk = Random(seed), SimDisk()
+        log = open_log(disk, SETTINGS)
+        for _ in range(rng.randint(1, 40)):
+            log.append_as_leader(timed_batch(*random_times(rng)), leader_epoch=0, wall_ms=0)
+            if rng.random() < 0.1:
+                log.flush()
+        records = all_records(log)
+        times = sorted({record.timestamp_ms for record in records})
+        lookups = [(time, log.time_lookup()) for time in times]
+        latest = log.time_lookup()
+        for _ in range(40):
+            log.append_as_leader(timed_batch(9000), leader_epoch=0, wall_ms=0)
+            if rng.random() < 0.1:
+                log.flush()
+                read_all(log)  # of the segments that are loaded, all but a few are released
+        for time, lookup in lookups:
+            assert lookup.first_since(time) == linear_scan(log, records, time)
+        assert latest.of_max_timestamp() == linear_scan(log, records, times[-1])
+        check_lookups(log)

@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.log.offset_lookup import (
     LATEST_TIERED,
     OF_MAX_TIMESTAMP,
 )
-from quorumlog.broker.server.api import BrokerContext, Reply, answers
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.list_offsets import (
@@ -31,8 +31,13 @@ FIRST_VERSION_OF_SPECIAL: Final[Mapping[int, int]] = MappingProxyType(
 
 
 @answers(ListOffsetsRequest, 1, 10)
-def handle(context: BrokerContext, header: RequestHeader, request: ListOffsetsRequest) -> Reply:
-    """Look up each partition's offset; a partition named twice gets one answer: an error."""
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    """Look up one partition's offset after the other, as Kafka does.
+
+    A partition named twice gets one answer: an error.
+    """
     asked: dict[str, dict[int, ListOffsetsPartition]] = {}
     repeated: set[TopicPartition] = set()
     for topic in request.topics:
@@ -42,12 +47,12 @@ def handle(context: BrokerContext, header: RequestHeader, request: ListOffsetsRe
                 repeated.add(TopicPartition(topic.name, partition.partition_index))
             partitions[partition.partition_index] = partition
 
-    def look_up(where: TopicPartition, partition: ListOffsetsPartition) -> OffsetAnswer:
+    async def look_up(where: TopicPartition, partition: ListOffsetsPartition) -> OffsetAnswer:
         if where in repeated:
             return OffsetAnswer(ErrorCode.INVALID_REQUEST)
         if not _is_supported(partition.timestamp, header.api_version):
             return OffsetAnswer(ErrorCode.UNSUPPORTED_VERSION)
-        return context.replicas.list_offset(
+        return await context.replicas.list_offset(
             where,
             partition.timestamp,
             Epoch(partition.current_leader_epoch),
@@ -60,7 +65,7 @@ def handle(context: BrokerContext, header: RequestHeader, request: ListOffsetsRe
                 name=name,
                 partitions=[
                     _partition_response(
-                        header, index, look_up(TopicPartition(name, index), partition)
+                        header, index, await look_up(TopicPartition(name, index), partition)
                     )
                     for index, partition in partitions.items()
                 ],

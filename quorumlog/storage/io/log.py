@@ -24,7 +24,7 @@ from quorumlog.storage.io.loading import KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
-from quorumlog.storage.io.timestamps import find_first_since, find_latest
+from quorumlog.storage.io.timestamps import TimeLookup
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader
@@ -262,23 +262,10 @@ class Log:
                 for _, header in segment.headers(from_offset):
                     yield header
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[Offset, int] | None:
-        """Find the first record with a timestamp >= timestamp_ms: (offset, timestamp), or None.
-
-        The caller compares the offset with the high watermark. The first record of a batch stands
-        for all that cannot be read. Raises StorageError, CorruptBatch (a checksum).
-        """
+    def time_lookup(self) -> TimeLookup:
+        """Return a lookup of what is in the log now, for another thread. Raises StorageError."""
         self._health.require_usable()
-        with self._health.reading():
-            start = self._log_start_offset
-            return find_first_since(self._segments_from(start), timestamp_ms, start)
-
-    def offset_of_max_timestamp(self) -> tuple[Offset, int] | None:
-        """Find the first record with the largest timestamp; else as `offset_for_timestamp`."""
-        self._health.require_usable()
-        with self._health.reading():
-            start = self._log_start_offset
-            return find_latest(self._segments_from(start), start)
+        return TimeLookup(self._segments, self.log_start_offset)
 
     def _segments_from(self, offset: int) -> Iterator[Segment]:
         return self._segments.from_offset(offset, flushed_offset=self._flushed_offset)

@@ -6,6 +6,7 @@ flushed as a full segment, or closed. So an append is one system call, and a cra
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from functools import partial
 from typing import Final
 
@@ -15,7 +16,7 @@ from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
 from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import NotInMemory, StorageError
+from quorumlog.storage.errors import NotInMemory
 from quorumlog.storage.io.batch_reader import BatchReader
 from quorumlog.storage.io.batch_scan import BrokenSegment, scan_batches
 from quorumlog.storage.io.cached_reads import cached_pread
@@ -46,17 +47,26 @@ class Segment:
     releases, truncates or deletes at that time: `Log` sees to that.
     """
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        settings: LogSettings,
+        *,
+        index: SegmentIndex | None = None,
+    ) -> None:
+        """With `index` it is loaded, and only read."""
         self.base_offset: Final = base_offset
         self._disk = disk
+        self._directory = directory
         self._stem = segment_path(directory, base_offset, "")
         self._settings = settings
-        self._is_shared = False  # it is full and durable: it is only read
-        self._file: ReadableFile | None = None
+        self._is_shared = index is not None  # it is full and durable: it is only read
+        self._file: ReadableFile | None = None if index is None else disk.open_to_read(self.path)
         self._own_file: DiskFile | None = None  # the same, while it is not shared
-        self._index = SegmentIndex(base_offset, settings)
+        self._index = index or SegmentIndex(base_offset, settings)
         self._written_size: int | None = None  # that the index files on the disk describe
-        self._max_timestamp: int | None = None  # while it is not loaded: what it was
 
     @classmethod
     def create(
@@ -90,23 +100,16 @@ class Segment:
         return self._index
 
     @property
-    def max_timestamp(self) -> int:
-        """The largest timestamp; loads the index the first time only."""
-        if self._file is None and self._max_timestamp is not None:
-            return self._max_timestamp
-        return self.index.max_timestamp
-
-    @property
     def size(self) -> int:
         """Bytes of whole batches; loads nothing."""
         return self._index.size or self._disk.size(self.path)  # any thread may ask
 
     # --- life ---
 
-    def load(self) -> None:
+    def load(self) -> ReadableFile:
         """Open the file and read the indexes; rebuild those that are missing or corrupt.
 
-        Raises BrokenSegment if the file does not end with a whole batch; OSError.
+        Returns the file. Raises BrokenSegment if the file does not end with a whole batch; OSError.
         """
         own_file = None if self._is_shared else self._disk.open(self.path)
         file = own_file or self._disk.open_to_read(self.path)
@@ -127,6 +130,7 @@ class Segment:
         latest = index.times.last()
         if latest is not None and not self._is_true(latest):
             self._rebuild(CorruptIndex(f"{latest} is not true"))
+        return file
 
     def _read_indexes(self, size: int) -> SegmentIndex:
         try:
@@ -193,7 +197,7 @@ class Segment:
             return
         replace_file(self._disk, self._stem + ".index", index.offsets.encode())
         replace_file(self._disk, self._stem + ".timeindex", index.times.encode())
-        self._disk.fsync_dir(self._stem.rpartition("/")[0])
+        self._disk.fsync_dir(self._directory)
         self._written_size = index.size
 
     def sync(self) -> None:
@@ -202,10 +206,7 @@ class Segment:
             self._own_file.fsync()
 
     def share(self) -> None:
-        """Give up the handle of its own: from now on it is only read. Raises OSError.
-
-        Its batches and its indexes are durable. `reclaim` ends it.
-        """
+        """Give up the handle of its own: it is durable, and only read until `reclaim`."""
         if self._own_file is not None:
             self._file = self._disk.open_to_read(self.path)
             self._own_file.close()
@@ -222,9 +223,18 @@ class Segment:
         """Give up the file and the index; what needs them loads them again."""
         file, self._file, self._own_file = self._file, None, None
         if file is not None:
-            self._max_timestamp = self._index.max_timestamp
             self._index = SegmentIndex(self.base_offset, self._settings)
             file.close()
+
+    def copy(self) -> "Segment":
+        """Return one for another thread to read: it has the batches that are here now.
+
+        One that is full and durable is not loaded; another has its index in memory only.
+        """
+        index = None if self._own_file is None else deepcopy(self._index)
+        copy = Segment(self._disk, self._directory, self.base_offset, self._settings, index=index)
+        copy.share()
+        return copy
 
     def delete(self) -> None:
         """Remove the files, the `.log` first: index files alone are swept at the next start."""
@@ -331,8 +341,7 @@ class Segment:
 
     def _bring_in_index(self, doubt: Exception | None = None) -> Callable[[], None]:
         """Load the index of a full segment in another thread; rebuild it if there is a `doubt`."""
-        directory = self._stem.rpartition("/")[0]
-        twin = Segment(self._disk, directory, self.base_offset, self._settings)
+        twin = Segment(self._disk, self._directory, self.base_offset, self._settings)
         twin.share()
         index = twin.index
         if doubt is not None:
@@ -374,8 +383,4 @@ class Segment:
         return self._own_file
 
     def _open_file(self) -> ReadableFile:
-        if self._file is None:
-            self.load()
-        if self._file is None:
-            raise StorageError(f"{self.path} is not open")
-        return self._file
+        return self._file or self.load()

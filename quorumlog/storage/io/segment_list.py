@@ -31,6 +31,7 @@ class SegmentList:
         self._directory = directory
         self._segments = segments
         self.active = segments[-1]
+        self.max_timestamps: Final[dict[int, int]] = {}  # of full segments, by their base offsets
         self._recently_used: list[Segment] = []  # full and flushed, the newest use last
         self._unwritten: list[Segment] = []  # full, with indexes that are not on disk yet
         self._flushed: list[Segment] = []  # full, durable, and still with a handle of its own
@@ -58,12 +59,16 @@ class SegmentList:
         if offset >= self.active.base_offset:
             yield self.active
             return
-        slot = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
-        found = self._segments[max(0, slot - 1) :]
+        found = self.all_from(offset)
         for segment, following in zip_longest(found, found[1:]):
             if following is not None and following.base_offset <= flushed_offset:
                 self._note_use(segment)
             yield segment
+
+    def all_from(self, offset: int) -> list[Segment]:
+        """Return the segment that holds `offset`, and those after it."""
+        slot = bisect_right(self._segments, offset, key=attrgetter("base_offset"))
+        return self._segments[max(0, slot - 1) :]
 
     def share_flushed(self) -> None:
         """Give up the handles that full segments have kept until they were flushed."""
@@ -108,6 +113,7 @@ class SegmentList:
                 segment.sync()
         for segment in unwritten:
             segment.write_indexes()
+            self.max_timestamps[segment.base_offset] = segment.index.max_timestamp
         self._flushed += unwritten
         del self._unwritten[: len(unwritten)]
 
@@ -160,6 +166,7 @@ class SegmentList:
             self._disk.fsync_dir(self._directory)
             if segment in self._unwritten:
                 self._unwritten.remove(segment)
+            self.max_timestamps.pop(segment.base_offset, None)
             del self._dead[0]
         return renamed
 

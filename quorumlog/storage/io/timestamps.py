@@ -4,10 +4,11 @@ Storage does not know where a batch comes from: its records may be garbage, or u
 bytes to gigabytes. Such a batch counts as one piece: by its header alone.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_list import SegmentList
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.records import BatchHeader, decode_batch, validate_batch
@@ -17,42 +18,58 @@ from quorumlog.wire.codec.records import BatchHeader, decode_batch, validate_bat
 RECORDS_MAX: Final = 100_000  # in one batch: a tenth of a second
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 
-
-def find_first_since(
-    segments: Iterable[Segment], timestamp_ms: int, log_start_offset: int
-) -> tuple[Offset, int] | None:
-    """Find the first record with a timestamp >= timestamp_ms: (offset, its timestamp); or None."""
-    for segment in segments:
-        if segment.max_timestamp >= timestamp_ms:
-            found = _find_in(segment, timestamp_ms, log_start_offset)
-            if found is not None:
-                return found
-    return None
+Found: TypeAlias = tuple[Offset, int]
+"""(offset, timestamp) of a record. The first of a batch stands for all that cannot be read."""
 
 
-def find_latest(segments: Iterable[Segment], log_start_offset: int) -> tuple[Offset, int] | None:
-    """Find the first record with the largest timestamp: (offset, its timestamp); or None."""
-    best: tuple[int, Segment] | None = None
-    for segment in segments:
-        latest = _latest_of(segment, log_start_offset)
-        if latest is not None and (best is None or latest > best[0]):
-            best = latest, segment
-    if best is None:
-        return None
-    timestamp_ms, segment = best
-    return _find_in(segment, timestamp_ms, log_start_offset)
+class TimeLookup:
+    """Finds records of one log by their timestamps: [log_start_offset, the end when it was made).
+
+    The log's own thread makes it; another may use it, once, while the log is appended to, read and
+    flushed, but not while it is cut or closed. FileNotFoundError may mean that the log start has
+    moved meanwhile. Raises CorruptBatch (a checksum), StorageError, OSError.
+    """
+
+    def __init__(self, segments: SegmentList, log_start_offset: Offset) -> None:
+        self.log_start_offset: Final = log_start_offset
+        self._copies: Final = [one.copy() for one in segments.all_from(log_start_offset)]
+        self._max_timestamps: Final = segments.max_timestamps
+
+    def first_since(self, timestamp_ms: int) -> Found | None:
+        """Find the first record with a timestamp >= timestamp_ms."""
+        try:
+            for copy in self._copies:
+                if self._max_timestamp(copy) >= timestamp_ms:
+                    found = _find_in(copy, timestamp_ms, self.log_start_offset)
+                    if found is not None:
+                        return found
+            return None
+        finally:
+            for copy in self._copies:
+                copy.release()
+
+    def of_max_timestamp(self) -> Found | None:
+        """Find the first record with the largest timestamp."""
+        return self.first_since(max(map(self._largest_in, self._copies)))
+
+    def _largest_in(self, segment: Segment) -> int:
+        if segment.base_offset >= self.log_start_offset:
+            return self._max_timestamp(segment)
+        headers = segment.headers(self.log_start_offset)  # the index counts deleted records, too
+        return max((header.max_timestamp for _, header in headers), default=NO_TIMESTAMP)
+
+    def _max_timestamp(self, segment: Segment) -> int:
+        """Return the largest timestamp; of a full segment it loads the index once."""
+        if segment.is_loaded:
+            return segment.index.max_timestamp
+        known = self._max_timestamps.get(segment.base_offset)
+        if known is None:
+            known = self._max_timestamps[segment.base_offset] = segment.index.max_timestamp
+            segment.release()  # an index may have megabytes, and there may be many
+        return known
 
 
-def _latest_of(segment: Segment, log_start_offset: int) -> int | None:
-    if segment.base_offset >= log_start_offset:
-        return segment.max_timestamp if segment.size else None
-    headers = segment.headers(log_start_offset)  # the index counts what may not be read, too
-    return max((header.max_timestamp for _, header in headers), default=None)
-
-
-def _find_in(
-    segment: Segment, timestamp_ms: int, log_start_offset: int
-) -> tuple[Offset, int] | None:
+def _find_in(segment: Segment, timestamp_ms: int, log_start_offset: int) -> Found | None:
     for position, header in segment.headers_since(timestamp_ms, log_start_offset):
         if header.max_timestamp < timestamp_ms:
             continue
@@ -65,7 +82,7 @@ def _find_in(
 
 def _first_since(
     batch: bytes, header: BatchHeader, timestamp_ms: int, log_start_offset: int
-) -> tuple[Offset, int] | None:
+) -> Found | None:
     """Find the record, or what stands for it if the records cannot be read: the first offset."""
     validate_batch(batch, 0, header)
     as_one = Offset(max(header.base_offset, log_start_offset)), header.max_timestamp

@@ -10,6 +10,7 @@ class FaultyDisk(RealDisk):
     """`errors`: the errno of each operation (append, pread, fsync) on a path with `on` in it."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.on = ".log"
         self.errors: dict[str, int] = {}
 

@@ -68,12 +68,12 @@ async def test_the_latest_offset_is_the_high_watermark_for_a_consumer(tmp_path: 
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)
 
-        def latest(replica_id: BrokerId) -> OffsetAnswer:
-            return replicas.list_offset(AT, LATEST, replica_id=replica_id)
+        async def latest(replica_id: BrokerId) -> OffsetAnswer:
+            return await replicas.list_offset(AT, LATEST, replica_id=replica_id)
 
-        assert latest(NO_REPLICA) == OffsetAnswer(ErrorCode.NONE, 0, -1, Epoch(0))
-        assert latest(BrokerId(9)).offset == 0  # it is no replica of this partition
-        assert latest(BrokerId(2)).offset == latest(DEBUG_REPLICA).offset == 1
+        assert await latest(NO_REPLICA) == OffsetAnswer(ErrorCode.NONE, 0, -1, Epoch(0))
+        assert (await latest(BrokerId(9))).offset == 0  # it is no replica of this partition
+        assert (await latest(BrokerId(2))).offset == (await latest(DEBUG_REPLICA)).offset == 1
 
 
 async def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_committed(

@@ -101,7 +101,9 @@ async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_pat
             result = append(replicas)
             assert result.error_code is ErrorCode.NONE
             assert replicas.drivers.get(MANY[-1]) is None
-            assert replicas.list_offset(MANY[-1], -1).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            assert (
+                await replicas.list_offset(MANY[-1], -1)
+            ).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         finally:
             disk.may_go_on.set()
         await are_open(replicas)
@@ -239,5 +241,5 @@ async def test_a_disk_that_makes_no_directory_fences_the_broker(
         await are_open(replicas)
         assert not replicas.may_lead.is_set()
         assert not replicas.failure.done()
-        refused = replicas.list_offset(MANY[0], -1)
+        refused = await replicas.list_offset(MANY[0], -1)
         assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR

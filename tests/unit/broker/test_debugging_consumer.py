@@ -33,8 +33,8 @@ async def test_it_reads_above_the_high_watermark_of_a_leader(tmp_path: Path) -> 
         append(replicas)  # broker 2 is in the ISR and does not fetch
         assert size(fetch_from(replicas, fetch_of(0, replica_id=NO_REPLICA, max_wait_ms=0))) == 0
         assert size(fetch_from(replicas, fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
-        assert replicas.list_offset(AT, LATEST).offset == 0
-        assert replicas.list_offset(AT, LATEST, replica_id=DEBUG_REPLICA).offset == 1
+        assert (await replicas.list_offset(AT, LATEST)).offset == 0
+        assert (await replicas.list_offset(AT, LATEST, replica_id=DEBUG_REPLICA)).offset == 1
 
 
 async def test_it_is_not_counted_as_a_follower(tmp_path: Path) -> None:
@@ -52,11 +52,11 @@ async def test_it_reads_a_follower(tmp_path: Path) -> None:
         take(from_leader(0))
         for replica_id in (NO_REPLICA, BrokerId(3)):
             assert answer_of(replicas, replica_id) is ErrorCode.NOT_LEADER_OR_FOLLOWER
-            refused = replicas.list_offset(AT, LATEST, replica_id=replica_id)
+            refused = await replicas.list_offset(AT, LATEST, replica_id=replica_id)
             assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert size(fetch_from(replicas, fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
         for timestamp, offset in ((LATEST, 1), (EARLIEST, 0), (1, 0)):
-            found = replicas.list_offset(AT, timestamp, replica_id=DEBUG_REPLICA)
+            found = await replicas.list_offset(AT, timestamp, replica_id=DEBUG_REPLICA)
             assert (found.error_code, found.offset) == (ErrorCode.NONE, offset)
 
 
@@ -66,7 +66,7 @@ async def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
         assert answer_of(replicas, DEBUG_REPLICA, 0) is ErrorCode.FENCED_LEADER_EPOCH
         assert answer_of(replicas, DEBUG_REPLICA, 1) is ErrorCode.NONE
         assert answer_of(replicas, DEBUG_REPLICA, 2) is ErrorCode.UNKNOWN_LEADER_EPOCH
-        newer = replicas.list_offset(AT, LATEST, Epoch(2), DEBUG_REPLICA)
+        newer = await replicas.list_offset(AT, LATEST, Epoch(2), DEBUG_REPLICA)
         assert newer.error_code is ErrorCode.UNKNOWN_LEADER_EPOCH
 
 

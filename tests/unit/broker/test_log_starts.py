@@ -91,7 +91,7 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
             5,
         )
         assert (at[0].error_code, at[0].log_start_offset) == (ErrorCode.NONE, 5)
-        assert replicas.list_offset(AT, -2).offset == 5
+        assert (await replicas.list_offset(AT, -2)).offset == 5
         assert (await delete(replicas, 3)) == (ErrorCode.NONE, 5)
 
     async def after(replicas: Replicas) -> None:

@@ -288,14 +288,14 @@ def test_timestamps_lead_to_the_first_record_that_has_them_or_more() -> None:
         log.append_as_leader(timed_batch(*times), leader_epoch=0, wall_ms=0)
     expected = {0: (0, 10), 11: (1, 12), 12: (1, 12), 13: (3, 30), 31: (7, 31), 32: (8, 40)}
     for timestamp, found in expected.items():
-        assert log.offset_for_timestamp(timestamp) == found
-    assert log.offset_for_timestamp(41) is None
-    assert log.offset_of_max_timestamp() == (8, 40)
+        assert log.time_lookup().first_since(timestamp) == found
+    assert log.time_lookup().first_since(41) is None
+    assert log.time_lookup().of_max_timestamp() == (8, 40)
     log.truncate_to(8)
-    assert log.offset_of_max_timestamp() == (7, 31)
+    assert log.time_lookup().of_max_timestamp() == (7, 31)
     log.advance_log_start_offset(2)
-    assert log.offset_for_timestamp(0) == (2, 11)
-    assert open_log().offset_of_max_timestamp() is None
+    assert log.time_lookup().first_since(0) == (2, 11)
+    assert open_log().time_lookup().of_max_timestamp() is None
 
 
 def test_headers_are_listed_across_segments() -> None:

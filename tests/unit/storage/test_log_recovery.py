@@ -36,7 +36,7 @@ def every_answer(log: Log) -> list[object]:
         for end_offset in (offset + 1, 15, 20)
         for max_bytes in (1, 170, 1000)
     ]
-    return [*reads, *(log.offset_for_timestamp(time) for time in (0, 1000, 1001))]
+    return [*reads, *(log.time_lookup().first_since(time) for time in (0, 1000, 1001))]
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

@@ -12,6 +12,8 @@ from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.timestamps import Found
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
@@ -23,10 +25,48 @@ EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 
 
+class LookupByTime:
+    """A look into a log for one timestamp: `perform` it in the partition's lane of the disk queue.
+
+    There the log is not cut meanwhile.
+    """
+
+    def __init__(self, log: Log, timestamp_ms: int) -> None:
+        """Raise StorageError if the log is of no more use."""
+        self._log: Final = log
+        self._timestamp_ms: Final = timestamp_ms
+        self._lookup: Final = log.time_lookup()
+        self.error_code = ErrorCode.NONE
+        self.found: Found | None = None
+
+    def perform(self) -> None:
+        """Set `error_code` and `found`."""
+        try:
+            if self._timestamp_ms == OF_MAX_TIMESTAMP:
+                self.found = self._lookup.of_max_timestamp()
+            else:
+                self.found = self._lookup.first_since(self._timestamp_ms)
+        except CorruptBatch:
+            self.error_code = ErrorCode.CORRUPT_MESSAGE
+        except (StorageError, OSError):
+            self.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def is_of(self, log: Log) -> bool:
+        """Whether this was a look into `log`, from where it starts now."""
+        return log is self._log and log.log_start_offset == self._lookup.log_start_offset
+
+
 def look_up_offset(
-    driver: PartitionDriver, timestamp_ms: int, leader_epoch: Epoch, replica_id: BrokerId
-) -> OffsetAnswer:
-    """Find the offset for a timestamp, or one of the special offsets above."""
+    driver: PartitionDriver,
+    timestamp_ms: int,
+    leader_epoch: Epoch,
+    replica_id: BrokerId,
+    performed: LookupByTime | None = None,
+) -> OffsetAnswer | LookupByTime:
+    """Find the offset for a timestamp, or one of the special offsets above.
+
+    Answers from memory. By time it returns a lookup: perform it, and call again with it.
+    """
     partition = driver.partition
     refusal = partition.serving.epoch_refusal(leader_epoch, leader_only=replica_id != DEBUG_REPLICA)
     if refusal is not ErrorCode.NONE:
@@ -42,25 +82,21 @@ def look_up_offset(
         return OffsetAnswer(ErrorCode.OFFSET_NOT_AVAILABLE)
     if timestamp_ms == LATEST:
         return OffsetAnswer(ErrorCode.NONE, end, -1, partition.state.leader_epoch)
-    return _by_time(driver, timestamp_ms, end)
+    return _by_time(driver.log, timestamp_ms, end, performed)
 
 
-def _by_time(driver: PartitionDriver, timestamp_ms: int, end: Offset) -> OffsetAnswer:
-    try:
-        if timestamp_ms == OF_MAX_TIMESTAMP:
-            found = driver.log.offset_of_max_timestamp()
-        elif timestamp_ms >= 0:
-            found = driver.log.offset_for_timestamp(timestamp_ms)
-        else:
-            return OffsetAnswer(ErrorCode.UNSUPPORTED_VERSION)
-    except CorruptBatch:
-        return OffsetAnswer(ErrorCode.CORRUPT_MESSAGE)
-    except StorageError:
-        return OffsetAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
-    if found is None or found[0] >= end:
-        return OffsetAnswer(ErrorCode.NONE)
-    offset, found_ms = found
-    return OffsetAnswer(ErrorCode.NONE, offset, found_ms, driver.log.epochs.epoch_at(offset))
+def _by_time(
+    log: Log, timestamp_ms: int, end: Offset, performed: LookupByTime | None
+) -> OffsetAnswer | LookupByTime:
+    if performed is None or not performed.is_of(log):
+        try:
+            return LookupByTime(log, timestamp_ms)
+        except StorageError:
+            return OffsetAnswer(ErrorCode.KAFKA_STORAGE_ERROR)
+    if performed.found is None or performed.found[0] >= end:
+        return OffsetAnswer(performed.error_code)
+    offset, found_ms = performed.found
+    return OffsetAnswer(ErrorCode.NONE, offset, found_ms, log.epochs.epoch_at(offset))
 
 
 def partition_followers(partition: Partition) -> tuple[BrokerId, ...]:
