@@ -12,6 +12,7 @@ from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     Decision,
@@ -20,7 +21,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
-    NAMED_PER_REQUEST_MAX,
     ElectionResult,
     IsrProposal,
     IsrResult,
@@ -81,11 +81,11 @@ class PartitionDecisions:
 
     def decide_requested(self, request: ElectLeaders) -> Decision[ElectionResults]:
         """Elect preferred leaders where they are in sync; a result per partition."""
-        if len(request.partitions) > NAMED_PER_REQUEST_MAX:
-            error_code = ErrorCode.POLICY_VIOLATION
-            message = f"A request may name at most {NAMED_PER_REQUEST_MAX} partitions"
-            refused = (_not_elected(at, error_code, message) for at in request.partitions)
-            return Decision(response=ElectionResults(results=tuple(refused)))
+        try:
+            check_named(len(request.partitions), "partitions")
+        except TopicRefused as refusal:
+            refused = tuple(map(refusal.election_result_of, request.partitions))
+            return Decision(response=ElectionResults(results=refused))
         active = active_brokers(self._cluster)
         outcomes: dict[tuple[str, int], tuple[PartitionChange | None, ElectionResult]] = {}
         for at in request.partitions:

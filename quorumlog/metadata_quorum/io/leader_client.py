@@ -32,6 +32,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
     ProducerIdsReply,
     TopicResults,
+    UserRequest,
 )
 from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
@@ -59,14 +60,6 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
 Askable = ControllerRequest | DescribeQuorum
 RETRY: Final = Backoff(20, 500)
-_OF_USERS: Final = (
-    CreateTopics,
-    FindTopics,
-    DeleteTopics,
-    CreatePartitions,
-    AlterTopicConfigs,
-    ElectLeaders,
-)
 
 
 class LeaderWatch:
@@ -223,7 +216,7 @@ class LeaderClient:
             return await self._ask_local(request, request_id)
         if leader_id == NO_LEADER:
             raise NotController("no leader of the quorum is known")
-        if isinstance(request, _OF_USERS):
+        if isinstance(request, UserRequest):
             return await self._ask_while_it_leads(leader_id, request, request_id)
         return await self._ask_remote(leader_id, request, request_id, self._attempt_timeout_ms)
 

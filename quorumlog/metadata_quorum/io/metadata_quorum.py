@@ -38,7 +38,7 @@ from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.metadata_quorum.io.rpc import (
     QUORUM_RPCS,
     REQUEST_BYTES_MAX,
-    Answer,
+    Reply,
     RpcClient,
     RpcServer,
 )
@@ -279,18 +279,18 @@ class MetadataQuorum:
 
     # --- requests ---
 
-    async def _handle(self, request: Any, request_id: str | None) -> Answer:
+    async def _handle(self, request: Any, request_id: str | None) -> Reply:
         try:
             if isinstance(request, _QUORUM_REQUESTS):
                 reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 self._driver.request(request, reply)
                 response, records = await reply
-                return Answer(response=response, records=records)
-            return Answer(response=await self._ask_local(request, request_id))
+                return Reply.of(response, records)
+            return Reply.of(await self._ask_local(request, request_id))
         except Stopped:
-            return Answer(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+            return Reply(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         except NotController:
-            return Answer(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
+            return Reply(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
     async def _ask_local(
         self, request: ControllerRequest | DescribeQuorum, request_id: str | None
