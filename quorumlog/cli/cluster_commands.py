@@ -97,7 +97,7 @@ def up(
             detached=detach,
         )
         _refuse_another(cluster, nodes=nodes, controllers=controllers, brokers=brokers, port=port)
-        running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
+        running = cluster.running()
         if running and not detach:
             fail(
                 f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
@@ -160,16 +160,7 @@ def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
         "cluster_id": cluster.spec.cluster_id,
         "bootstrap": cluster.bootstrap,
         "ready_ms": round(ready_s * 1000),
-        "nodes": [
-            {
-                "id": node.id,
-                "roles": list(node.roles),
-                "kafka": node.kafka,
-                "control": node.control,
-                "pid": cluster.pid(node.id),
-            }
-            for node in cluster.nodes
-        ],
+        "nodes": [cluster.describe_node(node) for node in cluster.nodes],
     }
 
 
@@ -217,7 +208,7 @@ def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = Fal
         return
     with cluster_errors():
         cluster = LocalCluster.open(directory)
-        running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
+        running = cluster.running()
         killed = cluster.stop(say=say)
     stopped = [node_id for node_id in running if node_id not in killed]
     if json:

@@ -37,7 +37,7 @@ def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
         return "127.0.0.1:9092"
     with cluster_errors():
         cluster = LocalCluster.open(directory)
-    if all(cluster.pid(node.id) is None for node in cluster.nodes):
+    if not cluster.running():
         fail(f"the cluster in {directory} does not run; `quorumlog up` starts it")
     return cluster.bootstrap
 

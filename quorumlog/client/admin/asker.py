@@ -12,7 +12,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
-from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.cluster import Cluster, labelled
 from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -73,9 +73,8 @@ class Asker:
             except KafkaError as error:
                 failures += 1
                 delay_ms = self._delay_ms(failures)
-                is_passing = error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
                 is_late = self.cluster.now_ms() + delay_ms >= deadline_ms
-                if not is_passing or is_late or (changes and not error.definite):
+                if not error.passing or is_late or (changes and not error.definite):
                     raise
                 last = f"; before: {error}"
                 await asyncio.sleep(delay_ms / 1000)
@@ -107,7 +106,7 @@ class Asker:
             may_have_changed = may_have_changed or any(not one.definite for one in errors)
             failures += 1
             delay_ms = self._delay_ms(failures)
-            staying = [one for one in errors if not _is_passing(one)]
+            staying = [one for one in errors if not one.passing]
             if staying or self.cluster.now_ms() + delay_ms >= deadline_ms:
                 error = (staying or errors)[0]
                 is_definite = not changes or not (found or may_have_changed)
@@ -159,10 +158,6 @@ class Asker:
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=definite)
 
 
-def _is_passing(error: KafkaError) -> bool:
-    return error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
-
-
 def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:
     """Raise the first error of (code, message) by name; definite if nothing at all was done."""
     missing = int(ErrorCode.UNKNOWN_SERVER_ERROR), LEFT_OUT
@@ -170,4 +165,4 @@ def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> N
     is_definite = all(known(code) in DEFINITE for code, _ in found.values())
     for name, (code, message) in found.items():
         if code != ErrorCode.NONE:
-            raise KafkaError(code, f"{name}: {message}".removesuffix(": "), definite=is_definite)
+            raise KafkaError(code, labelled(name, message), definite=is_definite)

@@ -15,6 +15,7 @@ from quorumlog.client.checks import (
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from quorumlog.client.errors import KafkaError, answered
+from quorumlog.client.io.cluster import labelled
 from quorumlog.client.io.list_offsets import list_offsets
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
@@ -116,8 +117,7 @@ async def producers(
             for one in topic.partitions:
                 name = TopicPartition(topic.name, one.partition_index)
                 if one.error_code != ErrorCode.NONE:
-                    message = f"{name}: {one.error_message or ''}".removesuffix(": ")
-                    answers[name] = answered(one.error_code, message)
+                    answers[name] = answered(one.error_code, labelled(name, one.error_message))
                 else:
                     answers[name] = tuple(_state(state) for state in one.active_producers)
         return answers

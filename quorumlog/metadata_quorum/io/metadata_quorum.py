@@ -9,7 +9,7 @@ import logging
 import random
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -266,7 +266,7 @@ class MetadataQuorum:
         _logger.info("node %d is the active controller", self.settings.node_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
             for broker_id in sorted(self.image.brokers):
-                self._probes.start(self._probe(broker_id))
+                self._probes.start(self._look_for(broker_id, no_process_listens))
 
     def _failed(self, error: BaseException) -> None:
         """End the node: the driver, a write or a task of ours has raised."""
@@ -323,17 +323,14 @@ class MetadataQuorum:
         self._driver.feed(PeerProcessDied(node_id=leader_id))
 
     async def _broker_disconnected(self, broker_id: BrokerId) -> None:
-        broker = self.image.brokers.get(broker_id)
-        if (
-            broker is not None
-            and self.is_active_controller
-            and await has_died(broker.control_address)
-        ):
-            _logger.info("the process of broker %d is gone", broker_id)
-            self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))
+        if self.is_active_controller:
+            await self._look_for(broker_id, has_died)
 
-    async def _probe(self, broker_id: BrokerId) -> None:
+    async def _look_for(
+        self, broker_id: BrokerId, is_gone: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        """Look for the process of a broker; if it is gone, tell the controller."""
         broker = self.image.brokers.get(broker_id)
-        if broker is not None and await no_process_listens(broker.control_address):
+        if broker is not None and await is_gone(broker.control_address):
             _logger.info("the process of broker %d is gone", broker_id)
             self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))
