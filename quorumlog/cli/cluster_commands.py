@@ -82,7 +82,7 @@ def up(
 ) -> None:
     """Start a cluster.
 
-    A new one is made in DIR; one that is there is started with what it holds, and prints its
+    Makes a new cluster in DIR, or starts the one that is there with its data, and prints the
     addresses when it is ready. Without --detach it runs until Ctrl-C, which stops it cleanly.
     """
     with cluster_errors():
@@ -120,7 +120,7 @@ def up(
 
 
 def _start(cluster: LocalCluster) -> float:
-    """Start the cluster; if that is interrupted, say so, and end with nothing left running."""
+    """Start the cluster. If that is interrupted, stop what was started, and end the command."""
     _at_an_ending_signal(signal.default_int_handler)
     try:
         return cluster.start(say=say)
@@ -175,7 +175,7 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
 
 
 def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Handle Ctrl-C and its like, but for those that are ignored already: by nohup, say."""
+    """Handle the signals that end the command, except those that are ignored (after nohup)."""
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)

@@ -27,7 +27,7 @@ Bootstrap = Annotated[
 
 
 def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
-    """Return the addresses to connect to; end the command if `directory`'s cluster is not there."""
+    """Return the addresses to connect to. Ends the command if `directory`'s cluster is down."""
     if bootstrap is not None:
         return bootstrap
     from quorumlog.cluster import LocalCluster
@@ -53,7 +53,7 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
 def ask_admin(
     bootstrap: str | None, directory: Path, work: Callable[["Admin"], Coroutine[Any, Any, _Result]]
 ) -> _Result:
-    """Run `work` with an admin client; `resolve` and `run` say how it fails."""
+    """Run `work` with an admin client. Errors end the command, as in `resolve` and `run`."""
     from quorumlog.client import Admin  # `produce` and `consume` need none
 
     addresses = resolve(bootstrap, directory)

@@ -139,7 +139,7 @@ _FIRST_STEPS: Final = (
 
 
 def _shown(examples: Sequence[str]) -> str | None:
-    """Return the end of a help text: commands to copy, in lines that are not wrapped."""
+    """Return the end of a help text: the examples, in lines that are not wrapped."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)]) if examples else None
 
 
@@ -153,7 +153,7 @@ def build_app(arguments: Sequence[str]) -> "Typer":
     def root(
         version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     ) -> None:
-        """Hold the options of the command itself: `main` has seen to them."""
+        """Declare the options of `quorumlog` itself; `main` acts on them."""
         del version
 
     app = typer.Typer(
@@ -188,7 +188,7 @@ def _load(app: "Typer", name: str, command: Command) -> None:
 
 
 def _not_loaded() -> None:
-    """Stand for a command that is not loaded."""
+    """Do nothing: it takes the place of a command that is not loaded."""
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ app = command_group("Kill, pause, stop or start one node of a cluster.")
 
 
 class _Action(NamedTuple):
-    """`done`: how the output begins."""
+    """What a command does to a node. `done`: the first word of its output."""
 
     act: Callable[[LocalCluster, int], object]
     done: str

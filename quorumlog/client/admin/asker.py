@@ -61,7 +61,10 @@ class Asker:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message, definite=True)
 
     async def retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
-        """Repeat `attempt` while that is safe: not a change that may have been made."""
+        """Repeat `attempt` until it succeeds; a change only while it certainly was not made.
+
+        Raises the error of the last attempt, or REQUEST_TIMED_OUT.
+        """
         deadline_ms = self._deadline_ms()
         failures, last = 0, ""
         while True:
@@ -120,7 +123,7 @@ class Asker:
         ask: Callable[[int, list[TopicPartition]], Awaitable[Answers[Result]]],
         found: dict[TopicPartition, Result],
     ) -> list[KafkaError]:
-        """Add to `found`; return what went wrong elsewhere."""
+        """Ask each leader once. Adds the results to `found`; returns the errors of the others."""
         errors: list[KafkaError] = []
         by_leader: dict[int, list[TopicPartition]] = {}
         for name in partitions:
@@ -159,7 +162,10 @@ class Asker:
 
 
 def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:
-    """Raise the first error of (code, message) by name; definite if nothing at all was done."""
+    """Raise the error of the first of `names` that has one. `answers`: (code, message) by name.
+
+    The error is definite if the request changed nothing for any name.
+    """
     missing = int(ErrorCode.UNKNOWN_SERVER_ERROR), LEFT_OUT
     found = {name: answers.get(name, missing) for name in names}
     is_definite = all(known(code) in DEFINITE for code, _ in found.values())

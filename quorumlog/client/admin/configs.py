@@ -27,7 +27,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 def as_text(name: str, value: object) -> str:
-    """Return the value of a setting as text. Raises TypeError for what has no one spelling."""
+    """Return the value of a setting as text. Raises TypeError for values of other types."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
@@ -133,7 +133,10 @@ def _name(name: str) -> str:
 
 
 def _broker_id(kind: ResourceKind, name: str) -> int | None:
-    """Return the broker that must be asked itself; None: any. "" is the default of all brokers."""
+    """Return the broker that must answer; None: any broker may.
+
+    A broker answers for its own settings. The name "" stands for the defaults of all brokers.
+    """
     if kind != "broker" or not name:
         return None
     if not name.isdecimal():

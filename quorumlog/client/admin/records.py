@@ -53,7 +53,7 @@ async def offsets(
 
 
 async def delete(asker: Asker, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """See Admin.delete_records. To repeat it is harmless."""
+    """See Admin.delete_records. A repetition is harmless."""
     if not isinstance(before, Mapping):
         raise TypeError(f"a dict of TopicPartition to offset is wanted, not {before!r}")
     for name, offset in before.items():
@@ -88,8 +88,8 @@ async def delete(asker: Asker, before: Mapping[TopicPartition, int]) -> dict[Top
 def _deletion_error(
     name: TopicPartition, answer: delete_records_.DeleteRecordsPartitionResult
 ) -> KafkaError:
-    # Answered before anything is moved: the offset is above the high watermark, the log is
-    # compacted, the broker does not lead the partition.
+    # The broker gives these answers before it deletes anything: the offset is above the high
+    # watermark, the log is compacted, or the broker does not lead the partition.
     is_refusal = answer.error_code in {
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.POLICY_VIOLATION,
