@@ -21,7 +21,7 @@ class GroupReader:
         self.listener = RebalanceListener()
         self._positions: Final = positions
         self._committer: Final = committer
-        self._wake: Final = wake
+        self.wake: Final = wake  # lets `poll` and the fetcher look again
         self._failure: KafkaError | None = None
 
     async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
@@ -50,10 +50,6 @@ class GroupReader:
         if self._failure is None or not self._failure.fatal:
             self._failure = error
         self.wake()
-
-    def wake(self) -> None:
-        """Let `poll` and the fetcher look again."""
-        self._wake()
 
     def raise_failure(self) -> None:
         """Raise what `fail` was given, if anything."""

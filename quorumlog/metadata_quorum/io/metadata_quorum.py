@@ -118,7 +118,7 @@ class MetadataQuorum:
             self.app, access_log=None, shutdown_timeout=0.5, keepalive_timeout=75
         )
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
-        self._port = 0
+        self.port = 0  # of the control listener, once started
 
     def _driver_of(self, elections: ElectionStore) -> Driver:
         return Driver(
@@ -157,11 +157,6 @@ class MetadataQuorum:
         return self._committed.image
 
     @property
-    def port(self) -> int:
-        """The address of the control listener, once started."""
-        return self._port
-
-    @property
     def is_active_controller(self) -> bool:
         """Whether this node's controller decides at present."""
         return self._driver.is_active_controller
@@ -179,12 +174,12 @@ class MetadataQuorum:
         else:
             site = web.SockSite(self._runner, listener)
         await site.start()
-        self._port = self._runner.addresses[0][1]
+        self.port = self._runner.addresses[0][1]
         self._driver.start(self._election)
 
     async def stop(self, *, resign: bool = True) -> None:
         """Stop. With `resign`, hand the leadership over first; without, end at once."""
-        if resign and self._port and not self.fatal.done():
+        if resign and self.port and not self.fatal.done():
             await self._resign()
         self._driver.stop()
         await self._probes.stop()
