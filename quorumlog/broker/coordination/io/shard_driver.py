@@ -140,7 +140,8 @@ class ShardDriver(Generic[CoordinatorT]):
                 self._timer = None
             return
         loop = asyncio.get_running_loop()
-        when = loop.time() + max(deadline_ms - self._now_ms(), 0) / 1000
+        # Never in this turn: for that, uvloop returns a handle without a time.
+        when = loop.time() + max(deadline_ms - self._now_ms(), 1) / 1000
         if self._timer is not None:
             if self._timer.when() <= when:
                 return
