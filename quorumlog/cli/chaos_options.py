@@ -1,8 +1,8 @@
 """The options of `quorumlog chaos run`: their help and their legal values."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -14,25 +14,25 @@ from quorumlog.chaos.workloads.registry import WORKLOADS
 NO_FAULTS: Final = "none"
 
 
-def _one_of(names: Iterable[str], what: str) -> Callable[[str | None], str | None]:
-    """Return a callback that refuses, as a usage error, a value that is none of `names`."""
-    known = tuple(names)
+def _one_of(known: Iterable[str], what: str, text: str) -> Any:
+    """Return an option that takes one of `known`, and refuses any other value as a usage error."""
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in known:
             raise typer.BadParameter(f"no {what} is called {value!r}; there are {', '.join(known)}")
         return value
 
-    return check
+    return typer.Option(
+        metavar="NAME", help=text, callback=check, autocompletion=lambda: list(known)
+    )
 
 
 Workload = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help=f"What clients do: {', '.join(WORKLOADS)}. Default: append_read, or the schedule's.",
-        callback=_one_of(WORKLOADS, "workload"),
-        autocompletion=lambda: list(WORKLOADS),
+    _one_of(
+        WORKLOADS,
+        "workload",
+        f"What clients do: {', '.join(WORKLOADS)}. Default: append_read, or the schedule's.",
     ),
 ]
 WorkloadOption = Annotated[
@@ -57,15 +57,7 @@ Seed = Annotated[int, typer.Option(metavar="N", help="Decides schedule and workl
 Nodes = Annotated[
     int, typer.Option(metavar="N", help="Nodes of the cluster that is started.", min=1)
 ]
-DriverName = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help=f"Client library: {', '.join(DRIVERS)}.",
-        callback=_one_of(DRIVERS, "driver"),
-        autocompletion=lambda: list(DRIVERS),
-    ),
-]
+DriverName = Annotated[str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.")]
 Bootstrap = Annotated[
     str | None,
     typer.Option(metavar="HOST:PORT", help="Run against this cluster instead of starting one."),
@@ -96,12 +88,7 @@ Config = Annotated[
 ]
 MutantName = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help=f"Plant a bug, to see it found: {', '.join(MUTANTS)}.",
-        callback=_one_of(MUTANTS, "mutant"),
-        autocompletion=lambda: list(MUTANTS),
-    ),
+    _one_of(MUTANTS, "mutant", f"Plant a bug, to see it found: {', '.join(MUTANTS)}."),
 ]
 NodeModule = Annotated[
     str | None, typer.Option(metavar="MODULE", help="A Python module of yours, run as each node.")

@@ -82,7 +82,7 @@ def up(
 ) -> None:
     """Start a cluster.
 
-    A new one is made in DIR; one that is there is started with what it holds, and prints its
+    Makes a new cluster in DIR, or starts the one that is there with its data, and prints the
     addresses when it is ready. Without --detach it runs until Ctrl-C, which stops it cleanly.
     """
     with cluster_errors():
@@ -97,7 +97,7 @@ def up(
             detached=detach,
         )
         _refuse_another(cluster, nodes=nodes, controllers=controllers, brokers=brokers, port=port)
-        running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
+        running = cluster.running()
         if running and not detach:
             fail(
                 f"node {', '.join(map(str, running))} of the cluster in {directory} runs already; "
@@ -120,7 +120,7 @@ def up(
 
 
 def _start(cluster: LocalCluster) -> float:
-    """Start the cluster; if that is interrupted, say so, and end with nothing left running."""
+    """Start the cluster. If that is interrupted, stop what was started, and end the command."""
     _at_an_ending_signal(signal.default_int_handler)
     try:
         return cluster.start(say=say)
@@ -160,16 +160,7 @@ def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
         "cluster_id": cluster.spec.cluster_id,
         "bootstrap": cluster.bootstrap,
         "ready_ms": round(ready_s * 1000),
-        "nodes": [
-            {
-                "id": node.id,
-                "roles": list(node.roles),
-                "kafka": node.kafka,
-                "control": node.control,
-                "pid": cluster.pid(node.id),
-            }
-            for node in cluster.nodes
-        ],
+        "nodes": [cluster.describe_node(node) for node in cluster.nodes],
     }
 
 
@@ -184,7 +175,7 @@ def _print_ready(described: dict[str, Any], ready_s: float) -> None:
 
 
 def _at_an_ending_signal(handler: Callable[[int, FrameType | None], object]) -> None:
-    """Handle Ctrl-C and its like, but for those that are ignored already: by nohup, say."""
+    """Handle the signals that end the command, except those that are ignored (after nohup)."""
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
@@ -217,7 +208,7 @@ def down(directory: Dir = DEFAULT_DIR, everything: All = False, json: Json = Fal
         return
     with cluster_errors():
         cluster = LocalCluster.open(directory)
-        running = [node.id for node in cluster.nodes if cluster.pid(node.id) is not None]
+        running = cluster.running()
         killed = cluster.stop(say=say)
     stopped = [node_id for node_id in running if node_id not in killed]
     if json:

@@ -5,15 +5,11 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
 from quorumlog.cli.table import table
 
-app = typer.Typer(
-    help="Show and change settings of topics and brokers.",
-    no_args_is_help=True,
-    subcommand_metavar="COMMAND",
-)
+app = command_group("Show and change settings of topics and brokers.")
 
 Kind = Annotated[
     Literal["topic", "broker"], typer.Argument(metavar="topic|broker", help="What has them.")

@@ -29,7 +29,7 @@ Bootstrap = Annotated[
 
 
 def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
-    """Return the addresses to connect to; end the command if `directory`'s cluster is not there."""
+    """Return the addresses to connect to. Ends the command if `directory`'s cluster is down."""
     if bootstrap is not None:
         return bootstrap
     from quorumlog.cluster import LocalCluster
@@ -40,7 +40,7 @@ def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
         return _ELSEWHERE
     with cluster_errors():
         cluster = LocalCluster.open(directory)
-    if all(cluster.pid(node.id) is None for node in cluster.nodes):
+    if not cluster.running():
         fail(f"the cluster in {directory} does not run; `quorumlog up` starts it")
     return cluster.bootstrap
 
@@ -56,7 +56,7 @@ def run(work: Coroutine[Any, Any, _Result]) -> _Result:
 def ask_admin(
     bootstrap: str | None, directory: Path, work: Callable[["Admin"], Coroutine[Any, Any, _Result]]
 ) -> _Result:
-    """Run `work` with an admin client; `resolve` and `run` say how it fails."""
+    """Run `work` with an admin client. Errors end the command, as in `resolve` and `run`."""
     from quorumlog.client import Admin  # `produce` and `consume` need none
 
     addresses = resolve(bootstrap, directory)

@@ -6,17 +6,13 @@ import typer
 
 from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.group_offsets import lag_rows
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, command_group
 from quorumlog.cli.output import EXIT_FAILED, fail, outcome, say
 from quorumlog.cli.reset_command import reset_offsets
 from quorumlog.cli.table import table
 from quorumlog.client import Admin
 
-app = typer.Typer(
-    help="Show groups and their lag, move or delete them.",
-    no_args_is_help=True,
-    subcommand_metavar="COMMAND",
-)
+app = command_group("Show groups and their lag, move or delete them.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
 NO_GROUP: Final = "Dead"  # how a coordinator describes a group that it does not have

@@ -12,8 +12,8 @@ _LINE_MAX_BYTES: Final = 1 << 23  # far beyond what a broker takes as one record
 async def read_lines(fd: int) -> AsyncIterator[list[bytes]]:
     """Yield the whole lines that have come, at least one, without their ends; wait for more.
 
-    A last line needs no end. Raises ValueError for a line of more than 8 MiB. A thread that reads
-    would keep a Ctrl-C waiting for the next line.
+    The last line needs no end. Raises ValueError for a line of more than 8 MiB. It does not read
+    in a thread, because Ctrl-C would then wait for the next line.
     """
     rest = b""
     async for chunk in _chunks(fd):
@@ -36,7 +36,10 @@ async def _chunks(fd: int) -> AsyncIterator[bytes]:
 
 
 async def _until_readable(fd: int) -> None:
-    """Return when a read would not block. The loop watches once: a kept result would be stale."""
+    """Return when a read would not block.
+
+    Each call watches anew: what an earlier call saw may no longer hold.
+    """
     loop = asyncio.get_running_loop()
     readable = loop.create_future()
 

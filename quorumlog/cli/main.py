@@ -15,10 +15,12 @@ _CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno
 
 
 class Command(NamedTuple):
-    """One command, or a group of them: where it is, its line in the list, and its examples."""
+    """One command, or a group of them: its module, its line in the list, and its examples.
+
+    A command is the function of its name in the module; a group is the module's `app`.
+    """
 
     module: str
-    attribute: str
     summary: str
     examples: tuple[str, ...] = ()
     is_group: bool = False
@@ -27,7 +29,6 @@ class Command(NamedTuple):
 COMMANDS: Final[dict[str, Command]] = {
     "up": Command(
         "cluster_commands",
-        "up",
         "Start a cluster.",
         (
             "quorumlog up",
@@ -38,26 +39,22 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "down": Command(
         "cluster_commands",
-        "down",
         "Stop a cluster cleanly; its data stays.",
         ("quorumlog down", "quorumlog down --all"),
     ),
     "status": Command(
         "cluster_commands",
-        "status",
         "Show nodes, topics and leaders.",
         ("quorumlog status", "quorumlog status --all"),
     ),
     "node": Command(
         "node_commands",
-        "app",
         "Kill, pause, stop or start one node.",
         ("quorumlog node kill 2", "quorumlog node start 2", "quorumlog status"),
         is_group=True,
     ),
     "topics": Command(
         "topic_commands",
-        "app",
         "Create, list, describe, grow and delete topics.",
         (
             "quorumlog topics create orders --partitions 3 --config retention.ms=3600000",
@@ -69,7 +66,6 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "configs": Command(
         "config_commands",
-        "app",
         "Show and change settings of topics and brokers.",
         (
             "quorumlog configs describe topic orders",
@@ -79,7 +75,6 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "groups": Command(
         "group_commands",
-        "app",
         "Show groups and their lag, move or delete them.",
         (
             "quorumlog groups list",
@@ -90,7 +85,6 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "produce": Command(
         "record_commands",
-        "produce",
         "Send lines of standard input as records.",
         (
             "seq 1000 | quorumlog produce orders",
@@ -99,7 +93,6 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "consume": Command(
         "record_commands",
-        "consume",
         "Print the records of a topic.",
         (
             "quorumlog consume orders --from beginning --max 10",
@@ -109,7 +102,6 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "chaos": Command(
         "chaos_commands",
-        "app",
         "Break a cluster and prove what survived.",
         (
             "quorumlog chaos list",
@@ -120,7 +112,6 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "verify": Command(
         "verify",
-        "verify",
         "Judge the history of a run.",
         (
             "quorumlog verify run",
@@ -130,7 +121,6 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "simulate": Command(
         "simulate_command",
-        "simulate",
         "Run the Raft core under seeded faults.",
         (
             "quorumlog simulate --seeds 100",
@@ -149,7 +139,7 @@ _FIRST_STEPS: Final = (
 
 
 def _shown(examples: Sequence[str]) -> str | None:
-    """Return the end of a help text: commands to copy, in lines that are not wrapped."""
+    """Return the end of a help text: the examples, in lines that are not wrapped."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in examples)]) if examples else None
 
 
@@ -163,7 +153,7 @@ def build_app(arguments: Sequence[str]) -> "Typer":
     def root(
         version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
     ) -> None:
-        """Hold the options of the command itself: `main` has seen to them."""
+        """Declare the options of `quorumlog` itself; `main` acts on them."""
         del version
 
     app = typer.Typer(
@@ -188,7 +178,8 @@ def build_app(arguments: Sequence[str]) -> "Typer":
 def _load(app: "Typer", name: str, command: Command) -> None:
     from importlib import import_module
 
-    found = getattr(import_module(f"quorumlog.cli.{command.module}"), command.attribute)
+    module = import_module(f"quorumlog.cli.{command.module}")
+    found = module.app if command.is_group else getattr(module, name)
     epilog = _shown(command.examples)
     if command.is_group:
         app.add_typer(found, name=name, short_help=command.summary, epilog=epilog)
@@ -197,7 +188,7 @@ def _load(app: "Typer", name: str, command: Command) -> None:
 
 
 def _not_loaded() -> None:
-    """Stand for a command that is not loaded."""
+    """Do nothing: it takes the place of a command that is not loaded."""
 
 
 def main() -> None:

@@ -4,21 +4,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-import typer
-
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeId
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeId, command_group
 from quorumlog.cli.output import cluster_errors, outcome, say
 from quorumlog.cluster import LocalCluster
 
-app = typer.Typer(
-    help="Kill, pause, stop or start one node of a cluster.",
-    no_args_is_help=True,
-    subcommand_metavar="COMMAND",
-)
+app = command_group("Kill, pause, stop or start one node of a cluster.")
 
 
 class _Action(NamedTuple):
-    """`done`: how the output begins."""
+    """What a command does to a node. `done`: the first word of its output."""
 
     act: Callable[[LocalCluster, int], object]
     done: str

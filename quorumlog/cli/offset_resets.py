@@ -16,7 +16,7 @@ Target = Literal["earliest", "latest", "offset", "shift", "time"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """Where to go. `value`: the offset, the shift, or the time in ms; else not used."""
+    """The target of a reset. `value`: the offset, the shift or the time in ms, if it has one."""
 
     target: Target
     value: int = 0
@@ -31,7 +31,7 @@ class LogEnds(NamedTuple):
 
 
 class Move(NamedTuple):
-    """`before` is None if nothing was committed."""
+    """The change of one partition's committed offset; `before` is None if there was none."""
 
     partition: TopicPartition
     before: int | None

@@ -8,6 +8,11 @@ import typer
 DEFAULT_DIR: Final = Path("quorumlog-data")
 
 
+def command_group(text: str) -> typer.Typer:
+    """Return an empty group of commands; without a command, it prints its help."""
+    return typer.Typer(help=text, no_args_is_help=True, subcommand_metavar="COMMAND")
+
+
 def _node_ids(ctx: typer.Context) -> list[str]:
     from quorumlog.cluster import ClusterError, layout
 

@@ -30,7 +30,7 @@ _answer = _Answer()
 
 
 def expect(arguments: list[str]) -> None:
-    """Begin a run of the command line; with --json among its options, it prints documents."""
+    """Begin a run of the command line. If its options have --json, it prints documents."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     _answer.is_json = "--json" in options
     _answer.is_given = False
@@ -47,7 +47,7 @@ def data(text: str) -> None:
 
 
 def document(value: Any) -> None:
-    """Print exactly one JSON document (stdout), now: `up` goes on behind it."""
+    """Print exactly one JSON document on stdout, and flush it: `up` runs on afterwards."""
     _answer.is_given = True
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
     sys.stdout.flush()
@@ -72,7 +72,7 @@ def fail(message: str, status: int = EXIT_FAILED) -> NoReturn:
 def document_error(message: str) -> None:
     """With --json, print the error as the document, unless the command has printed another.
 
-    It is one line: `consume --json` prints lines.
+    The document is one line, because `consume --json` prints lines.
     """
     if _answer.is_json and not _answer.is_given:
         _answer.is_given = True

@@ -68,7 +68,7 @@ def produce(
 
     try:
         run(work())
-    finally:  # also when one failed, or at a Ctrl-C: what is there, is there
+    finally:  # also after an error or Ctrl-C
         say(f"{sent.count()} records {'acknowledged' if acks != '0' else 'sent'}")
     if json:
         document({"topic": topic, "records": sent.count()})

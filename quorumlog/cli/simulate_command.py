@@ -92,7 +92,7 @@ def simulate(
 
 
 class _Flags(NamedTuple):
-    """What the user gave that a schedule does not show."""
+    """The options of the command line that a schedule does not hold."""
 
     duration: str
     faults: str | None
@@ -204,7 +204,7 @@ def _ended_with_us() -> Iterator[None]:
 
 
 def _end_at_ctrl_c() -> None:
-    """Let Ctrl-C end a worker without a word: the command itself says what happened."""
+    """Let Ctrl-C end a worker silently: the command itself reports the interruption."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

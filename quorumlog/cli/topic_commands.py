@@ -5,15 +5,11 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.connect import Bootstrap, ask_admin
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings
+from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, TopicSettings, command_group
 from quorumlog.cli.output import EXIT_USAGE, fail, outcome, parse_settings
 from quorumlog.client import Admin, NewTopic, TopicPartition
 
-app = typer.Typer(
-    help="Create, list, describe, grow and delete topics.",
-    no_args_is_help=True,
-    subcommand_metavar="COMMAND",
-)
+app = command_group("Create, list, describe, grow and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 

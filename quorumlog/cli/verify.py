@@ -1,4 +1,4 @@
-"""`quorumlog verify`: judge a history, on Spark or here."""
+"""`quorumlog verify`: judge a history, on Spark or in this process."""
 
 import json as json_module
 import sys
@@ -112,7 +112,10 @@ def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tu
 
 @contextmanager
 def bugs_are_no_verdict() -> Iterator[None]:
-    """End with the status for "unknown" if we fail ourselves: Python's own would say "invalid"."""
+    """End with the status of "unknown" if this program fails.
+
+    Python's own status for an exception is 1, which means "invalid" here.
+    """
     try:
         yield
     except typer.Exit:

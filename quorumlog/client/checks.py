@@ -11,7 +11,7 @@ EARLIEST_MEANING: Final = -3  # the least time with a meaning of its own (KIP-73
 
 
 def checked_names(names: Iterable[str], what: str = "names") -> list[str]:
-    """Take a list of names; one alone would be taken for its letters. Raises TypeError."""
+    """Return the names as a list. Raises TypeError, also for one str: its letters are no names."""
     if isinstance(names, str):
         raise TypeError(f"a list of {what} is wanted: [{names!r}]")
     listed = list(_iterable(names, f"a list of {what}"))
@@ -33,7 +33,7 @@ def checked_partition(partition: TopicPartition) -> TopicPartition:
 
 
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Take a list of TopicPartitions, each once, in order. Raises TypeError or ValueError."""
+    """Return the TopicPartitions in their order, each once. Raises TypeError or ValueError."""
     if isinstance(partitions, TopicPartition):
         raise TypeError(f"a list of TopicPartitions is wanted: [{partitions!r}]")
     listed = _iterable(partitions, "a list of TopicPartitions")
@@ -52,7 +52,7 @@ def checked_offset(offset: int) -> int:
 def checked_places(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Take the offsets of a commit. Raises TypeError or ValueError."""
+    """Return the places that a commit names. Raises TypeError or ValueError."""
     places = {}
     for partition, place in _mapping(offsets, "offsets").items():
         if not isinstance(place, OffsetAndMetadata):
@@ -66,7 +66,7 @@ def checked_places(
 
 
 def checked_timestamps(timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Take the times (ms) of a lookup. Raises TypeError or ValueError."""
+    """Return the times (ms) of a lookup. Raises TypeError or ValueError."""
     for partition, timestamp_ms in _mapping(timestamps, "times in ms").items():
         checked_partition(partition)
         if not _is_int(timestamp_ms):

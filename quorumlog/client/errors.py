@@ -99,6 +99,7 @@ class KafkaError(Exception):
     code: what the broker answered; REQUEST_TIMED_OUT, NETWORK_EXCEPTION, BROKER_NOT_AVAILABLE and
         the like when the client itself gave up.
     retriable: the same call may succeed later.
+    passing: retriable, or no broker could be reached.
     abortable: the transaction must be aborted; the producer may go on.
     fatal: the client object is of no further use.
     definite: it certainly had no effect and never will (see the module's docstring).
@@ -114,6 +115,11 @@ class KafkaError(Exception):
     def retriable(self) -> bool:
         """The same call may succeed later."""
         return self.code in RETRIABLE
+
+    @property
+    def passing(self) -> bool:
+        """The same call may succeed later, or when a broker can be reached again."""
+        return self.retriable or self.code is ErrorCode.BROKER_NOT_AVAILABLE
 
     @property
     def abortable(self) -> bool:

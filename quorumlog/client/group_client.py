@@ -7,24 +7,25 @@ from quorumlog.client.core import membership_events as facts
 from quorumlog.client.core.membership_events import Event
 from quorumlog.client.core.positions import Positions
 from quorumlog.client.errors import KafkaError
-from quorumlog.client.group_reader import GroupReader
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.committer import Committer
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.io.group_session import GroupSession
-from quorumlog.client.rebalance_listener import RebalanceListener
+from quorumlog.client.rebalance_listener import RebalanceListener, call_listener
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 COMMIT_AT_CLOSE_MS: Final = 5_000
+COMMIT_AT_REVOCATION_MS: Final = 5_000
 
 
 class GroupClient:
     """The group `settings.group_id`, for one consumer. A member from `subscribe` to `leave`.
 
-    `wake`: called when `poll` may have something to return, and partitions may be fetched.
+    It is the Reader of its session, which tells it to revoke and assign partitions. `wake` is
+    called when `poll` may have something to return, and partitions may be fetched.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class GroupClient:
             require_stable=settings.isolation_level == "read_committed",
         )
         self.committer: Final = Committer(settings, positions, self._coordinator, self._membership)
-        self._reader: Final = GroupReader(positions, self.committer, wake)
+        self.wake: Final = wake
+        self._listener = RebalanceListener()
+        self._failure: KafkaError | None = None
         self._session: GroupSession | None = None
 
     @property
@@ -60,11 +63,9 @@ class GroupClient:
 
     def subscribe(self, topics: tuple[str, ...], listener: RebalanceListener) -> None:
         """Join with these topics, or join again with others."""
-        self._reader.listener = listener
+        self._listener = listener
         if self._session is None:
-            self._session = GroupSession(
-                self._cluster, self._settings, self._coordinator, self._reader
-            )
+            self._session = GroupSession(self._cluster, self._settings, self._coordinator, self)
         self._session.post(facts.Subscribed(topics=topics))
 
     def poll_began(self) -> None:
@@ -78,10 +79,6 @@ class GroupClient:
     def _post(self, event: Event) -> None:
         if self._session is not None:
             self._session.post(event)
-
-    def raise_failure(self) -> None:
-        """Raise the error that the group has for the user, if there is one."""
-        self._reader.raise_failure()
 
     async def committed(
         self, partitions: Iterable[TopicPartition]
@@ -104,7 +101,7 @@ class GroupClient:
         """Commit what is processed; a member's listener hears that all partitions are revoked."""
         session, partitions = self._session, tuple(self._positions.by_partition)
         if session is not None and partitions and not session.is_changing:
-            await self._reader.revoke(partitions, lost=False)
+            await self.revoke(partitions, lost=False)
         else:
             await self.committer.commit_consumed(COMMIT_AT_CLOSE_MS)
 
@@ -113,3 +110,40 @@ class GroupClient:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+    # --- what the session orders ---
+
+    async def revoke(self, partitions: tuple[TopicPartition, ...], *, lost: bool) -> None:
+        """Stop reading `partitions`; unless `lost`, commit first. Calls the listener."""
+        gone = frozenset(partitions)
+        if lost:
+            self._drop(gone)
+            await call_listener(self._listener.on_partitions_lost, gone)
+            return
+        await self.committer.commit_consumed(COMMIT_AT_REVOCATION_MS)
+        await call_listener(self._listener.on_partitions_revoked, gone)
+        self._drop(gone)
+
+    def _drop(self, gone: frozenset[TopicPartition]) -> None:
+        self._positions.assign([one for one in self._positions.by_partition if one not in gone])
+
+    async def accept(
+        self, partitions: tuple[TopicPartition, ...], added: tuple[TopicPartition, ...]
+    ) -> None:
+        """Read exactly `partitions`. Calls the listener with those that were added."""
+        self._positions.assign(partitions)
+        await call_listener(self._listener.on_partitions_assigned, frozenset(added))
+
+    def fail(self, error: KafkaError) -> None:
+        """Raise `error` from the user's next poll; from every later one too if it is fatal."""
+        if self._failure is None or not self._failure.fatal:
+            self._failure = error
+        self.wake()
+
+    def raise_failure(self) -> None:
+        """Raise what `fail` was given, if anything."""
+        error = self._failure
+        if error is not None:
+            if not error.fatal:
+                self._failure = None
+            raise KafkaError(error.code, error.message, definite=error.definite)

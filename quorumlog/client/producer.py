@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from time import time_ns
@@ -69,6 +70,12 @@ def _refresh(topics: Mapping[str, _Topic], metadata: MetadataCache) -> None:
             topic.refresh(view)
 
 
+def _wake_first(lines: Mapping[str, deque[asyncio.Event]]) -> None:
+    """Handle room in the buffer: the first call in each line looks again."""
+    for line in lines.values():
+        line[0].set()
+
+
 class _Opened(NamedTuple):
     cluster: Cluster
     sender: Sender
@@ -82,26 +89,11 @@ class SendOptions(TypedDict, total=False):
     timestamp_ms: int | None
 
 
-class _Room:
-    """Wakes the callers of `send` that wait for room in the buffer."""
-
-    def __init__(self) -> None:
-        self._made: asyncio.Future[None] | None = None
-
-    async def wait(self) -> None:
-        """Wait until a batch has left the buffer."""
-        if self._made is None or self._made.done():
-            self._made = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._made)
-
-    def make(self) -> None:
-        """Note that a batch has left the buffer."""
-        if self._made is not None and not self._made.done():
-            self._made.set_result(None)
-
-
 class Producer(AsyncClient[_Opened]):
-    """Sends records, in batches, in order per partition.
+    """Sends records, in batches, per partition in the order of the calls of `send`.
+
+    Invariant: a call of `send` that must wait stands in the line of its topic, and a later call
+    for that topic waits behind it.
 
     `async with Producer("host:port", linger_ms=5) as producer: await producer.send(...)`.
     The keyword arguments are those of ProducerSettings. Use it on one event loop.
@@ -117,7 +109,7 @@ class Producer(AsyncClient[_Opened]):
         self._record_bytes_max: Final = limit - BATCH_OVERHEAD_BYTES
         self._topics: Final[dict[str, _Topic]] = {}
         self._owes_turn = False  # a batch has begun since the event loop last ran
-        self._room: Final = _Room()
+        self._lines: Final[dict[str, deque[asyncio.Event]]] = {}  # the calls that wait, by topic
 
     # --- life ---
 
@@ -125,7 +117,8 @@ class Producer(AsyncClient[_Opened]):
         cluster = Cluster(self.settings, auto_create_topics=True)
         await cluster.start()
         cluster.on_change.append(partial(_refresh, self._topics, cluster.metadata))
-        return _Opened(cluster, Sender(cluster, self._accumulator, self._room.make))
+        wake_first = partial(_wake_first, self._lines)
+        return _Opened(cluster, Sender(cluster, self._accumulator, wake_first))
 
     async def stop(self, timeout_ms: int | None = None) -> None:
         """Flush for at most `timeout_ms` (None: until every record is done), then close.
@@ -179,34 +172,28 @@ class Producer(AsyncClient[_Opened]):
         full. Raises KafkaError, definite, if the record was not put in line, and TypeError or
         ValueError if it cannot be one. If it is cancelled, the record was not put in line.
         """
-        if self._owes_turn:  # a caller that never waits must not starve other tasks
-            self._owes_turn = False
-            await asyncio.sleep(0)
-        cluster, sender = self._running()
-        known = self._topics.get(topic)
-        if known is None:
-            known = await self._look_up(topic)
-        if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000  # not `wall_clock_ms`: a call for every record
-        else:
-            check_timestamp(timestamp_ms)
+        opened = self._running()
         own_headers = tuple(headers)
         size = checked_record_size(key, value, own_headers)
         if size > self._record_bytes_max:
             raise self._too_large(size)
+        known = self._topics.get(topic)
+        if known is None or self._owes_turn or topic in self._lines or not self._has_room(size):
+            known = await self._wait_in_line(opened, topic, size)
+        if timestamp_ms is None:
+            timestamp_ms = time_ns() // 1_000_000  # not `wall_clock_ms`: a call for every record
+        else:
+            check_timestamp(timestamp_ms)
         if partition is None:
             partition = self._partition(known, key, size)
         queue = known.queues.get(partition)
         if queue is None:
             queue = self._queue(topic, known, partition)
-        accumulator = self._accumulator
-        if accumulator.buffered_bytes + size > self._buffer_memory:
-            await self._wait_for_room(sender, size)
         record = (timestamp_ms, key, value, own_headers)
-        batch, is_ready = accumulator.append(cluster.now_ms(), queue, record, size)
+        batch, is_ready = self._accumulator.append(opened.cluster.now_ms(), queue, record, size)
         delivery = Delivery(batch, len(batch.records) - 1, timestamp_ms)
         if is_ready:
-            sender.wake()
+            opened.sender.wake()
             self._owes_turn = True
         return delivery
 
@@ -261,20 +248,51 @@ class Producer(AsyncClient[_Opened]):
         topic.queues[partition] = queue
         return queue
 
-    async def _wait_for_room(self, sender: Sender, size: int) -> None:
+    def _has_room(self, size: int) -> bool:
+        return self._accumulator.buffered_bytes + size <= self._buffer_memory
+
+    async def _wait_in_line(self, opened: _Opened, name: str, size: int) -> _Topic:
+        """Wait until the topic is known, the calls before this one are done, and there is room."""
+        limit_s = asyncio.get_running_loop().time() + self.settings.max_block_ms / 1000
+        line = self._lines.setdefault(name, deque())
+        place = asyncio.Event()  # set: look again
+        line.append(place)
+        try:
+            if self._owes_turn and line[0] is place:
+                await asyncio.sleep(0)  # a caller that never waits must not starve other tasks
+            self._owes_turn = False
+            topic = self._topics.get(name) or await self._look_up(name)
+            while line[0] is not place:
+                place.clear()
+                await place.wait()
+            if not self._has_room(size):
+                await self._wait_for_room(opened.sender, place, size, limit_s)
+        finally:
+            line.remove(place)
+            if not line:
+                del self._lines[name]
+            elif not line[0].is_set():
+                for waiting in line:  # all, so that they go on in one turn of the event loop
+                    waiting.set()
+        if self._opened is not opened:
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
+        return topic
+
+    async def _wait_for_room(
+        self, sender: Sender, place: asyncio.Event, size: int, limit_s: float
+    ) -> None:
         self._accumulator.awaiting_room += 1
         try:
-            async with asyncio.timeout(self.settings.max_block_ms / 1000):
-                while self._accumulator.buffered_bytes + size > self._buffer_memory:
+            async with asyncio.timeout_at(limit_s):
+                while not self._has_room(size):
                     sender.wake()  # nothing lingers any longer
-                    await self._room.wait()
+                    place.clear()
+                    await place.wait()
         except TimeoutError:
             message = f"the buffer was full for {self.settings.max_block_ms} ms"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=True) from None
         finally:
             self._accumulator.awaiting_room -= 1
-        if self._opened is None or self._opened.sender is not sender:
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed", definite=True)
 
     def _too_large(self, size: int) -> KafkaError:
         name = "max_request_size"

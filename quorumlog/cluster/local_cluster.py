@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -244,7 +244,7 @@ class LocalCluster:
         were killed. A node that ends by itself meanwhile is stopped like the others. `say` is told
         what a long stop is at, and which nodes were killed.
         """
-        running = [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
+        running = self.running()
         limit = self._time_limit(STOP_TIMEOUT_S, running, say)
         for node_id in running:
             # A paused process does not act on SIGTERM.
@@ -305,7 +305,7 @@ class LocalCluster:
 
     def status(self) -> dict[str, Any]:
         """Describe the cluster as its best-informed running node sees it, and which nodes run."""
-        views = {node.id: self.node_status(node.id) for node in self._running()}
+        views = {node_id: self.node_status(node_id) for node_id in self.running()}
         known = [view for view in views.values() if view is not None]
         best = max(known, key=lambda view: int(view["metadata_offset"]), default=None)
         return {
@@ -315,11 +315,7 @@ class LocalCluster:
             "controller_id": best["controller_id"] if best else None,
             "nodes": [
                 {
-                    "id": node.id,
-                    "roles": list(node.roles),
-                    "kafka": node.kafka,
-                    "control": node.control,
-                    "pid": self.pid(node.id),
+                    **self.describe_node(node),
                     "answers": views.get(node.id) is not None,
                     "fenced": None if best is None else best["fenced"].get(str(node.id)),
                 }
@@ -328,8 +324,13 @@ class LocalCluster:
             "topics": best["topics"] if best else {},
         }
 
-    def _running(self) -> Iterable[NodeSpec]:
-        return (node for node in self.spec.nodes if self.pid(node.id) is not None)
+    def describe_node(self, node: NodeSpec) -> dict[str, Any]:
+        """Return a node and its process as plain values, ready for JSON."""
+        return {**asdict(node), "roles": list(node.roles), "pid": self.pid(node.id)}
+
+    def running(self) -> list[int]:
+        """Return the ids of the nodes that run."""
+        return [node.id for node in self.spec.nodes if self.pid(node.id) is not None]
 
     def __enter__(self) -> Self:
         try:

@@ -22,6 +22,7 @@ from quorumlog.cluster import layout, lifeline, process_identity, registry
 from quorumlog.cluster.errors import ClusterError, NodeFailed
 from quorumlog.cluster.layout import NodeSpec
 from quorumlog.cluster.time_limit import LOOK_EVERY_S, TimeLimit
+from quorumlog.node.lock import is_held
 
 _LOG_TAIL_BYTES: Final = 4096
 _EXIT_POLL_S: Final = 0.005
@@ -79,11 +80,7 @@ class NodeProcess:
         if not self._pid_file.exists():
             return False
         with self._pid_file.open("rb") as file:
-            try:
-                os.lockf(file.fileno(), os.F_TEST, 0)
-            except (BlockingIOError, PermissionError):  # POSIX allows either
-                return True
-        return False
+            return is_held(file.fileno())
 
     def spawn(self, *, report_ready: bool = True) -> None:
         """Start the process and return at once.

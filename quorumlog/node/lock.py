@@ -14,6 +14,15 @@ class AlreadyRunning(Exception):
     """Another process holds the lock: two nodes must never share one directory."""
 
 
+def is_held(descriptor: int) -> bool:
+    """Tell whether another process holds the lock of an open file."""
+    try:
+        os.lockf(descriptor, os.F_TEST, 0)
+    except (BlockingIOError, PermissionError):  # POSIX allows either
+        return True
+    return False
+
+
 def hold(path: Path) -> TextIO:
     """Lock `path` and write our process id into it. Keep the result: closing it releases the lock.
 

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from quorumlog.node.lock import is_held
+
 _logger: Final = logging.getLogger("quorumlog.node")
 
 
@@ -82,15 +84,7 @@ def _wake_siblings(pid_file: Path) -> None:
         try:
             with sibling.open() as file:
                 pid = file.read().strip()
-                if _is_locked(file.fileno()) and pid.isdigit():
+                if is_held(file.fileno()) and pid.isdigit():
                     os.kill(int(pid), signal.SIGCONT)
         except OSError as error:  # it has ended, or its directory is gone
             _logger.info("%s: %s", sibling, error)
-
-
-def _is_locked(descriptor: int) -> bool:
-    try:
-        os.lockf(descriptor, os.F_TEST, 0)
-    except (BlockingIOError, PermissionError):  # POSIX allows either
-        return True
-    return False

@@ -5,6 +5,7 @@ by the setting of the node that the row names (Kafka's ServerTopicConfigSynonyms
 """
 
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final, Generic, NamedTuple, Self, TypeVar, overload
 
 from quorumlog.settings import kinds
@@ -36,6 +37,7 @@ class Alias(NamedTuple):
     default: str | None = None
 
 
+@dataclass(eq=False)
 class TopicSetting(Generic[T]):
     """One row. Read from a TopicConfig, it is the value in force there.
 
@@ -44,24 +46,14 @@ class TopicSetting(Generic[T]):
     by the value; "": something does.
     """
 
-    name: str
-
-    def __init__(
-        self,
-        kind: Kind[T],
-        default: str,
-        documentation: str,
-        *,
-        server: str = "",
-        aliases: tuple[Alias, ...] = (),
-        without_effect: str = "",
-    ) -> None:
-        self.kind: Final = kind
-        self.default: Final = default
-        self.documentation: Final = documentation
-        self.server: Final = server
-        self.aliases: Final = aliases
-        self.without_effect: Final = without_effect
+    kind: Kind[T]
+    default: str
+    documentation: str
+    _: KW_ONLY
+    server: str = ""
+    aliases: tuple[Alias, ...] = ()
+    without_effect: str = ""
+    name: str = field(default="", init=False)
 
     def __set_name__(self, owner: type[object], name: str) -> None:
         """Take Kafka's dotted name from that of the attribute."""

@@ -31,8 +31,8 @@ class Admin(AsyncClient[Asker]):
 
     The keyword arguments are those of AdminSettings. Every method raises KafkaError, with
     UNSUPPORTED_VERSION (definite) if the cluster has no such request, and TypeError or ValueError
-    for arguments that cannot be. A question is asked until `default_api_timeout_ms` has passed, a
-    change only while it is certain that nothing was done.
+    for invalid arguments. The client repeats a request that fails until `default_api_timeout_ms`
+    has passed; it repeats a change only while it is certain that nothing was changed.
     """
 
     def __init__(
@@ -93,19 +93,21 @@ class Admin(AsyncClient[Asker]):
     async def describe_topics(
         self, names: Iterable[str] | None = None
     ) -> dict[str, about.TopicDescription]:
-        """Describe topics, None: all. UNKNOWN_TOPIC_OR_PARTITION for one that is not there.
+        """Describe these topics; None: all of them.
 
-        Those that are named are described with their ELR, if the cluster tells it (KIP-966).
+        The descriptions of named topics have the ELR, if the cluster offers it (KIP-966). Raises
+        UNKNOWN_TOPIC_OR_PARTITION if a named topic does not exist.
         """
         return await subjects.topics.describe(self._running(), names)
 
     async def elect_leaders(
         self, partitions: Iterable[TopicPartition] | None = None, election: Election = "preferred"
     ) -> dict[TopicPartition, KafkaError | None]:
-        """Make the preferred replicas lead again (None: of all partitions), or any replica.
+        """Let the preferred replica of each partition lead again, or any replica that lives.
 
-        Returns None for each partition that has a new leader, else why not: ELECTION_NOT_NEEDED,
-        PREFERRED_LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION. Source: KIP-460.
+        `partitions` None: all of them. Returns None for each partition that has a new leader, and
+        the error of each other one: ELECTION_NOT_NEEDED, PREFERRED_LEADER_NOT_AVAILABLE,
+        UNKNOWN_TOPIC_OR_PARTITION. Source: KIP-460.
         """
         return await subjects.topics.elect(self._running(), partitions, election)
 
@@ -118,7 +120,7 @@ class Admin(AsyncClient[Asker]):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Return the offset at the start, the end or a time (ms) of each partition.
 
-        The offset is -1 if no record is that young.
+        The offset is -1 if every record is older.
         """
         return await subjects.records.offsets(self._running(), specs, isolation_level)
 
@@ -127,8 +129,8 @@ class Admin(AsyncClient[Asker]):
     ) -> dict[TopicPartition, int]:
         """Delete the records below these offsets (-1: below the high watermark).
 
-        Returns each partition's first offset that is left. Raises OFFSET_OUT_OF_RANGE and others;
-        definite if nothing was deleted. Source: KIP-107.
+        Returns the first offset that each partition then has. Raises OFFSET_OUT_OF_RANGE and
+        others; definite if nothing was deleted. Source: KIP-107.
         """
         return await subjects.records.delete(self._running(), before)
 
@@ -155,11 +157,10 @@ class Admin(AsyncClient[Asker]):
         subtract: Mapping[str, ConfigText] = _NOTHING,
         validate_only: bool = False,
     ) -> None:
-        """Change single settings, leave the others (KIP-339): all of the changes, or none.
+        """Make all of these changes to settings, or none; the other settings stay (KIP-339).
 
-        `values` are set; those of `delete` fall back to their defaults; what is in `append` is
-        added to settings that are lists, what is in `subtract` taken from them.
-        Raises INVALID_CONFIG and others.
+        `values` sets settings, `delete` gives them their defaults again. `append` adds items to
+        settings that are lists, `subtract` removes items. Raises INVALID_CONFIG and others.
         """
         await subjects.configs.alter(
             self._running(),
@@ -175,7 +176,10 @@ class Admin(AsyncClient[Asker]):
     async def list_config_resources(
         self, kinds: Iterable[str] | None = None
     ) -> list[about.ConfigResource]:
-        """Return what has settings, None: of every kind; sorted (KIP-1142)."""
+        """Return the resources of these kinds that have settings; None: of all kinds (KIP-1142).
+
+        The list is sorted.
+        """
         return await subjects.configs.list_resources(self._running(), kinds)
 
     # --- the cluster ---
@@ -211,7 +215,7 @@ class Admin(AsyncClient[Asker]):
     async def list_consumer_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a group has committed, None: for all its partitions."""
+        """Return the offsets that a group has committed for these partitions; None: for all."""
         return await subjects.groups.offsets(self._running(), group_id, partitions)
 
     async def alter_consumer_group_offsets(
@@ -235,6 +239,6 @@ class Admin(AsyncClient[Asker]):
     async def delete_consumer_groups(self, group_ids: Iterable[str]) -> None:
         """Delete groups without members, with their offsets. Raises NON_EMPTY_GROUP and others.
 
-        One after the other; an error is definite if none was deleted.
+        It deletes one after the other. An error is definite if no group was deleted.
         """
         await subjects.groups.delete(self._running(), group_ids)

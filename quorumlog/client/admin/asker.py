@@ -12,7 +12,7 @@ from quorumlog.backoff import Backoff
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
-from quorumlog.client.io.cluster import Cluster
+from quorumlog.client.io.cluster import Cluster, labelled
 from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -61,7 +61,10 @@ class Asker:
             raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, message, definite=True)
 
     async def retry(self, attempt: Callable[[], Awaitable[Result]], *, changes: bool) -> Result:
-        """Repeat `attempt` while that is safe: not a change that may have been made."""
+        """Repeat `attempt` until it succeeds; a change only while it certainly was not made.
+
+        Raises the error of the last attempt, or REQUEST_TIMED_OUT.
+        """
         deadline_ms = self._deadline_ms()
         failures, last = 0, ""
         while True:
@@ -73,9 +76,8 @@ class Asker:
             except KafkaError as error:
                 failures += 1
                 delay_ms = self._delay_ms(failures)
-                is_passing = error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
                 is_late = self.cluster.now_ms() + delay_ms >= deadline_ms
-                if not is_passing or is_late or (changes and not error.definite):
+                if not error.passing or is_late or (changes and not error.definite):
                     raise
                 last = f"; before: {error}"
                 await asyncio.sleep(delay_ms / 1000)
@@ -107,7 +109,7 @@ class Asker:
             may_have_changed = may_have_changed or any(not one.definite for one in errors)
             failures += 1
             delay_ms = self._delay_ms(failures)
-            staying = [one for one in errors if not _is_passing(one)]
+            staying = [one for one in errors if not one.passing]
             if staying or self.cluster.now_ms() + delay_ms >= deadline_ms:
                 error = (staying or errors)[0]
                 is_definite = not changes or not (found or may_have_changed)
@@ -121,7 +123,7 @@ class Asker:
         ask: Callable[[int, list[TopicPartition]], Awaitable[Answers[Result]]],
         found: dict[TopicPartition, Result],
     ) -> list[KafkaError]:
-        """Add to `found`; return what went wrong elsewhere."""
+        """Ask each leader once. Adds the results to `found`; returns the errors of the others."""
         errors: list[KafkaError] = []
         by_leader: dict[int, list[TopicPartition]] = {}
         for name in partitions:
@@ -159,15 +161,14 @@ class Asker:
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, message, definite=definite)
 
 
-def _is_passing(error: KafkaError) -> bool:
-    return error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
-
-
 def check_all(names: Iterable[str], answers: Mapping[str, tuple[int, str]]) -> None:
-    """Raise the first error of (code, message) by name; definite if nothing at all was done."""
+    """Raise the error of the first of `names` that has one. `answers`: (code, message) by name.
+
+    The error is definite if the request changed nothing for any name.
+    """
     missing = int(ErrorCode.UNKNOWN_SERVER_ERROR), LEFT_OUT
     found = {name: answers.get(name, missing) for name in names}
     is_definite = all(known(code) in DEFINITE for code, _ in found.values())
     for name, (code, message) in found.items():
         if code != ErrorCode.NONE:
-            raise KafkaError(code, f"{name}: {message}".removesuffix(": "), definite=is_definite)
+            raise KafkaError(code, labelled(name, message), definite=is_definite)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from quorumlog.client import descriptions as about
 from quorumlog.client.admin import topics
 from quorumlog.client.admin.asker import Asker
-from quorumlog.client.core.metadata_cache import MetadataCache
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import check
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -21,8 +20,7 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 async def describe(asker: Asker) -> about.ClusterDescription:
     """See Admin.describe_cluster."""
-    view = MetadataCache()
-    view.update(0, await topics.metadata(asker, ()))
+    view = await topics.view(asker, ())
     return about.ClusterDescription(
         cluster_id=view.cluster_id, controller_id=view.controller_id, nodes=view.nodes
     )

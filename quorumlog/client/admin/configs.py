@@ -5,11 +5,11 @@ from functools import partial
 from typing import Final
 
 from quorumlog.client import descriptions as about
-from quorumlog.client.admin.asker import Asker
+from quorumlog.client.admin.asker import LEFT_OUT, Asker
 from quorumlog.client.admin.choices import ConfigText, ResourceKind
 from quorumlog.client.checks import checked_names
-from quorumlog.client.errors import KafkaError, answered
-from quorumlog.client.io.cluster import check
+from quorumlog.client.errors import KafkaError
+from quorumlog.client.io.cluster import check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages import describe_configs as describe_configs_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_configs_
@@ -27,7 +27,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 
 
 def as_text(name: str, value: object) -> str:
-    """Return the value of a setting as text. Raises TypeError for what has no one spelling."""
+    """Return the value of a setting as text. Raises TypeError for values of other types."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):
@@ -46,7 +46,7 @@ async def describe(asker: Asker, kind: ResourceKind, name: str) -> dict[str, abo
     async def attempt() -> dict[str, about.ConfigValue]:
         found = {}
         for result in (await asker.request(request, broker_id=broker_id)).results:
-            check(result.error_code, f"{name}: {result.error_message or ''}".removesuffix(": "))
+            check(result.error_code, labelled(name, result.error_message))
             for one in result.configs:
                 found[one.name] = about.ConfigValue(
                     value=one.value,
@@ -94,12 +94,10 @@ async def alter(
     async def attempt() -> None:
         responses = (await asker.request(request, broker_id=_broker_id(kind, name))).responses
         if not responses:
-            message = f"{name}: left out of the answer"
+            message = f"{name}: {LEFT_OUT}"
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
         for one in responses:
-            message = f"{name}: {one.error_message or ''}".removesuffix(": ")
-            if one.error_code != ErrorCode.NONE:
-                raise answered(one.error_code, message)
+            check(one.error_code, labelled(name, one.error_message))
 
     await asker.retry(attempt, changes=True)
 
@@ -135,7 +133,10 @@ def _name(name: str) -> str:
 
 
 def _broker_id(kind: ResourceKind, name: str) -> int | None:
-    """Return the broker that must be asked itself; None: any. "" is the default of all brokers."""
+    """Return the broker that must answer; None: any broker may.
+
+    A broker answers for its own settings. The name "" stands for the defaults of all brokers.
+    """
     if kind != "broker" or not name:
         return None
     if not name.isdecimal():

@@ -10,7 +10,6 @@ from quorumlog.client.admin.asker import LEFT_OUT, Asker
 from quorumlog.client.checks import checked_names, checked_partitions, checked_places
 from quorumlog.client.core.group_protocol import PROTOCOL_TYPE, decode_assignment
 from quorumlog.client.core.grouping import by_topic
-from quorumlog.client.core.metadata_cache import MetadataCache
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import check
 from quorumlog.client.io.coordinator import Coordinator
@@ -49,10 +48,8 @@ async def _ask(
 
 async def list_all(asker: Asker) -> list[about.GroupListing]:
     """See Admin.list_consumer_groups."""
-    view = MetadataCache()
-    view.update(0, await topics.metadata(asker, ()))
     found = {}
-    for broker_id in view.nodes:
+    for broker_id in (await topics.view(asker, ())).nodes:
         ask = partial(asker.request, ListGroupsRequest(), broker_id=broker_id)
         response = await asker.retry(ask, changes=False)
         check(response.error_code, f"ListGroups of broker {broker_id}")

@@ -15,6 +15,7 @@ from quorumlog.client.checks import (
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.positions import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from quorumlog.client.errors import KafkaError, answered
+from quorumlog.client.io.cluster import labelled
 from quorumlog.client.io.list_offsets import list_offsets
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
@@ -52,7 +53,7 @@ async def offsets(
 
 
 async def delete(asker: Asker, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """See Admin.delete_records. To repeat it is harmless."""
+    """See Admin.delete_records. A repetition is harmless."""
     if not isinstance(before, Mapping):
         raise TypeError(f"a dict of TopicPartition to offset is wanted, not {before!r}")
     for name, offset in before.items():
@@ -87,8 +88,8 @@ async def delete(asker: Asker, before: Mapping[TopicPartition, int]) -> dict[Top
 def _deletion_error(
     name: TopicPartition, answer: delete_records_.DeleteRecordsPartitionResult
 ) -> KafkaError:
-    # Answered before anything is moved: the offset is above the high watermark, the log is
-    # compacted, the broker does not lead the partition.
+    # The broker gives these answers before it deletes anything: the offset is above the high
+    # watermark, the log is compacted, or the broker does not lead the partition.
     is_refusal = answer.error_code in {
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.POLICY_VIOLATION,
@@ -116,8 +117,7 @@ async def producers(
             for one in topic.partitions:
                 name = TopicPartition(topic.name, one.partition_index)
                 if one.error_code != ErrorCode.NONE:
-                    message = f"{name}: {one.error_message or ''}".removesuffix(": ")
-                    answers[name] = answered(one.error_code, message)
+                    answers[name] = answered(one.error_code, labelled(name, one.error_message))
                 else:
                     answers[name] = tuple(_state(state) for state in one.active_producers)
         return answers

@@ -12,7 +12,7 @@ from quorumlog.client.checks import checked_names, checked_partitions
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import MetadataCache, PartitionView
 from quorumlog.client.errors import KafkaError, answered, known
-from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check
+from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages import create_partitions as create_partitions_
@@ -130,6 +130,20 @@ async def metadata(asker: Asker, names: Iterable[str] | None) -> MetadataRespons
     return await asker.retry(ask, changes=False)
 
 
+async def view(asker: Asker, names: Iterable[str] | None) -> MetadataCache:
+    """Ask any broker for its view of the brokers and of these topics; None: of all.
+
+    Raises the first topic's error, except that a leader is missing.
+    """
+    response = await metadata(asker, names)
+    for topic in response.topics:
+        if known(topic.error_code) != ErrorCode.LEADER_NOT_AVAILABLE:
+            check(topic.error_code, topic.name or "")
+    found = MetadataCache()
+    found.update(response)
+    return found
+
+
 async def describe(asker: Asker, names: Iterable[str] | None) -> dict[str, about.TopicDescription]:
     """See Admin.describe_topics. Brokers that offer it are asked for the ELR, too (KIP-966)."""
     if names is not None:
@@ -140,12 +154,6 @@ async def describe(asker: Asker, names: Iterable[str] | None) -> dict[str, about
             if error.code != ErrorCode.UNSUPPORTED_VERSION:
                 raise
         names = wanted
-    response = await metadata(asker, names)
-    for topic in response.topics:
-        if known(topic.error_code) != ErrorCode.LEADER_NOT_AVAILABLE:
-            check(topic.error_code, topic.name or "")
-    view = MetadataCache()
-    view.update(0, response)
     return {
         name: about.TopicDescription(
             name=name,
@@ -153,7 +161,7 @@ async def describe(asker: Asker, names: Iterable[str] | None) -> dict[str, about
             is_internal=topic.is_internal,
             partitions=topic.partitions,
         )
-        for name, topic in sorted(view.topics.items())
+        for name, topic in sorted((await view(asker, names)).topics.items())
     }
 
 
@@ -234,8 +242,7 @@ async def elect(
                 name = TopicPartition(topic.topic, one.partition_id)
                 error = None
                 if one.error_code != ErrorCode.NONE:
-                    message = f"{name}: {one.error_message or ''}".removesuffix(": ")
-                    error = answered(one.error_code, message)
+                    error = answered(one.error_code, labelled(name, one.error_message))
                 outcomes[name] = error
         return outcomes
 

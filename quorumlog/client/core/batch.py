@@ -4,6 +4,7 @@ It keeps its records until it is done, because a new producer epoch means encodi
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
@@ -43,6 +44,7 @@ class ProducerIdentity(NamedTuple):
     producer_epoch: int
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Records for one partition.
 
@@ -50,44 +52,23 @@ class Batch:
     have been written; it never becomes False again. `base_sequence` is -1 until it is first sent.
     """
 
-    __slots__ = (
-        "_encoded",
-        "attempts",
-        "base_offset",
-        "base_sequence",
-        "created_ms",
-        "error",
-        "identity",
-        "indefinite",
-        "last_code",
-        "leader_epoch",
-        "log_append_time_ms",
-        "on_done",
-        "records",
-        "retry_at_ms",
-        "size_in_bytes",
-        "state",
-        "topic_partition",
-    )
-
-    def __init__(self, topic_partition: TopicPartition, created_ms: float) -> None:
-        self.topic_partition: Final = topic_partition
-        self.created_ms: Final = created_ms
-        self.records: list[Record] = []
-        self.size_in_bytes = BATCH_OVERHEAD_BYTES
-        self.state = BatchState.WAITING
-        self.attempts = 0
-        self.retry_at_ms = created_ms
-        self.leader_epoch = -1  # of the leader that the last attempt went to
-        self.indefinite = False
-        self.last_code = ErrorCode.NONE  # how the last attempt ended
-        self.identity: ProducerIdentity | None = None
-        self.base_sequence = -1
-        self._encoded: bytes | None = None
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-        self.error: KafkaError | None = None
-        self.on_done: list[Callable[[], None]] = []
+    topic_partition: TopicPartition
+    created_ms: float
+    records: list[Record] = field(default_factory=list)
+    size_in_bytes: int = BATCH_OVERHEAD_BYTES
+    state: BatchState = BatchState.WAITING
+    attempts: int = 0
+    retry_at_ms: float = 0.0  # counts while it is RETRYING
+    leader_epoch: int = -1  # of the leader that the last attempt went to
+    indefinite: bool = False
+    last_code: ErrorCode = ErrorCode.NONE  # how the last attempt ended
+    identity: ProducerIdentity | None = None
+    base_sequence: int = -1
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    error: KafkaError | None = None
+    on_done: list[Callable[[], None]] = field(default_factory=list)
+    _encoded: bytes | None = None
 
     def become(self, state: BatchState) -> None:
         """Change state. Raises InvariantViolation if that is not a legal change."""

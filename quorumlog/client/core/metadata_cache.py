@@ -77,16 +77,14 @@ class MetadataCache:
         self.names: dict[bytes, str] = {}  # by topic id
         self.cluster_id: str | None = None
         self.controller_id = -1
-        self.updated_ms = float("-inf")
 
-    def update(self, now_ms: float, response: MetadataResponse) -> bool:
+    def update(self, response: MetadataResponse) -> bool:
         """Handle an answer. True if it brought another leader, or a topic that was not known."""
         if response.brokers:
             nodes = response.brokers
             self.nodes = {n.node_id: Node(n.node_id, n.host, n.port, n.rack) for n in nodes}
         self.cluster_id = response.cluster_id or self.cluster_id
         self.controller_id = response.controller_id
-        self.updated_ms = now_ms
         changed = False
         for topic in response.topics:
             if topic.name:

@@ -2,12 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass, field
 
 from quorumlog.client.core.batch import Batch, ProducerIdentity
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 
+@dataclass(slots=True, eq=False)
 class PartitionQueue:
     """`in_flight` (sent at least once), then `waiting`; the oldest first.
 
@@ -15,15 +16,12 @@ class PartitionQueue:
     acknowledged. `renumber`: all in flight get new numbers once none of them is SENT.
     """
 
-    __slots__ = ("in_flight", "pipelined", "renumber", "sequence", "topic_partition", "waiting")
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition: Final = topic_partition
-        self.in_flight: list[Batch] = []
-        self.waiting: deque[Batch] = deque()
-        self.sequence: tuple[ProducerIdentity, int] | None = None
-        self.pipelined = False
-        self.renumber = False
+    topic_partition: TopicPartition
+    in_flight: list[Batch] = field(default_factory=list)
+    waiting: deque[Batch] = field(default_factory=deque)
+    sequence: tuple[ProducerIdentity, int] | None = None
+    pipelined: bool = False
+    renumber: bool = False
 
     def batches(self) -> Iterator[Batch]:
         """All that are not done, oldest first."""

@@ -9,6 +9,7 @@ leader (KIP-320, by Fetch v12).
 
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
@@ -35,44 +36,26 @@ class PositionState(Enum):
     FETCHING = auto()
 
 
+@dataclass(slots=True, eq=False)
 class Position:
     """One partition's place. `consumed`: what earlier polls returned, so what may be committed."""
 
-    __slots__ = (
-        "buffered_bytes",
-        "chunks",
-        "consumed",
-        "epoch",
-        "failures",
-        "fetch_epoch",
-        "fetch_offset",
-        "high_watermark",
-        "is_asked",
-        "log_start_offset",
-        "offset",
-        "paused",
-        "preferred_replica",
-        "reset_timestamp",
-        "retry_at_ms",
-        "state",
-        "topic_partition",
-    )
-
-    def __init__(self, topic_partition: TopicPartition) -> None:
-        self.topic_partition: Final = topic_partition
-        self.state = PositionState.LOOKING
-        self.offset = self.fetch_offset = -1
-        self.epoch = self.fetch_epoch = -1
-        self.consumed: OffsetAndMetadata | None = None
-        self.reset_timestamp = LATEST_TIMESTAMP
-        self.chunks: deque[Chunk] = deque()
-        self.buffered_bytes = 0
-        self.is_asked = False  # a request for it is under way
-        self.paused = False
-        self.preferred_replica = -1
-        self.failures = 0
-        self.retry_at_ms = 0.0
-        self.high_watermark = self.log_start_offset = -1
+    topic_partition: TopicPartition
+    state: PositionState = PositionState.LOOKING
+    offset: int = -1
+    epoch: int = -1
+    fetch_offset: int = -1
+    fetch_epoch: int = -1
+    consumed: OffsetAndMetadata | None = None
+    reset_timestamp: int = LATEST_TIMESTAMP
+    chunks: deque[Chunk] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    is_asked: bool = False  # a request for it is under way
+    paused: bool = False
+    preferred_replica: int = -1
+    failures: int = 0
+    retry_at_ms: float = 0.0
+    high_watermark: int = -1
 
     def place(self, offset: int, epoch: int) -> None:
         """Read on from `offset`; what was fetched for another place is dropped."""
@@ -256,7 +239,6 @@ class Positions:
             return True
         position.failures = 0
         position.high_watermark = answer.high_watermark
-        position.log_start_offset = answer.log_start_offset
         if answer.diverging_epoch is not None and answer.diverging_epoch.end_offset >= 0:
             self._handle_truncated(position, answer.diverging_epoch.end_offset)
         elif answer.preferred_read_replica >= 0:

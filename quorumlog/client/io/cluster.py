@@ -337,7 +337,7 @@ class Cluster:
         self._unchanged_updates += 1
         try:
             response = await self._source.ask(request)
-            if response is not None and self.metadata.update(self.now_ms(), response):
+            if response is not None and self.metadata.update(response):
                 self._unchanged_updates = 0
             if self.metadata.nodes:  # before, `start` says what is wrong
                 why_silent = self._source.why_silent() if response is None else None
@@ -377,6 +377,11 @@ def _absent(
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         message += ": it does not exist"
     return KafkaError(code, message, definite=True)
+
+
+def labelled(subject: object, message: str | None) -> str:
+    """Return "subject: message", or the subject alone if a broker gave no message."""
+    return f"{subject}: {message}" if message else str(subject)
 
 
 def check(code: int, message: str = "") -> None:

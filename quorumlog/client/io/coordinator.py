@@ -88,7 +88,7 @@ class Coordinator:
                 self._log_absence(None)
                 return
             except KafkaError as error:
-                if not error.retriable and error.code != ErrorCode.BROKER_NOT_AVAILABLE:
+                if not error.passing:
                     raise
                 self._log_absence(error)
                 _logger.debug("coordinator of %s: %s", self.group_id, error)

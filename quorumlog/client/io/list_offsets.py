@@ -95,7 +95,7 @@ async def _ask_one(
     try:
         response = await cluster.send(broker_id, request, timeout_ms=QUESTION_TIMEOUT_MS)
     except KafkaError as error:
-        if error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE:
+        if error.passing:
             return {}
         raise
     found: Found = {}

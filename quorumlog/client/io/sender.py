@@ -235,8 +235,7 @@ class Sender:
                     self._accumulator.identify(await self._init_producer_id())
                     return
                 except KafkaError as error:
-                    is_passing = error.retriable or error.code == ErrorCode.BROKER_NOT_AVAILABLE
-                    if error.definite and not is_passing:
+                    if error.definite and not error.passing:
                         self._done(self._accumulator.fail_all(error))
                         return
                     _logger.debug("InitProducerId: %s", error)

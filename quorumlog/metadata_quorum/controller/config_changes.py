@@ -5,10 +5,15 @@ items for a setting that is no list. A change of min.insync.replicas voids the I
 were made under the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
-from collections import Counter
+from functools import partial
 
 from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
-from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named, check_records
+from quorumlog.metadata_quorum.controller.refusals import (
+    TopicRefused,
+    check_named,
+    check_records,
+    decide_each,
+)
 from quorumlog.metadata_quorum.controller.requests import (
     AlterTopicConfigs,
     ConfigResults,
@@ -41,39 +46,24 @@ def decide_topic_configs(
         named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
         check_named(named, "topics and configurations")
     except TopicRefused as refusal:
-        whole = tuple(_refused(topic, refusal) for topic in request.topics)
+        whole = tuple(refusal.config_result_of(topic.name) for topic in request.topics)
         return Decision(response=ConfigResults(results=whole))
-    counts = Counter(topic.name for topic in request.topics)
-    records: list[MetadataRecord] = []
-    results = []
-    for topic in request.topics:
-        try:
-            if counts[topic.name] > 1:
-                raise _named_twice()
-            topic_records, result = _alter(cluster, topic)
-            check_records(len(records) + len(topic_records))
-        except TopicRefused as refusal:
-            results.append(_refused(topic, refusal))
-            continue
-        records += topic_records
-        results.append(result)
+    records, results = decide_each(
+        request.topics,
+        partial(_alter, cluster),
+        TopicRefused.config_result_of,
+        twice="Each resource must appear at most once.",
+    )
     return Decision(
-        response=ConfigResults(results=tuple(results)),
-        records=() if request.validate_only else tuple(records),
+        response=ConfigResults(results=results),
+        records=() if request.validate_only else records,
     )
 
 
-def _named_twice() -> TopicRefused:
-    return TopicRefused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-
-
-def _refused(topic: TopicConfigChanges, refusal: TopicRefused) -> ConfigResult:
-    return ConfigResult(name=topic.name, error_code=refusal.error_code, error_message=str(refusal))
-
-
 def _alter(
-    cluster: ClusterReplay, topic: TopicConfigChanges
+    cluster: ClusterReplay, topic: TopicConfigChanges, written: int
 ) -> tuple[list[MetadataRecord], ConfigResult]:
+    """Alter one topic, after `written` records for others."""
     _check_form(topic)
     topic_id = cluster.topic_id(topic.name)
     if topic_id is None:
@@ -99,6 +89,7 @@ def _alter(
     if TopicConfig.min_insync_replicas.name in changed:
         before_it, behind_it = _around_a_new_min_isr(cluster, topic.name, topic_id)
         records = [*before_it, *records, *behind_it]
+    check_records(written + len(records))
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
 
 

@@ -35,6 +35,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     DeleteTopics,
     ElectLeaders,
     FindTopics,
+    UserRequest,
 )
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
 from quorumlog.metadata_quorum.controller_client import (
@@ -116,15 +117,7 @@ class Controller:
             case _:
                 return self._decide_for_user(request)
 
-    def _decide_for_user(
-        self,
-        request: CreateTopics
-        | FindTopics
-        | DeleteTopics
-        | CreatePartitions
-        | AlterTopicConfigs
-        | ElectLeaders,
-    ) -> Decision[object]:
+    def _decide_for_user(self, request: UserRequest) -> Decision[object]:
         match request:
             case CreateTopics():
                 return self._topics.decide_create(request)

@@ -4,10 +4,9 @@ The answer is of the request's own kind, so that the caller sees UNKNOWN_SERVER_
 does not repeat the request, to this controller and then to the next.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, assert_never
 
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
@@ -23,20 +22,19 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
     ProducerIdsReply,
     TopicResults,
+    UserRequest,
 )
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
-    ConfigResult,
-    ElectionResult,
     HeartbeatReply,
     RegistrationReply,
-    TopicResult,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 _CODE: Final = ErrorCode.UNKNOWN_SERVER_ERROR
 _MESSAGE: Final = "The controller could not decide this request; its log says why"
+_REFUSAL: Final = TopicRefused(_CODE, _MESSAGE)
 
 
 def failure_response(request: ControllerRequest) -> object:
@@ -56,45 +54,22 @@ def failure_response(request: ControllerRequest) -> object:
     return response
 
 
-def _response_to_a_user(
-    request: CreateTopics
-    | FindTopics
-    | DeleteTopics
-    | CreatePartitions
-    | AlterTopicConfigs
-    | ElectLeaders,
-) -> object:
+def _response_to_a_user(request: UserRequest) -> object:
     response: object
     match request:
-        case CreateTopics(topics=topics):
-            response = _topic_results(topic.name for topic in topics)
-        case CreatePartitions(topics=topics):
-            response = _topic_results(topic.name for topic in topics)
+        case CreateTopics() | CreatePartitions():
+            topics = tuple(_REFUSAL.result_of(topic.name) for topic in request.topics)
+            response = TopicResults(results=topics)
         case FindTopics(names=names):
-            response = _topic_results(names)
+            response = TopicResults(results=tuple(map(_REFUSAL.result_of, names)))
         case DeleteTopics(topic_ids=topic_ids):
-            unknown = TopicResult(name="", error_code=_CODE, error_message=_MESSAGE)
-            response = TopicResults(results=tuple(replace(unknown, topic_id=i) for i in topic_ids))
-        case AlterTopicConfigs(topics=topics):
-            refused = ConfigResult(name="", error_code=_CODE, error_message=_MESSAGE)
-            response = ConfigResults(results=tuple(replace(refused, name=t.name) for t in topics))
+            response = TopicResults(results=tuple(map(_REFUSAL.result_by_id, topic_ids)))
+        case AlterTopicConfigs(topics=altered):
+            configs = tuple(_REFUSAL.config_result_of(topic.name) for topic in altered)
+            response = ConfigResults(results=configs)
         case ElectLeaders(partitions=partitions):
-            response = ElectionResults(
-                results=tuple(
-                    ElectionResult(
-                        topic=name, partition=index, error_code=_CODE, error_message=_MESSAGE
-                    )
-                    for name, index in partitions
-                )
-            )
+            elections = tuple(map(_REFUSAL.election_result_of, partitions))
+            response = ElectionResults(results=elections)
         case _:
             assert_never(request)
     return response
-
-
-def _topic_results(names: Iterable[str]) -> TopicResults:
-    return TopicResults(
-        results=tuple(
-            TopicResult(name=name, error_code=_CODE, error_message=_MESSAGE) for name in names
-        )
-    )

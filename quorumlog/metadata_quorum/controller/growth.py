@@ -4,7 +4,6 @@ It refuses a count that is no increase, and assignments with another replication
 topic's.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,8 +12,7 @@ from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
     check_named,
     check_partitions,
-    duplicate_topic,
-    refused_whole,
+    decide_each,
     unknown_topic,
 )
 from quorumlog.metadata_quorum.controller.requests import CreatePartitions, Decision, TopicResults
@@ -38,23 +36,17 @@ class GrowthDecisions:
             check_named(len(request.topics))
             check_partitions(sum(map(self._added, request.topics)))
         except TopicRefused as refusal:
-            return refused_whole(refusal, (topic.name for topic in request.topics))
-        counts = Counter(topic.name for topic in request.topics)
-        records: list[MetadataRecord] = []
-        results = []
-        for topic in request.topics:
-            try:
-                if counts[topic.name] > 1:
-                    raise duplicate_topic()
-                new_records, result = self._grow(topic)
-            except TopicRefused as refusal:
-                results.append(refusal.result_of(topic.name))
-                continue
-            records += new_records
-            results.append(result)
+            whole = tuple(refusal.result_of(topic.name) for topic in request.topics)
+            return Decision(response=TopicResults(results=whole))
+        records, results = decide_each(
+            request.topics,
+            lambda topic, _: self._grow(topic),
+            TopicRefused.result_of,
+            twice="Duplicate topic name.",
+        )
         return Decision(
-            response=TopicResults(results=tuple(results)),
-            records=() if request.validate_only else tuple(records),
+            response=TopicResults(results=results),
+            records=() if request.validate_only else records,
         )
 
     def _added(self, topic: NewPartitions) -> int:

@@ -12,6 +12,7 @@ from typing import Final
 
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
     Decision,
@@ -20,7 +21,6 @@ from quorumlog.metadata_quorum.controller.requests import (
     IsrResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
-    NAMED_PER_REQUEST_MAX,
     ElectionResult,
     IsrProposal,
     IsrResult,
@@ -33,7 +33,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Located:
     """A partition with its place."""
 
@@ -81,11 +81,11 @@ class PartitionDecisions:
 
     def decide_requested(self, request: ElectLeaders) -> Decision[ElectionResults]:
         """Elect preferred leaders where they are in sync; a result per partition."""
-        if len(request.partitions) > NAMED_PER_REQUEST_MAX:
-            error_code = ErrorCode.POLICY_VIOLATION
-            message = f"A request may name at most {NAMED_PER_REQUEST_MAX} partitions"
-            refused = (_not_elected(at, error_code, message) for at in request.partitions)
-            return Decision(response=ElectionResults(results=tuple(refused)))
+        try:
+            check_named(len(request.partitions), "partitions")
+        except TopicRefused as refusal:
+            refused = tuple(map(refusal.election_result_of, request.partitions))
+            return Decision(response=ElectionResults(results=refused))
         active = active_brokers(self._cluster)
         outcomes: dict[tuple[str, int], tuple[PartitionChange | None, ElectionResult]] = {}
         for at in request.partitions:
@@ -113,9 +113,7 @@ class PartitionDecisions:
                 ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
                 "this controller elects no leader that may lack committed records",
             )
-        located = Located(
-            topic_name=name, topic_id=topic_id, index=PartitionIndex(index), partition=partition
-        )
+        located = Located(name, topic_id, PartitionIndex(index), partition)
         if preferred not in partition.isr:
             return None, _not_elected(
                 at,
@@ -169,12 +167,7 @@ class PartitionDecisions:
         partition = None if name is None else self._cluster.partition(name, proposal.partition)
         if name is None or partition is None:
             return None
-        return Located(
-            topic_name=name,
-            topic_id=proposal.topic_id,
-            index=proposal.partition,
-            partition=partition,
-        )
+        return Located(name, proposal.topic_id, proposal.partition, partition)
 
     def _every_partition(self) -> Iterator[Located]:
         for name in self._cluster.topic_names():
@@ -182,12 +175,7 @@ class PartitionDecisions:
             if topic_id is None:
                 continue
             for index, partition in enumerate(self._cluster.partitions(name)):
-                yield Located(
-                    topic_name=name,
-                    topic_id=topic_id,
-                    index=PartitionIndex(index),
-                    partition=partition,
-                )
+                yield Located(name, topic_id, PartitionIndex(index), partition)
 
     def _refusal(
         self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal

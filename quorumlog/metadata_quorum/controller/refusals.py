@@ -4,12 +4,26 @@ A request that is too big is refused whole, before any work that grows with it (
 because decisions run on the event loop of the active controller and block other requests.
 """
 
-from collections.abc import Iterable
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, TypeVar
 
-from quorumlog.metadata_quorum.controller.requests import Decision, TopicResults
-from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX, TopicResult
+from quorumlog.metadata_quorum.controller_client import (
+    NAMED_PER_REQUEST_MAX,
+    ConfigResult,
+    ElectionResult,
+    NewPartitions,
+    NewTopic,
+    TopicConfigChanges,
+    TopicResult,
+)
+from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicId
+
+TopicT = TypeVar("TopicT", NewTopic, NewPartitions, TopicConfigChanges)
+ResultT = TypeVar("ResultT", TopicResult, ConfigResult)
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 RECORDS_PER_REQUEST_MAX: Final = 10_000
@@ -25,6 +39,22 @@ class TopicRefused(Exception):
     def result_of(self, name: str) -> TopicResult:
         """Return the result of the topic `name`."""
         return TopicResult(name=name, error_code=self.error_code, error_message=str(self))
+
+    def result_by_id(self, topic_id: TopicId) -> TopicResult:
+        """Return the result of a topic that the request names by its id."""
+        return replace(self.result_of(""), topic_id=topic_id)
+
+    def config_result_of(self, name: str) -> ConfigResult:
+        """Return the result for the configuration of the topic `name`."""
+        return ConfigResult(name=name, error_code=self.error_code, error_message=str(self))
+
+    def election_result_of(self, at: tuple[str, int]) -> ElectionResult:
+        """Return the result of the election for a partition."""
+        topic, partition = at
+        code, message = self.error_code, str(self)
+        return ElectionResult(
+            topic=topic, partition=partition, error_code=code, error_message=message
+        )
 
 
 def check_named(count: int, what: str = "topics") -> None:
@@ -61,11 +91,31 @@ def unknown_topic() -> TopicRefused:
     )
 
 
-def duplicate_topic() -> TopicRefused:
-    """Return the refusal of a topic that the request names more than once."""
-    return TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+def decide_each(
+    topics: Sequence[TopicT],
+    decide: Callable[[TopicT, int], tuple[list[MetadataRecord], ResultT]],
+    refused: Callable[[TopicRefused, str], ResultT],
+    *,
+    twice: str,
+) -> tuple[tuple[MetadataRecord, ...], tuple[ResultT, ...]]:
+    """Decide about each topic on its own; return the records of all, and a result per topic.
 
-
-def refused_whole(refusal: TopicRefused, names: Iterable[str]) -> Decision[TopicResults]:
-    """Return the same refusal for every topic of a request."""
-    return Decision(response=TopicResults(results=tuple(map(refusal.result_of, names))))
+    `decide` gets the number of records so far. A topic that it refuses, or that the request names
+    `twice`, gets `refused` as its result, and no records.
+    """
+    counts = Counter(topic.name for topic in topics)
+    records: list[MetadataRecord] = []
+    results = []
+    for topic in topics:
+        if counts[topic.name] > 1:
+            duplicate = TopicRefused(ErrorCode.INVALID_REQUEST, twice)
+            results.append(refused(duplicate, topic.name))
+            continue
+        try:
+            new_records, result = decide(topic, len(records))
+        except TopicRefused as refusal:
+            results.append(refused(refusal, topic.name))
+            continue
+        records += new_records
+        results.append(result)
+    return tuple(records), tuple(results)

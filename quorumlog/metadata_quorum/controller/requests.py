@@ -134,17 +134,11 @@ class DescribeQuorum:
     """
 
 
+UserRequest = (
+    CreateTopics | FindTopics | DeleteTopics | CreatePartitions | AlterTopicConfigs | ElectLeaders
+)
 ControllerRequest = (
-    BrokerRegistration
-    | BrokerHeartbeat
-    | CreateTopics
-    | FindTopics
-    | DeleteTopics
-    | CreatePartitions
-    | AlterTopicConfigs
-    | ElectLeaders
-    | AlterPartitions
-    | AllocateProducerIds
+    BrokerRegistration | BrokerHeartbeat | AlterPartitions | AllocateProducerIds | UserRequest
 )
 
 

@@ -9,7 +9,6 @@ after another).
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from quorumlog.metadata_quorum.controller.assignments import Assignments, Replicas
@@ -19,8 +18,7 @@ from quorumlog.metadata_quorum.controller.refusals import (
     check_named,
     check_partitions,
     check_records,
-    duplicate_topic,
-    refused_whole,
+    decide_each,
     unknown_topic,
 )
 from quorumlog.metadata_quorum.controller.requests import (
@@ -60,27 +58,23 @@ class TopicDecisions:
             check_named(len(request.topics))
             check_partitions(sum(map(self._wanted_partitions, request.topics)))
         except TopicRefused as refusal:
-            return refused_whole(refusal, (topic.name for topic in request.topics))
-        counts = Counter(topic.name for topic in request.topics)
+            whole = tuple(refusal.result_of(topic.name) for topic in request.topics)
+            return Decision(response=TopicResults(results=whole))
         taken = {name.replace(".", "_"): name for name in self._cluster.topic_names()}
-        records: list[MetadataRecord] = []
-        results = []
-        for topic in request.topics:
-            try:
-                if counts[topic.name] > 1:
-                    raise duplicate_topic()
-                self._check_name(topic.name, taken)
-                topic_records, result = self._create(topic)
-                check_records(len(records) + len(topic_records))
-            except TopicRefused as refusal:
-                results.append(refusal.result_of(topic.name))
-                continue
+
+        def create(topic: NewTopic, written: int) -> tuple[list[MetadataRecord], TopicResult]:
+            self._check_name(topic.name, taken)
+            records, result = self._create(topic)
+            check_records(written + len(records))
             taken[topic.name.replace(".", "_")] = topic.name
-            records += topic_records
-            results.append(result)
+            return records, result
+
+        records, results = decide_each(
+            request.topics, create, TopicRefused.result_of, twice="Duplicate topic name."
+        )
         return Decision(
-            response=TopicResults(results=tuple(results)),
-            records=() if request.validate_only else tuple(records),
+            response=TopicResults(results=results),
+            records=() if request.validate_only else records,
         )
 
     def decide_find(self, request: FindTopics) -> Decision[TopicResults]:
@@ -88,7 +82,8 @@ class TopicDecisions:
         try:
             check_named(len(request.names))
         except TopicRefused as refusal:
-            return refused_whole(refusal, request.names)
+            whole = tuple(map(refusal.result_of, request.names))
+            return Decision(response=TopicResults(results=whole))
         return Decision(response=TopicResults(results=tuple(map(self._find, request.names))))
 
     def _find(self, name: str) -> TopicResult:
@@ -105,7 +100,7 @@ class TopicDecisions:
         try:
             check_named(len(request.topic_ids))
         except TopicRefused as refusal:
-            whole = tuple(_result_by_id(refusal, topic_id) for topic_id in request.topic_ids)
+            whole = tuple(map(refusal.result_by_id, request.topic_ids))
             return Decision(response=TopicResults(results=whole))
         counts = Counter(request.topic_ids)
         records: list[MetadataRecord] = []
@@ -114,11 +109,11 @@ class TopicDecisions:
             name = self._cluster.topic_name(topic_id)
             if counts[topic_id] > 1:
                 twice = TopicRefused(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
-                results.append(_result_by_id(twice, topic_id))
+                results.append(twice.result_by_id(topic_id))
             elif name is None:
                 message = "This server does not host this topic ID."
                 unknown = TopicRefused(ErrorCode.UNKNOWN_TOPIC_ID, message)
-                results.append(_result_by_id(unknown, topic_id))
+                results.append(unknown.result_by_id(topic_id))
             else:
                 records.append(RemoveTopic(topic_id=topic_id))
                 done = TopicResult(name=name, error_code=ErrorCode.NONE, topic_id=topic_id)
@@ -213,7 +208,3 @@ def _count(asked: int, default: int, error_code: ErrorCode, what: str) -> int:
     if asked <= 0:
         raise TopicRefused(error_code, f"{what} was set to an invalid non-positive value.")
     return asked
-
-
-def _result_by_id(refusal: TopicRefused, topic_id: TopicId) -> TopicResult:
-    return replace(refusal.result_of(""), topic_id=topic_id)

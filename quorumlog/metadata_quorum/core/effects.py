@@ -83,8 +83,8 @@ class AnswerFetch:
 
     request_id: int
     response: FetchResponse
-    records_from: Offset
-    records_to: Offset
+    records_from: Offset = Offset(0)
+    records_to: Offset = Offset(0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,8 +102,8 @@ class Leadership:
         self._answer_those_of(role, request.replica_id)
         diverging_epoch = self._diverging_epoch(request)
         if diverging_epoch is not None:  # its offset says nothing of our log: KAFKA-13141
-            nothing = Offset(0)
-            self._answer_fetch(role, request_id, nothing, nothing, diverging_epoch)
+            response = self._fetch_response(role, diverging_epoch)
+            self._state.emit(effects.AnswerFetch(request_id=request_id, response=response))
             return
         self._note_progress(role, request)
         wait_ms = min(
@@ -146,28 +146,16 @@ class Leadership:
             del role.observers[known_id]
         return progress
 
-    def _answer_fetch(
-        self,
-        role: Leader,
-        request_id: int,
-        records_from: Offset,
-        records_to: Offset,
-        diverging_epoch: DivergingEpoch | None = None,
-    ) -> None:
-        response = FetchResponse(
+    def _fetch_response(
+        self, role: Leader, diverging_epoch: DivergingEpoch | None = None
+    ) -> FetchResponse:
+        return FetchResponse(
             error_code=ErrorCode.NONE,
             leader_id=self._state.node_id,
             leader_epoch=self._state.leader_epoch,
             high_watermark=role.high_watermark,
             diverging_epoch=diverging_epoch,
         )
-        answer = effects.AnswerFetch(
-            request_id=request_id,
-            response=response,
-            records_from=records_from,
-            records_to=records_to,
-        )
-        self._state.emit(answer)
 
     def _answer_those_of(self, role: Leader, replica_id: BrokerId) -> None:
         """Answer the replica's earlier fetch, which it has given up."""
@@ -176,8 +164,13 @@ class Leadership:
                 self._complete(role, request_id)
 
     def _complete(self, role: Leader, request_id: int) -> None:
-        parked = role.parked.pop(request_id)
-        self._answer_fetch(role, request_id, parked.fetch_offset, self._state.log.end_offset)
+        answer = effects.AnswerFetch(
+            request_id=request_id,
+            response=self._fetch_response(role),
+            records_from=role.parked.pop(request_id).fetch_offset,
+            records_to=self._state.log.end_offset,
+        )
+        self._state.emit(answer)
 
     def _can_complete(self, role: Leader, parked: ParkedFetch) -> bool:
         """Whether there are records, or a newer high watermark: no commit waits (KIP-1166)."""

@@ -109,12 +109,7 @@ class QuorumState:
         response = FetchResponse(
             error_code=error_code, leader_id=self.leader_id, leader_epoch=self.leader_epoch
         )
-        nothing = Offset(0)
-        self.emit(
-            effects.AnswerFetch(
-                request_id=request_id, response=response, records_from=nothing, records_to=nothing
-            )
-        )
+        self.emit(effects.AnswerFetch(request_id=request_id, response=response))
 
     def advance_high_watermark(self, committed: Offset) -> None:
         """Raise the high watermark to `committed`; it never falls."""

@@ -20,18 +20,16 @@ from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
     AlterTopicConfigs,
-    ConfigResults,
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
     DescribeQuorum,
-    ElectionResults,
     ElectLeaders,
     FindTopics,
     IsrResults,
     ProducerIdsReply,
-    TopicResults,
+    UserRequest,
 )
 from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
@@ -59,14 +57,6 @@ from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
 
 Askable = ControllerRequest | DescribeQuorum
 RETRY: Final = Backoff(20, 500)
-_OF_USERS: Final = (
-    CreateTopics,
-    FindTopics,
-    DeleteTopics,
-    CreatePartitions,
-    AlterTopicConfigs,
-    ElectLeaders,
-)
 
 
 class LeaderWatch:
@@ -122,49 +112,39 @@ class LeaderClient:
         self, topics: Sequence[NewTopic], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """See ControllerClient."""
-        _check_named(len(topics))
         request = CreateTopics(topics=tuple(topics), validate_only=validate_only)
-        response: TopicResults = await self._ask(request)
-        return list(response.results)
+        return await self._ask_for_user(request, len(topics))
 
     async def find_topics(self, names: Sequence[str]) -> list[TopicResult]:
         """See ControllerClient."""
-        _check_named(len(names))
-        response: TopicResults = await self._ask(FindTopics(names=tuple(names)))
-        return list(response.results)
+        return await self._ask_for_user(FindTopics(names=tuple(names)), len(names))
 
     async def delete_topics(self, topic_ids: Sequence[TopicId]) -> list[TopicResult]:
         """See ControllerClient."""
-        _check_named(len(topic_ids))
-        response: TopicResults = await self._ask(DeleteTopics(topic_ids=tuple(topic_ids)))
-        return list(response.results)
+        request = DeleteTopics(topic_ids=tuple(topic_ids))
+        return await self._ask_for_user(request, len(topic_ids))
 
     async def create_partitions(
         self, topics: Sequence[NewPartitions], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """See ControllerClient."""
-        _check_named(len(topics))
         request = CreatePartitions(topics=tuple(topics), validate_only=validate_only)
-        response: TopicResults = await self._ask(request)
-        return list(response.results)
+        return await self._ask_for_user(request, len(topics))
 
     async def alter_configs(
         self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
     ) -> list[ConfigResult]:
         """See ControllerClient."""
-        _check_named(len(topics) + sum(len(topic.changes) for topic in topics))
         request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
-        response: ConfigResults = await self._ask(request)
-        return list(response.results)
+        named = len(topics) + sum(len(topic.changes) for topic in topics)
+        return await self._ask_for_user(request, named)
 
     async def elect_leaders(
         self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
     ) -> list[ElectionResult]:
         """See ControllerClient."""
-        _check_named(len(partitions))
         request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
-        response: ElectionResults = await self._ask(request)
-        return list(response.results)
+        return await self._ask_for_user(request, len(partitions))
 
     async def describe_quorum(self) -> QuorumDescription:
         """See ControllerClient."""
@@ -197,6 +177,14 @@ class LeaderClient:
         reply: HeartbeatReply = await self._ask(heartbeat)
         return reply
 
+    async def _ask_for_user(self, request: UserRequest, named: int) -> list[Any]:
+        """Return the results. Raises RequestTooLarge if the controller would refuse so many."""
+        if named > NAMED_PER_REQUEST_MAX:
+            raise RequestTooLarge(
+                f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
+            )
+        return list((await self._ask(request)).results)
+
     async def _ask(self, request: Askable) -> Any:
         """Ask until there is an answer, of the request's own kind. Raises ControllerUnavailable."""
         reason: Exception | None = None
@@ -223,7 +211,7 @@ class LeaderClient:
             return await self._ask_local(request, request_id)
         if leader_id == NO_LEADER:
             raise NotController("no leader of the quorum is known")
-        if isinstance(request, _OF_USERS):
+        if isinstance(request, UserRequest):
             return await self._ask_while_it_leads(leader_id, request, request_id)
         return await self._ask_remote(leader_id, request, request_id, self._attempt_timeout_ms)
 
@@ -243,11 +231,3 @@ class LeaderClient:
             answer.cancel()
             change.cancel()
             await asyncio.gather(answer, change, return_exceptions=True)
-
-
-def _check_named(named: int) -> None:
-    """Raise RequestTooLarge for a request that the controller would refuse."""
-    if named > NAMED_PER_REQUEST_MAX:
-        raise RequestTooLarge(
-            f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
-        )

@@ -9,7 +9,7 @@ import logging
 import random
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
@@ -38,7 +38,7 @@ from quorumlog.metadata_quorum.io.quorum_description import describe_quorum
 from quorumlog.metadata_quorum.io.rpc import (
     QUORUM_RPCS,
     REQUEST_BYTES_MAX,
-    Answer,
+    Reply,
     RpcClient,
     RpcServer,
 )
@@ -118,7 +118,7 @@ class MetadataQuorum:
             self.app, access_log=None, shutdown_timeout=0.5, keepalive_timeout=75
         )
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
-        self._port = 0
+        self.port = 0  # of the control listener, once started
 
     def _driver_of(self, elections: ElectionStore) -> Driver:
         return Driver(
@@ -157,11 +157,6 @@ class MetadataQuorum:
         return self._committed.image
 
     @property
-    def port(self) -> int:
-        """The address of the control listener, once started."""
-        return self._port
-
-    @property
     def is_active_controller(self) -> bool:
         """Whether this node's controller decides at present."""
         return self._driver.is_active_controller
@@ -179,12 +174,12 @@ class MetadataQuorum:
         else:
             site = web.SockSite(self._runner, listener)
         await site.start()
-        self._port = self._runner.addresses[0][1]
+        self.port = self._runner.addresses[0][1]
         self._driver.start(self._election)
 
     async def stop(self, *, resign: bool = True) -> None:
         """Stop. With `resign`, hand the leadership over first; without, end at once."""
-        if resign and self._port and not self.fatal.done():
+        if resign and self.port and not self.fatal.done():
             await self._resign()
         self._driver.stop()
         await self._probes.stop()
@@ -266,7 +261,7 @@ class MetadataQuorum:
         _logger.info("node %d is the active controller", self.settings.node_id)
         if self.settings.quorum.controller_quorum_dead_process_notice_enable:
             for broker_id in sorted(self.image.brokers):
-                self._probes.start(self._probe(broker_id))
+                self._probes.start(self._look_for(broker_id, no_process_listens))
 
     def _failed(self, error: BaseException) -> None:
         """End the node: the driver, a write or a task of ours has raised."""
@@ -279,18 +274,18 @@ class MetadataQuorum:
 
     # --- requests ---
 
-    async def _handle(self, request: Any, request_id: str | None) -> Answer:
+    async def _handle(self, request: Any, request_id: str | None) -> Reply:
         try:
             if isinstance(request, _QUORUM_REQUESTS):
                 reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                 self._driver.request(request, reply)
                 response, records = await reply
-                return Answer(response=response, records=records)
-            return Answer(response=await self._ask_local(request, request_id))
+                return Reply.of(response, records)
+            return Reply.of(await self._ask_local(request, request_id))
         except Stopped:
-            return Answer(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+            return Reply(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
         except NotController:
-            return Answer(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
+            return Reply(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 
     async def _ask_local(
         self, request: ControllerRequest | DescribeQuorum, request_id: str | None
@@ -323,17 +318,14 @@ class MetadataQuorum:
         self._driver.feed(PeerProcessDied(node_id=leader_id))
 
     async def _broker_disconnected(self, broker_id: BrokerId) -> None:
-        broker = self.image.brokers.get(broker_id)
-        if (
-            broker is not None
-            and self.is_active_controller
-            and await has_died(broker.control_address)
-        ):
-            _logger.info("the process of broker %d is gone", broker_id)
-            self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))
+        if self.is_active_controller:
+            await self._look_for(broker_id, has_died)
 
-    async def _probe(self, broker_id: BrokerId) -> None:
+    async def _look_for(
+        self, broker_id: BrokerId, is_gone: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        """Look for the process of a broker; if it is gone, tell the controller."""
         broker = self.image.brokers.get(broker_id)
-        if broker is not None and await no_process_listens(broker.control_address):
+        if broker is not None and await is_gone(broker.control_address):
             _logger.info("the process of broker %d is gone", broker_id)
             self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))

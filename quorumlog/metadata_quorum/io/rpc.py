@@ -91,7 +91,10 @@ class _Envelope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer: `body` if `error_code` is NONE. A fetch has its records beside it."""
+    """An answer: `body`, a response as plain values, if `error_code` is NONE.
+
+    A fetch has its records beside it. `leader_id`: the node that leads, if this one does not.
+    """
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
@@ -99,18 +102,14 @@ class Reply:
     body: Mapping[str, object] | None = None
     records: bytes | None = None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a handler returns: a response, or why there is none and which node leads."""
-
-    response: object = None
-    records: bytes | None = None
-    error_code: ErrorCode = ErrorCode.NONE
-    leader_id: BrokerId = NO_LEADER
+    @classmethod
+    def of(cls, response: object, records: bytes | None = None) -> "Reply":
+        """Return the reply that carries `response`."""
+        body: Any = to_plain(response)
+        return cls(body=body, records=records)
 
 
-Handler = Callable[[Any, str | None], Awaitable[Answer]]
+Handler = Callable[[Any, str | None], Awaitable[Reply]]
 
 
 class RpcServer:
@@ -155,7 +154,7 @@ class RpcServer:
             raise web.HTTPBadRequest(text=f"no whole request: {error}\n") from error
         reply = self._refuse(envelope)
         if reply is None:
-            reply = _to_reply(await self._handle(body, envelope.request_id))
+            reply = await self._handle(body, envelope.request_id)
         else:
             self._say_refused(request, f"{reply.error_message}; node {envelope.sender_id} asked")
         return web.Response(body=cbor2.dumps(to_plain(reply)), content_type=CONTENT_TYPE)
@@ -273,10 +272,3 @@ def _load(content: bytes) -> object:
     except (cbor2.CBORDecodeError, ValueError) as error:
         raise MalformedValue(f"not CBOR: {error}") from error
     return plain
-
-
-def _to_reply(answer: Answer) -> Reply:
-    if answer.error_code is not ErrorCode.NONE:
-        return Reply(error_code=answer.error_code, leader_id=answer.leader_id)
-    body: Any = to_plain(answer.response)
-    return Reply(body=body, records=answer.records)

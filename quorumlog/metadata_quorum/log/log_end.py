@@ -35,30 +35,25 @@ class LogEndCheckpoint:
         self._disk: Final = disk
         self._lock: Final = threading.Lock()
         self._is_closed = False
-        self._last = self._load()
-
-    @property
-    def last(self) -> LogEnd:
-        """The last written state."""
-        return self._last
+        self.last = self._load()  # what is written
 
     def opened(self) -> None:
         """Forget the clean stop: from now on the log may be truncated. Raises StorageError."""
         with self._lock:
-            if self._last.closed:
-                self._save(LogEnd(committed=self._last.committed))
+            if self.last.closed:
+                self._save(LogEnd(committed=self.last.committed))
 
     def advance(self, committed: Offset) -> None:
         """Note that all below is committed, and durable here. Raises StorageError."""
         with self._lock:
-            if not self._is_closed and committed > self._last.committed:
+            if not self._is_closed and committed > self.last.committed:
                 self._save(LogEnd(committed=committed))
 
     def close(self, end_offset: Offset | None) -> None:
         """Note where the log ends, all of it durable; None: it was not closed cleanly."""
         with self._lock:
             if end_offset is not None and not self._is_closed:
-                self._save(LogEnd(committed=self._last.committed, closed=end_offset))
+                self._save(LogEnd(committed=self.last.committed, closed=end_offset))
             self._is_closed = True
 
     def _load(self) -> LogEnd:
@@ -85,4 +80,4 @@ class LogEndCheckpoint:
             write_file_durably(self._disk, self.path, json.dumps(state).encode())
         except OSError as error:
             raise StorageError(f"cannot write {self.path}: {error}") from error
-        self._last = log_end
+        self.last = log_end

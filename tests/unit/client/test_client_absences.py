@@ -79,7 +79,7 @@ def metadata() -> MetadataCache:
         MetadataResponseTopic(name="shy", error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED),
     ]
     brokers = [MetadataResponseBroker(node_id=1, host="h", port=1)]
-    cache.update(0, MetadataResponse(brokers=brokers, topics=topics))
+    cache.update(MetadataResponse(brokers=brokers, topics=topics))
     return cache
 
 

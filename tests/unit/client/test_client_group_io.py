@@ -223,7 +223,7 @@ async def test_an_older_commit_never_comes_after_a_newer_one() -> None:
 async def test_a_consumer_of_a_dead_cluster_closes_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quorumlog.client.group_reader.COMMIT_AT_REVOCATION_MS", 100)
+    monkeypatch.setattr("quorumlog.client.group_client.COMMIT_AT_REVOCATION_MS", 100)
 
     async with asyncio.timeout(30), group_cluster() as cluster:
         async with Consumer(cluster.bootstrap, **OPTIONS) as consumer:

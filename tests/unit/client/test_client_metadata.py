@@ -31,52 +31,52 @@ def answer(
 
 def test_an_older_epoch_changes_nothing_and_a_newer_one_does() -> None:
     cache = MetadataCache()
-    assert cache.update(0, answer(1, 5))
-    assert not cache.update(1, answer(2, 4))
+    assert cache.update(answer(1, 5))
+    assert not cache.update(answer(2, 4))
     assert cache.leader(PARTITION) == Leader(1, 5)
-    assert not cache.update(2, answer(1, 5))
-    assert cache.update(3, answer(2, 6))
+    assert not cache.update(answer(1, 5))
+    assert cache.update(answer(2, 6))
     assert cache.leader(PARTITION) == Leader(2, 6)
 
 
 def test_a_topic_of_the_same_name_is_another_topic() -> None:
     cache = MetadataCache()
-    cache.update(0, answer(1, 5))
-    assert cache.update(1, answer(2, 0, topic_id=OTHER))
+    cache.update(answer(1, 5))
+    assert cache.update(answer(2, 0, topic_id=OTHER))
     assert cache.leader(PARTITION) == Leader(2, 0)
     assert cache.names == {OTHER: "t"}
 
 
 def test_brokers_that_tell_no_epoch_are_believed() -> None:
     cache = MetadataCache()
-    cache.update(0, answer(1, -1))
-    assert cache.update(1, answer(2, -1))
+    cache.update(answer(1, -1))
+    assert cache.update(answer(2, -1))
     assert cache.leader(PARTITION) == Leader(2, -1)
 
 
 def test_an_error_does_not_erase_what_is_known() -> None:
     cache = MetadataCache()
-    assert not cache.update(0, answer(0, 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    assert not cache.update(answer(0, 0, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     assert cache.topics["t"].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert cache.leader(PARTITION) is None
-    cache.update(1, answer(1, 5))
-    cache.update(2, answer(0, 0, error=ErrorCode.LEADER_NOT_AVAILABLE))
+    cache.update(answer(1, 5))
+    cache.update(answer(0, 0, error=ErrorCode.LEADER_NOT_AVAILABLE))
     assert cache.leader(PARTITION) == Leader(1, 5)
     assert cache.partition_counts(["t", "u"]) == {"t": 1}
 
 
 def test_a_leader_without_an_address_is_no_leader() -> None:
     cache = MetadataCache()
-    cache.update(0, answer(2, 5, brokers=1))
+    cache.update(answer(2, 5, brokers=1))
     assert cache.leader(PARTITION) is None
-    cache.update(1, answer(-1, 6))
+    cache.update(answer(-1, 6))
     assert cache.leader(PARTITION) is None
 
 
 def test_a_broker_may_name_its_successor() -> None:
     """KIP-951."""
     cache = MetadataCache()
-    cache.update(0, answer(1, 5))
+    cache.update(answer(1, 5))
     assert not cache.hint(PARTITION, Leader(2, 5), [])
     assert not cache.hint(PARTITION, Leader(-1, -1), [])
     assert not cache.hint(PARTITION, Leader(3, 6), [])  # whose address nobody knows

@@ -14,7 +14,7 @@ from aiohttp.test_utils import make_mocked_request
 from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
 from quorumlog.metadata_quorum.io import rpc
 from quorumlog.metadata_quorum.io.presence import PresenceServer
-from quorumlog.metadata_quorum.io.rpc import Answer, RpcClient, RpcFailed, RpcServer
+from quorumlog.metadata_quorum.io.rpc import Reply, RpcClient, RpcFailed, RpcServer
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 
 BEGIN = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(3))
@@ -50,7 +50,7 @@ async def asking(stranger: Stranger) -> AsyncIterator[Callable[[], Awaitable[Any
 
 @asynccontextmanager
 async def node() -> AsyncIterator[int]:
-    async def handle(request: object, request_id: str | None) -> Answer:
+    async def handle(request: object, request_id: str | None) -> Reply:
         raise AssertionError(request)
 
     app = web.Application(client_max_size=10_000)

@@ -79,6 +79,7 @@ class ShardDriver(Generic[CoordinatorT]):
         self._last_request_id = 0
         self._asked: Final[dict[int, asyncio.Future[Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0  # kept here: without a delay, uvloop's handle does not know its time
         self._set_timer()
 
     def ask(self, request: CoordinatorRequest[R]) -> asyncio.Future[R]:
@@ -152,10 +153,10 @@ class ShardDriver(Generic[CoordinatorT]):
         loop = asyncio.get_running_loop()
         when = loop.time() + max(deadline_ms - self._now_ms(), 0) / 1000
         if self._timer is not None:
-            if self._timer.when() <= when:
+            if self._rings_at <= when:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(when, self._tick)
+        self._timer, self._rings_at = loop.call_at(when, self._tick), when
 
     def _tick(self) -> None:
         self._timer = None
