@@ -173,11 +173,11 @@ class World:
             write = self.writes.popleft()
             if write.is_refused:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                self.step(events.WriteFailed(write_id=write.write_id, error_code=code))
+                self.step(events.WriteEnded(write_id=write.write_id, error_code=code))
             else:
                 self.commit_up_to(write.next_offset)
                 next_offset = Offset(write.next_offset)
-                self.step(events.WriteCommitted(write_id=write.write_id, next_offset=next_offset))
+                self.step(events.WriteEnded(write_id=write.write_id, next_offset=next_offset))
             self.check()
 
     def refuse(self) -> None:
