@@ -97,7 +97,7 @@ class GroupCoordinator:
         self.rewrite.note_loaded(log_start_offset, log_end_offset)
         for group_id, stored in self.committed.groups.items():
             group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
-            self._classic.maybe_shrink(group, now_ms)
+            self._classic.joining.maybe_shrink(group, now_ms)
             self._settle(group_id)
         self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
 
@@ -172,7 +172,7 @@ class GroupCoordinator:
             self._outbox.reply(request_id, join.refuse(error_code))
             return
         group = self.groups.get(join.group_id) or Group(join.group_id)
-        self._classic.handle_join(group, now_ms, request_id, join)
+        self._classic.joining.handle_join(group, now_ms, request_id, join)
         if group.members or group.pending:
             self.groups[join.group_id] = group
 
