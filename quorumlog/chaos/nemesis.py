@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable
-from quorumlog.chaos.faults.fault import ALL, MILLION, Fault, Operation, ProcessFault, Step
+from quorumlog.chaos.faults.fault import ALL, MILLION, Fault, ProcessFault, Step
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
 from quorumlog.chaos.schedule import Schedule, Target
 
@@ -38,12 +38,7 @@ class Nemesis:
     def __init__(
         self, back_end: BackEnd, schedule: Schedule, *, topic: str, record: Record
     ) -> None:
-        check_schedule(
-            schedule,
-            back_end=back_end.name,
-            operations=back_end.operations,
-            node_ids=back_end.node_ids,
-        )
+        check_schedule(schedule, back_end)
         self._back_end: Final = back_end
         self._schedule: Final = schedule
         self._topic: Final = topic
@@ -148,15 +143,10 @@ class Nemesis:
         return (self._rng.choice(holders or running),), target
 
 
-def check_schedule(
-    schedule: Schedule,
-    *,
-    back_end: str,
-    operations: frozenset[Operation],
-    node_ids: Sequence[int],
-) -> None:
-    """Raise FaultUnsupported or ValueError if a back end with these nodes cannot carry it out."""
-    schedule.check_supported(back_end=back_end, can=faults_made_of(operations))
+def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
+    """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
+    can, node_ids = faults_made_of(back_end.operations), back_end.node_ids
+    schedule.check_supported(back_end=back_end.name, can=can)
     for action in schedule.actions:
         named = () if isinstance(action.target, str) else action.target
         for node_id in named:

@@ -16,12 +16,12 @@ from math import inf
 from pathlib import Path
 from typing import Final
 
-from quorumlog.chaos.back_ends import local_processes
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
-from quorumlog.chaos.drivers import Driver, load_driver
+from quorumlog.chaos.drivers.driver import Driver
+from quorumlog.chaos.drivers.registry import load_driver
 from quorumlog.chaos.faults.registry import process_fault
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
@@ -122,12 +122,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         _check_own_cluster(settings, schedule)
     elif settings.control is not None:
         outside = open_back_end(settings.control, settings.bootstrap)
-        check_schedule(
-            schedule,
-            back_end=outside.name,
-            operations=outside.operations,
-            node_ids=outside.node_ids,
-        )
+        check_schedule(schedule, outside)
     make_room(settings.out)
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / SCHEDULE_FILE).write_text(schedule.to_json(), encoding="utf-8")
@@ -137,7 +132,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         meta = meta_at_start(settings)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         phases = _Phases(
-            settings,
+            settings=settings,
             driver=driver,
             bootstrap=bootstrap,
             back_end=back_end,
@@ -191,12 +186,7 @@ def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
     """Raise InvalidArgument or ValueError for what cannot be, before an earlier run is removed."""
     cluster = LocalCluster(nodes=settings.nodes, config=settings.config)
     cluster.check()
-    check_schedule(
-        schedule,
-        back_end=local_processes.NAME,
-        operations=local_processes.OPERATIONS,
-        node_ids=[node.id for node in cluster.nodes],
-    )
+    check_schedule(schedule, LocalProcesses(cluster))
 
 
 @contextmanager
@@ -219,27 +209,17 @@ def _cluster(
         yield cluster.bootstrap, LocalProcesses(cluster)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Phases:
     """The phases of one run, on one event loop."""
 
-    def __init__(
-        self,
-        settings: RunSettings,
-        *,
-        driver: Driver,
-        bootstrap: str,
-        back_end: BackEnd | None,
-        schedule: Schedule,
-        history: HistoryWriter,
-        progress: Progress,
-    ) -> None:
-        self._settings: Final = settings
-        self._driver: Final = driver
-        self._bootstrap: Final = bootstrap
-        self._back_end: Final = back_end
-        self._schedule: Final = schedule
-        self._history: Final = history
-        self._progress: Final = progress
+    settings: RunSettings
+    driver: Driver
+    bootstrap: str
+    back_end: BackEnd | None
+    schedule: Schedule
+    history: HistoryWriter
+    progress: Progress
 
     async def run(self, interruption: Interruption) -> RunSummary:
         """Go through the phases. Raises RunError if a topic cannot be made."""
@@ -249,37 +229,37 @@ class _Phases:
         try:
             return await self._all_phases()
         finally:
-            if self._back_end is not None:
-                await self._back_end.restore()
+            if self.back_end is not None:
+                await self.back_end.restore()
             interruption.cancel = None
 
     async def _all_phases(self) -> RunSummary:
-        started_s, settings = time.monotonic(), self._settings
+        started_s, settings = time.monotonic(), self.settings
         workload = find_workload(settings.workload)
         setup = Setup(
-            driver=self._driver,
-            bootstrap=self._bootstrap,
+            driver=self.driver,
+            bootstrap=self.bootstrap,
             topic=settings.topic,
             partitions=settings.partitions,
             replication_factor=settings.replication_factor,
             seed=settings.seed,
             options=workload.read_options(settings.options),
-            history=self._history,
+            history=self.history,
         )
         for topic in workload.topics(setup):
             await self._create(topic)
-        settings_in_force = await topic_settings(self._bootstrap, settings.topic)
+        settings_in_force = await topic_settings(self.bootstrap, settings.topic)
         nemesis = self._nemesis()
         clients = workload.clients(setup)
         is_whole = await self._break_under_load(clients, nemesis)
-        self._progress("final reads", 0.0, self._figures())
+        self.progress("final reads", 0.0, self._figures())
         complete = await clients.final_reads(
             FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
         )
         if nemesis is not None:
             await nemesis.note_ended()  # since it was healed
-        self._progress("final reads", 1.0, self._figures())
-        done, messages = [] if nemesis is None else nemesis.done, self._history.messages
+        self.progress("final reads", 1.0, self._figures())
+        done, messages = [] if nemesis is None else nemesis.done, self.history.messages
         asked_for = [process_fault(name).name for name in settings.faults]
         return RunSummary(
             sends_ok=messages["ok", "send"],
@@ -295,11 +275,11 @@ class _Phases:
 
     async def _create(self, topic: Topic) -> None:
         replicas = topic.replication_factor
-        if self._settings.bootstrap is None:
-            replicas = min(replicas, self._settings.nodes)
+        if self.settings.bootstrap is None:
+            replicas = min(replicas, self.settings.nodes)
         try:
-            await self._driver.create_topic(
-                self._bootstrap,
+            await self.driver.create_topic(
+                self.bootstrap,
                 topic.name,
                 partitions=topic.partitions,
                 replication_factor=replicas,
@@ -308,13 +288,13 @@ class _Phases:
             raise RunError(f"topic {topic.name} cannot be created: {error}") from error
 
     def _nemesis(self) -> Nemesis | None:
-        if self._back_end is None:
+        if self.back_end is None:
             return None
 
         def record(f: str, node: str, details: str) -> None:
-            self._history.append(NEMESIS, "info", f, node=node, details=details)
+            self.history.append(NEMESIS, "info", f, node=node, details=details)
 
-        return Nemesis(self._back_end, self._schedule, topic=self._settings.topic, record=record)
+        return Nemesis(self.back_end, self.schedule, topic=self.settings.topic, record=record)
 
     async def _break_under_load(self, clients: Clients, nemesis: Nemesis | None) -> bool:
         """Let the clients work while faults come and go; return whether the cluster is whole."""
@@ -335,25 +315,25 @@ class _Phases:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         while (passed_s := loop.time() - started_s) < seconds:
-            self._progress(phase, passed_s / seconds, self._figures())
+            self.progress(phase, passed_s / seconds, self._figures())
             await asyncio.sleep(min(_TICK_S, seconds - passed_s))
-        self._progress(phase, 1.0, self._figures())
+        self.progress(phase, 1.0, self._figures())
 
     async def _faults(self, nemesis: Nemesis | None) -> bool:
         """Perform the schedule; return whether the cluster is whole again."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._lasting("faults", self._settings.duration_s))
+            tasks.create_task(self._lasting("faults", self.settings.duration_s))
             if nemesis is not None:
                 tasks.create_task(nemesis.run())
-        self._progress("heal", 0.0, self._figures())
+        self.progress("heal", 0.0, self._figures())
         return nemesis is None or await nemesis.heal()
 
     def _records_read(self) -> int:
-        messages = self._history.messages
+        messages = self.history.messages
         return messages["ok", "poll"] + messages["ok", "final_poll"]
 
     def _figures(self) -> str:
-        messages = self._history.messages
+        messages = self.history.messages
         return (
             f"{messages['ok', 'send']} acknowledged, {messages['info', 'send']} unknown, "
             f"{self._records_read()} read"

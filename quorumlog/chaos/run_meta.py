@@ -13,6 +13,10 @@ from quorumlog.client import Admin, KafkaError
 if TYPE_CHECKING:
     from quorumlog.chaos.run import RunSettings, RunSummary
 
+_PLANNED: Final = (  # what a reader wants to know of the settings, as they were given
+    "workload", "faults", "duration_s", "seed", "driver", "bootstrap", "control", "topic",
+    "partitions", "replication_factor", "config", "node_module",
+)  # fmt: skip
 # What decides how much a cluster may lose and still keep its promises.
 _DECISIVE: Final = (
     "min.insync.replicas",
@@ -31,21 +35,10 @@ def meta_at_start(settings: "RunSettings") -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": f"{sys.platform} {platform.machine()}",
         "command": shlex.join(settings.command) or None,
-        "workload": settings.workload,
         "workload_options": settings.all_options,
         "model": settings.model,
-        "faults": list(settings.faults),
-        "duration_s": settings.duration_s,
-        "seed": settings.seed,
-        "driver": settings.driver,
         "nodes": settings.nodes if settings.bootstrap is None else None,
-        "bootstrap": settings.bootstrap,
-        "control": settings.control,
-        "topic": settings.topic,
-        "partitions": settings.partitions,
-        "replication_factor": settings.replication_factor,
-        "config": dict(settings.config),
-        "node_module": settings.node_module,
+        **{name: getattr(settings, name) for name in _PLANNED},
     }
 
 

@@ -11,11 +11,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from quorumlog.chaos.back_ends import local_processes
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import BACK_ENDS
 from quorumlog.chaos.checkers.registry import CHECKERS
-from quorumlog.chaos.drivers import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import MILLION, ROLES
 from quorumlog.chaos.faults.registry import PROCESS_FAULTS
 from quorumlog.chaos.history import HistoryError
@@ -24,7 +24,7 @@ from quorumlog.chaos.mutants import MUTANTS, mutant_module
 from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.run_directory import REPORT_FILE
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
-from quorumlog.chaos.spark.session import SparkUnavailable
+from quorumlog.chaos.spark import SparkUnavailable
 from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.duration import parse_duration_ms
@@ -253,7 +253,7 @@ def list_command(
         "models": {name: checker.text for name, checker in CHECKERS.items()},
         "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
         "back_ends": {
-            local_processes.NAME: local_processes.TEXT,
+            LocalProcesses.name: LocalProcesses.text,
             **{name: kind.text for name, kind in BACK_ENDS.items()},
         },
         "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},

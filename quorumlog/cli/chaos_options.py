@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from quorumlog.chaos.drivers import DRIVERS
+from quorumlog.chaos.drivers.registry import DRIVERS
 from quorumlog.chaos.faults.registry import PROCESS_FAULTS
 from quorumlog.chaos.mutants import MUTANTS
 from quorumlog.chaos.workloads.registry import WORKLOADS

@@ -71,7 +71,7 @@ def verify(
     Exit status 0: valid. 1: invalid. 2: unknown, which is never printed as valid.
     """
     from quorumlog.chaos.history import HistoryError
-    from quorumlog.chaos.spark.session import SparkUnavailable
+    from quorumlog.chaos.spark import SparkUnavailable
 
     require_checkers()
     check_engine(engine, master)
@@ -152,8 +152,9 @@ def require_checkers() -> None:
 
 def check_engine(engine: "EngineChoice", master: str | None) -> None:
     """End the command, before it costs time, if the check could not be made as it is asked for."""
-    from quorumlog.chaos.spark.java import JavaNotFound, find_java
-    from quorumlog.chaos.spark.masters import MasterUnreachable, check_master
+    from quorumlog.chaos.spark import SparkUnavailable
+    from quorumlog.chaos.spark.java import find_java
+    from quorumlog.chaos.spark.masters import check_master
 
     if engine == "local" and master is not None:
         fail("--master is Spark's: leave it out, or --engine local", EXIT_USAGE)
@@ -164,7 +165,7 @@ def check_engine(engine: "EngineChoice", master: str | None) -> None:
 
         fail(f"--engine spark needs PySpark: {install_command('spark')}", EXIT_UNKNOWN)
     with (
-        one_line_errors(JavaNotFound, MasterUnreachable, status=EXIT_UNKNOWN),
+        one_line_errors(SparkUnavailable, status=EXIT_UNKNOWN),
         one_line_errors(ValueError, status=EXIT_USAGE),
     ):
         find_java()

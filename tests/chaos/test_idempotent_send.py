@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.checkers import Verdict
-from quorumlog.chaos.drivers import SendFailed
+from quorumlog.chaos.drivers.driver import SendFailed
 from quorumlog.chaos.history import HistoryWriter, read_history
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.idempotent_send import IdempotentSend, IdempotentSendOptions

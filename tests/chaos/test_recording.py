@@ -14,13 +14,13 @@ import typer
 from typer.testing import CliRunner
 
 from quorumlog.chaos.checkers import check_history
-from quorumlog.chaos.drivers import Record, SendFailed
+from quorumlog.chaos.drivers.driver import Record, SendFailed
 from quorumlog.chaos.history import HistoryWriter, read_history
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.run import RunSettings, run
 from quorumlog.chaos.run_directory import make_room
-from quorumlog.chaos.workloads.append_read import AppendRead, AppendReadOptions
-from quorumlog.chaos.workloads.workload import Setup
+from quorumlog.chaos.workloads.append_read import AppendRead
+from quorumlog.chaos.workloads.workload import LaneOptions, Setup
 from quorumlog.cli.verify import verify
 
 # --- signals ---
@@ -242,7 +242,7 @@ def workload(log: FakeLog, writer: HistoryWriter) -> AppendRead:
         partitions=1,
         replication_factor=1,
         seed=1,
-        options=AppendReadOptions(producers=2, consumers=1, final_readers=1),
+        options=LaneOptions(producers=2, consumers=1, final_readers=1),
         history=writer,
     )
     return AppendRead(setup)

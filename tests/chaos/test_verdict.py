@@ -36,9 +36,10 @@ def test_parts_can_be_merged_in_any_order() -> None:
     ]
     merged = [merge(order).as_json() for order in itertools.permutations(parts)]
     assert all(each == merged[0] for each in merged)
-    names = [(name, count, len(found)) for name, _, count, _, found in merged[0]["results"]]
+    results = merged[0]["results"]
+    names = [(one["name"], one["count"], len(one["witnesses"])) for one in results]
     assert names == [("phantom", 100, 32), ("duplicate", 3, 3), ("poll-skip", 1, 1)]
-    assert [one["ops"][0]["index"] for one in merged[0]["results"][1][4]] == [10, 20, 30]
+    assert [one["ops"][0]["index"] for one in results[1]["witnesses"]] == [10, 20, 30]
     assert (merged[0]["counts"], merged[0]["peaks"]) == ({"polled": 5}, {"lag": 199})
     assert Partial.from_json(merged[0]).as_json() == merged[0]
 

@@ -1,6 +1,5 @@
 """KIP-595, the Raft protocol of the metadata quorum, by clause: where it differs from the paper."""
 
-from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,
@@ -10,6 +9,7 @@ from quorumlog.metadata_quorum.core.messages import (
 from quorumlog.metadata_quorum.core.roles import Follower, Resigned
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 from tests.support.metadata_quorum.quorums import asked, only, sent, started
+from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 
 
 def cluster(*commands: str) -> ScriptedCluster:

@@ -158,7 +158,7 @@ class OneReplica(RuleBasedStateMachine):
         self.step(events.PartitionPublished(image=published.image, brokers=published.brokers))
 
 
-class CommitsAtItsOwnLogEnd(HighWatermarkRule):
+class CommitsAlone(HighWatermarkRule):
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         return ()
 
@@ -203,7 +203,7 @@ class CommitsWhatItLacks(Followership):
 
 
 MUTANTS = {
-    PartitionRules(high_watermark=CommitsAtItsOwnLogEnd): "4: ",
+    PartitionRules(high_watermark=CommitsAlone): "4: ",
     PartitionRules(high_watermark=CountsOnlyTheGrantedIsr): "4: ",
     PartitionRules(isr=LetsLaggardsJoin): "5: ",
     PartitionRules(high_watermark=CommitsBelowMinIsr): "6: ",

@@ -20,7 +20,7 @@ from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.chaos.simulation.worlds.brokers.mutants import (
-    CommitsAtItsOwnLogEnd,
+    CommitsAlone,
     CountsDivergingFollowers,
     CountsEchoesOfOlderProcesses,
     CountsOnlyTheGrantedIsr,
@@ -118,7 +118,7 @@ class ForgetsWhatItFollowed(ProducerStates):
 
 
 MUTANTS = {
-    "commits at its own log end": PartitionRules(high_watermark=CommitsAtItsOwnLogEnd),
+    "commits at its own log end": PartitionRules(high_watermark=CommitsAlone),
     "counts only the granted ISR": PartitionRules(high_watermark=CountsOnlyTheGrantedIsr),
     "lets laggards join": PartitionRules(isr=LetsLaggardsJoin),
     "counts diverging followers": PartitionRules(leadership=CountsDivergingFollowers),

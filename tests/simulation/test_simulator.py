@@ -12,10 +12,10 @@ import pytest
 from quorumlog.chaos.faults.kill import Kill
 from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 from quorumlog.chaos.simulation import replay, shrink, simulate
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS
-from quorumlog.chaos.simulation.worlds.quorum.options import QUORUM_FAULTS
-from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
+from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
+from quorumlog.chaos.simulation.worlds.registry import QUORUM_FAULTS
 from quorumlog.invariants import InvariantViolation
+from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 from tests.support.sizes import tries
 
 ROOT = Path(__file__).parents[2]
@@ -112,12 +112,12 @@ def test_a_mutant_is_found(mutant: str) -> None:
 
 def test_a_mutant_that_seeds_do_not_find_is_found_by_a_script() -> None:
     """The log of node 5 has two epochs (2, 4) that the leader's has not (3, 5)."""
-    mutant = MUTANT_CLASSES["high_watermark_from_divergence"]
+    mutant = MUTANTS.made["high_watermark_from_divergence"]
     cluster = play(TWO_DIVERGING_EPOCHS, ScriptedCluster())
     assert cluster.machines[5].log == cluster.machines[1].log
     with pytest.raises(InvariantViolation, match="what is committed is not truncated"):
         play(TWO_DIVERGING_EPOCHS, ScriptedCluster(mutant))
-    assert {*FOUND, "high_watermark_from_divergence"} == {*MUTANTS}
+    assert {*FOUND, "high_watermark_from_divergence"} == {*MUTANTS.rules}
 
 
 def test_every_rule_that_a_mutant_can_break_is_broken_by_one() -> None:
@@ -218,7 +218,7 @@ def test_the_digest_depends_on_no_hash_seed() -> None:
 
 def test_a_schedule_that_does_not_fit_is_refused() -> None:
     schedule = simulate(0, duration_ms=1_000).schedule
-    with pytest.raises(ValueError, match="no world 'tea'"):
+    with pytest.raises(ValueError, match="no world is called 'tea'"):
         replay(replace(schedule, workload="tea"))
     with pytest.raises(ScheduleError, match="the options of the world quorum are nodes, "):
         replay(replace(schedule, options={"nodes": 3}))

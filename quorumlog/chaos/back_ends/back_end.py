@@ -74,3 +74,18 @@ async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[objec
     for error in tried:
         if isinstance(error, BaseException):
             raise error
+
+
+def holders_of(role: str, partitions: Iterable[tuple[int, Iterable[int]]]) -> list[int]:
+    """Return the nodes that hold a role in a topic, from the leader and the ISR of each partition.
+
+    Other roles than `partition-leader` and `isr-follower` are not those of a topic.
+    """
+    known = [(leader_id, {*isr} - {leader_id}) for leader_id, isr in partitions]
+    match role:
+        case "partition-leader":
+            return sorted({leader_id for leader_id, _ in known})
+        case "isr-follower":
+            return sorted(set().union(*(followers for _, followers in known)))
+        case _:
+            return []

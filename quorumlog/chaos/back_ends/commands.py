@@ -34,6 +34,7 @@ from quorumlog.chaos.back_ends.back_end import (
     BackEndKind,
     NodeUnavailable,
     for_each,
+    holders_of,
 )
 from quorumlog.chaos.faults.fault import Operation
 from quorumlog.client import Admin, KafkaError
@@ -206,16 +207,7 @@ class Commands:
                 partitions = (await admin.describe_topics([topic]))[topic].partitions.values()
         except (KafkaError, ConnectionError):
             return []
-        leaders = {partition.leader_id for partition in partitions}
-        if role == "partition-leader":
-            return sorted(leaders)
-        followers = {
-            member
-            for partition in partitions
-            for member in partition.isr
-            if member != partition.leader_id
-        }
-        return sorted(followers) if role == "isr-follower" else []
+        return holders_of(role, ((one.leader_id, one.isr) for one in partitions))
 
     def last_words(self, node_id: int) -> str:
         """Return "": the back end does not know where the node writes its log."""

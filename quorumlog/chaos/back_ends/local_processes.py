@@ -4,26 +4,24 @@ The best-informed node says which nodes hold a role (`LocalCluster.status`).
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import NodeUnavailable, for_each
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable, for_each, holders_of
 from quorumlog.chaos.faults.fault import Operation
 from quorumlog.cluster import ClusterError, LocalCluster
 
-NAME: Final = "local processes"
-TEXT: Final = "SIGKILL, SIGSTOP, SIGCONT to nodes of this machine"
-OPERATIONS: Final[frozenset[Operation]] = frozenset({"kill", "start", "pause", "resume"})
 _START_TIMEOUT_S: Final = 20.0
 
 
 class LocalProcesses:
     """A back end on a LocalCluster. What blocks runs in threads."""
 
-    name = NAME
-    operations = OPERATIONS
+    name = "local processes"
+    text = "SIGKILL, SIGSTOP, SIGCONT to nodes of this machine"
+    operations: Final[frozenset[Operation]] = frozenset({"kill", "start", "pause", "resume"})
 
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster: Final = cluster
@@ -44,50 +42,23 @@ class LocalProcesses:
                 case "kill":
                     await asyncio.to_thread(self._cluster.kill, *node_ids)
                 case "pause":
-                    await for_each(node_ids, self._pause)
+                    await for_each(node_ids, partial(_in_thread, self._cluster.pause))
                 case "resume":
-                    await for_each(node_ids, self._resume)
+                    await for_each(node_ids, partial(_in_thread, self._cluster.resume))
                 case "start":
-                    running = await self.running()
-                    await for_each(
-                        (node_id for node_id in node_ids if node_id not in running), self._start
-                    )
-
-    async def _pause(self, node_id: int) -> None:
-        self._cluster.pause(node_id)
-
-    async def _resume(self, node_id: int) -> None:
-        self._cluster.resume(node_id)
-
-    async def _start(self, node_id: int) -> None:
-        """Start one node, and leave it alone if it is not ready in time.
-
-        `LocalCluster.start` would kill it, and that would look as if it had ended by itself.
-        """
-        start = partial(self._cluster.start_node, timeout_s=_START_TIMEOUT_S)
-        await asyncio.to_thread(start, node_id)
+                    # `LocalCluster.start` would kill a node that is not ready in time, and that
+                    # would look as if it had ended by itself.
+                    start = partial(self._cluster.start_node, timeout_s=_START_TIMEOUT_S)
+                    stopped = {*node_ids} - {*await self.running()}
+                    await for_each(sorted(stopped), partial(_in_thread, start))
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         """Return the nodes that hold the role, as the best-informed node sees it."""
         status = await asyncio.to_thread(self._cluster.status)
-        partitions: list[dict[str, Any]] = status["topics"].get(topic, {"partitions": []})[
-            "partitions"
-        ]
-        match role:
-            case "metadata-leader":
-                return [status["controller_id"]]
-            case "partition-leader":
-                return sorted({int(partition["leader"]) for partition in partitions})
-            case "isr-follower":
-                followers = (
-                    member
-                    for partition in partitions
-                    for member in partition["isr"]
-                    if member != partition["leader"]
-                )
-                return sorted(set(followers))
-            case _:
-                return []
+        if role == "metadata-leader":
+            return [status["controller_id"]]
+        partitions = status["topics"].get(topic, {"partitions": []})["partitions"]
+        return holders_of(role, ((int(one["leader"]), one["isr"]) for one in partitions))
 
     def last_words(self, node_id: int) -> str:
         """Return the last line of the node's output."""
@@ -95,6 +66,10 @@ class LocalProcesses:
 
     async def restore(self) -> None:
         """Do nothing: the nodes end with the run."""
+
+
+async def _in_thread(act: Callable[[int], object], node_id: int) -> None:
+    await asyncio.to_thread(act, node_id)
 
 
 @contextmanager

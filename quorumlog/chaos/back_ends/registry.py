@@ -4,15 +4,14 @@
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from quorumlog.chaos.back_ends import commands
 from quorumlog.chaos.back_ends.back_end import BackEnd, BackEndKind
 
-BACK_ENDS: Final[Mapping[str, BackEndKind]] = MappingProxyType(
-    {module.BACK_END.name: module.BACK_END for module in (commands,)}
-)
+BACK_ENDS: Final[Mapping[str, BackEndKind]] = {
+    module.BACK_END.name: module.BACK_END for module in (commands,)
+}
 
 
 def open_back_end(text: str, bootstrap: str) -> BackEnd:

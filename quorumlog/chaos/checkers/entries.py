@@ -40,24 +40,6 @@ REBALANCED_FLAG: Final = 1  # the group rebalanced during this poll
 GROUP_FLAG: Final = 2  # the reader is a member of a group
 SOUGHT_FLAG: Final = 4  # the reader has moved its position in this key by a seek
 
-ENTRY_SCHEMA: Final = pa.schema(
-    [
-        ("key", pa.string()),
-        ("kind", pa.int8()),
-        ("outcome", pa.int8()),
-        ("flags", pa.int8()),
-        ("offset", pa.int64()),
-        ("value", pa.int64()),
-        ("op", pa.int64()),
-        ("completion", pa.int64()),
-        ("process", pa.int64()),
-        ("invoked_ns", pa.int64()),
-        ("completed_ns", pa.int64()),
-        ("ordinal", pa.int32()),
-        ("segment", pa.int32()),
-    ]
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entries:
@@ -72,8 +54,8 @@ class Entries:
     keys: tuple[str, ...]
     key: Codes
     kind: Kinds
-    outcome: npt.NDArray[np.int8]
-    flags: npt.NDArray[np.int8]
+    outcome: Kinds
+    flags: Kinds
     offset: Ints
     value: Ints
     op: Ints
@@ -108,6 +90,11 @@ class Entries:
 
 
 COLUMNS: Final = tuple(field.name for field in fields(Entries) if field.name != "keys")
+_ARROW_TYPES: Final[dict[Any, Any]] = {Ints: pa.int64(), Codes: pa.int32(), Kinds: pa.int8()}
+ENTRY_SCHEMA: Final = pa.schema(
+    [("key", pa.string()), *((one.name, _ARROW_TYPES[one.type]) for one in fields(Entries)[2:])]
+)
+"""The columns as a table: `key` as text in place of `keys` and codes, the others as they are."""
 
 
 def sorted_codes(texts: pa.ChunkedArray | pa.Array) -> tuple[tuple[str, ...], Codes]:

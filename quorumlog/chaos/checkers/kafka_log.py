@@ -45,6 +45,11 @@ from quorumlog.chaos.checkers.verdict import (
 )
 from quorumlog.chaos.checkers.version_order import VersionOrder, acknowledged, order_versions
 
+_EFFECTS: Final[Mapping[Severity, Valid]] = {
+    Severity.ALLOWED: True,
+    Severity.UNKNOWN: "unknown",
+    Severity.INVALID: False,
+}
 _FINAL_GAP: Final = "final reads did not reach the end of a key"
 _SHOWN: Final = 3  # examples of a gap that the verdict names
 
@@ -87,7 +92,7 @@ def conclude(
         add_faults(result.witnesses, bands)
     results = [*ended_nodes(bands), *merged.results]
     reasons = _reasons(merged, final_reads_marked=final_reads_marked, cut_off=cut_off)
-    verdicts: list[Valid] = [True, *(_effect(result.severity) for result in results)]
+    verdicts: list[Valid] = [True, *(_EFFECTS[result.severity] for result in results)]
     verdicts += ["unknown" for _ in reasons]
     counts = dict(sorted(merged.counts.items()))
     return Verdict(
@@ -101,15 +106,6 @@ def conclude(
             "faults": sum(band.fault != NODE_ENDED for band in bands),
         },
     )
-
-
-def _effect(severity: Severity) -> Valid:
-    effects: Mapping[Severity, Valid] = {
-        Severity.ALLOWED: True,
-        Severity.UNKNOWN: "unknown",
-        Severity.INVALID: False,
-    }
-    return effects[severity]
 
 
 def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> list[str]:

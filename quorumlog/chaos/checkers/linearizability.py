@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from quorumlog.chaos.checkers.entries import NEVER_NS, OK, POLL, SEND, Flags, Ints
-from quorumlog.chaos.checkers.verdict import CheckResult, Severity
+from quorumlog.chaos.checkers.verdict import CheckResult
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
-from quorumlog.chaos.checkers.witnesses import first_by_operation, witness
+from quorumlog.chaos.checkers.witnesses import Told, invalid
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,21 +43,12 @@ def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     own = (entries.process[late] == entries.process[early]) & (entries.kind[early] == SEND)
     own &= ~order.values.resent[order.value_of[late]] & ~order.values.resent[order.value_of[early]]
     late, early = late[~own], early[~own]
-    if not len(late):
-        return []
-    note = "seen or acknowledged before a record below it was sent"
-    told = [
-        witness(entries, note, [("seen first", int(early[n])), ("sent later", int(late[n]))])
-        for n in first_by_operation(entries, early).tolist()
-    ]
-    return [
-        CheckResult(
-            name="nonlinearizable-log",
-            severity=Severity.INVALID,
-            count=len(late),
-            witnesses=told,
-        )
-    ]
+
+    def tell(n: int) -> Told:
+        note = "seen or acknowledged before a record below it was sent"
+        return note, [("seen first", int(early[n])), ("sent later", int(late[n]))]
+
+    return [invalid(entries, "nonlinearizable-log", early, tell)] if len(late) else []
 
 
 def violations(lower: Ints, upper: Ints, key_start: Ints) -> tuple[Ints, Ints]:

@@ -20,13 +20,7 @@ from quorumlog.chaos.checkers.entries import (
 )
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
 from quorumlog.chaos.checkers.version_order import ABSENT, NEVER, VersionOrder, earliest
-from quorumlog.chaos.checkers.witnesses import (
-    NOBODY,
-    Witness,
-    first_by_operation,
-    first_entry,
-    witness,
-)
+from quorumlog.chaos.checkers.witnesses import NOBODY, Told, first_entry, invalid
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,10 +97,11 @@ def _phantom(order: VersionOrder) -> CheckResult:
     values = order.values
     found = np.flatnonzero(values.polled_at_all & (values.sends == 0))
     primary = _earliest_of(order.value_of, found, order.is_poll)
-    chosen = primary[first_by_operation(order.entries, primary)]
-    note = "polled, but never sent"
-    told = [witness(order.entries, note, [("read", entry)]) for entry in chosen.tolist()]
-    return _result("phantom", len(found), told)
+
+    def tell(n: int) -> Told:
+        return "polled, but never sent", [("read", int(primary[n]))]
+
+    return invalid(order.entries, "phantom", primary, tell)
 
 
 def _aborted_read(order: VersionOrder) -> CheckResult:
@@ -115,48 +110,42 @@ def _aborted_read(order: VersionOrder) -> CheckResult:
     refused = values.refused & ~values.acknowledged & ~values.undecided
     found = np.flatnonzero(values.polled & refused)
     sends = values.send_entry[found]
-    chosen = found[first_by_operation(order.entries, sends)]
-    note = "the send failed for certain, yet its value was polled"
-    told = [
-        witness(
-            order.entries,
-            note,
-            [("failed send", int(values.send_entry[v])), ("read", _ok_poll_of(order, v))],
-        )
-        for v in chosen.tolist()
-    ]
-    return _result("G1a", len(found), told)
+
+    def tell(n: int) -> Told:
+        note = "the send failed for certain, yet its value was polled"
+        return note, [("failed send", int(sends[n])), ("read", _ok_poll_of(order, int(found[n])))]
+
+    return invalid(order.entries, "G1a", sends, tell)
 
 
 def _inconsistent(order: VersionOrder) -> CheckResult:
     """Find offsets at which more than one value was seen."""
-    entries = order.entries
     found = np.flatnonzero(order.conflicting)
     primary = _earliest_of(order.place_of, found, order.place_of != ABSENT)
-    told = []
-    for n in first_by_operation(entries, primary).tolist():
+
+    def tell(n: int) -> Told:
         first, place = int(primary[n]), int(found[n])
         others = (order.place_of == place) & (order.value_of != order.value_of[first])
         note = f"two values at offset {int(order.place_offset[place])}"
-        told.append(witness(entries, note, [("one", first), ("other", first_entry(others))]))
-    return _result("inconsistent-offsets", len(found), told)
+        return note, [("one", first), ("other", first_entry(others))]
+
+    return invalid(order.entries, "inconsistent-offsets", primary, tell)
 
 
 def _duplicate(order: VersionOrder) -> CheckResult:
     """Find values seen at more than one offset, though they were sent once."""
-    entries, values = order.entries, order.values
+    values = order.values
     found = np.flatnonzero((values.first != values.last) & ~values.resent)
     primary = _earliest_of(order.value_of, found, order.place_of != ABSENT)
-    told = []
-    for n in first_by_operation(entries, primary).tolist():
-        value = int(found[n])
-        offsets = [int(order.place_offset[at[value]]) for at in (values.first, values.last)]
-        note = f"one value at offsets {offsets[0]} and {offsets[1]}"
-        first = int(primary[n])
+
+    def tell(n: int) -> Told:
+        value, first = int(found[n]), int(primary[n])
+        low, high = (int(order.place_offset[at[value]]) for at in (values.first, values.last))
         others = (order.value_of == value) & (order.place_of != ABSENT)
         other = first_entry(others & (order.place_of != order.place_of[first]))
-        told.append(witness(entries, note, [("one", first), ("other", other)]))
-    return _result("duplicate", len(found), told)
+        return f"one value at offsets {low} and {high}", [("one", first), ("other", other)]
+
+    return invalid(order.entries, "duplicate", primary, tell)
 
 
 def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
@@ -173,18 +162,17 @@ def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
     passed |= finals.passed(order)
     found = np.flatnonzero(values.acknowledged & ~values.polled & passed)
     sends = values.send_entry[found]
-    told = []
-    for v in found[first_by_operation(entries, sends)].tolist():
-        key, place = int(values.key[v]), int(values.last[v])
+
+    def tell(n: int) -> Told:
+        key, place = int(values.key[found[n]]), int(values.last[found[n]])
         beyond = reads & (entries.key == key)
-        proof, note = first_entry(beyond & (order.place_of > max(place, 0))), "skipped"
+        proof, why = first_entry(beyond & (order.place_of > max(place, 0))), "skipped"
         if place == ABSENT or proof == NOBODY:
-            proof, note = int(finals.end_entry[key]), "not in the log when it was read to its end"
-        note = f"acknowledged, {note}: no poll ever returned it"
-        told.append(
-            witness(entries, note, [("lost send", int(values.send_entry[v])), ("read past", proof)])
-        )
-    return _result("lost-write", len(found), told)
+            proof, why = int(finals.end_entry[key]), "not in the log when it was read to its end"
+        note = f"acknowledged, {why}: no poll ever returned it"
+        return note, [("lost send", int(sends[n])), ("read past", proof)]
+
+    return invalid(entries, "lost-write", sends, tell)
 
 
 def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
@@ -195,24 +183,19 @@ def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
     committed = values.acknowledged | values.undecided
     found = np.flatnonzero(committed & values.polled & ~values.final & passed)
     sends = values.send_entry[found]
-    told = []
-    for v in found[first_by_operation(entries, sends)].tolist():
-        key = int(values.key[v])
+
+    def tell(n: int) -> Told:
+        value = int(found[n])
+        key = int(values.key[value])
         finally_read = (entries.kind == FINAL_POLL) & (entries.key == key)
-        beyond = first_entry(finally_read & (order.place_of > int(values.last[v])))
-        proof = beyond if beyond != NOBODY else int(finals.end_entry[key])
-        told.append(
-            witness(
-                entries,
-                "polled once, absent from the final reads",
-                [
-                    ("vanished send", int(values.send_entry[v])),
-                    ("read before", _ok_poll_of(order, v)),
-                    ("read past", proof),
-                ],
-            )
-        )
-    return _result("vanished-write", len(found), told)
+        beyond = first_entry(finally_read & (order.place_of > int(values.last[value])))
+        return "polled once, absent from the final reads", [
+            ("vanished send", int(sends[n])),
+            ("read before", _ok_poll_of(order, value)),
+            ("read past", beyond if beyond != NOBODY else int(finals.end_entry[key])),
+        ]
+
+    return invalid(entries, "vanished-write", sends, tell)
 
 
 def _unseen(order: VersionOrder, severity: Severity, *, lost: int) -> CheckResult:
@@ -221,18 +204,14 @@ def _unseen(order: VersionOrder, severity: Severity, *, lost: int) -> CheckResul
     Each of the `lost` ones is among them.
     """
     values = order.values
-    found = np.flatnonzero(values.acknowledged & ~values.polled)
-    sends = values.send_entry[found]
-    chosen = sends[first_by_operation(order.entries, sends)]
-    note = "acknowledged, never polled"
-    told = [witness(order.entries, note, [("unseen send", entry)]) for entry in chosen.tolist()]
-    result = _result("unseen", len(found), told)
+    sends = values.send_entry[np.flatnonzero(values.acknowledged & ~values.polled)]
+
+    def tell(n: int) -> Told:
+        return "acknowledged, never polled", [("unseen send", int(sends[n]))]
+
+    result = invalid(order.entries, "unseen", sends, tell)
     result.severity, result.explained = severity, lost
     return result
-
-
-def _result(name: str, count: int, told: list[Witness]) -> CheckResult:
-    return CheckResult(name=name, severity=Severity.INVALID, count=count, witnesses=told)
 
 
 def _earliest_of(group_of: Ints, found: Ints, chosen: Flags) -> Ints:

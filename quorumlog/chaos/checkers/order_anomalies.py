@@ -5,7 +5,6 @@ Sources: jepsen.tests.kafka, poll-skip+nonmonotonic-cases and nonmonotonic-send-
 last of one operation against first of the next; `int-`: neighbours within one operation).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,7 +23,7 @@ from quorumlog.chaos.checkers.entries import (
 )
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
-from quorumlog.chaos.checkers.witnesses import NOBODY, first_by_operation, first_entry, witness
+from quorumlog.chaos.checkers.witnesses import Told, first_entry, invalid
 
 INTERLEAVED_SENDS: Final = "interleaved_sends"  # Jepsen's int-send-skip: legal, so only a figure
 
@@ -112,27 +111,23 @@ def _same(entries: Entries, before: Ints, after: Ints) -> Flags:
 def _result(
     order: VersionOrder, name: str, severity: Severity, steps: Steps, found: Flags
 ) -> CheckResult:
-    entries, is_skip = order.entries, name.endswith("skip")
+    is_skip = name.endswith("skip")
     before, after = steps.before[found], steps.after[found]
     noun = "sent" if name.endswith("send") else "polled"
-    told = []
-    for n in first_by_operation(entries, before).tolist():
+
+    def tell(n: int) -> Told:
         first, second = int(before[n]), int(after[n])
-        roles: Sequence[tuple[str, int]] = [(f"{noun} first", first), (f"{noun} next", second)]
-        note = f"{noun} in this order, but the first is not before the second in the log"
-        if is_skip:
-            skipped = _between(order, first, second)
-            hidden = int(steps.delta[found][n]) - 1
-            note = f"{hidden} record(s) between these two were not returned"
-            roles = [*roles, ("skipped", skipped)] if skipped != NOBODY else roles
-        told.append(witness(entries, note, roles))
-    return CheckResult(
-        name=name,
-        severity=severity,
-        count=len(before),
-        explained=int(np.count_nonzero(_explained(order, before, after, is_skip=is_skip))),
-        witnesses=told,
-    )
+        roles = [(f"{noun} first", first), (f"{noun} next", second)]
+        if not is_skip:
+            return f"{noun} in this order, but the first is not before the second in the log", roles
+        hidden = int(steps.delta[found][n]) - 1
+        note = f"{hidden} record(s) between these two were not returned"
+        return note, [*roles, ("skipped", _between(order, first, second))]
+
+    result = invalid(order.entries, name, before, tell)
+    result.severity = severity
+    result.explained = int(np.count_nonzero(_explained(order, before, after, is_skip=is_skip)))
+    return result
 
 
 def _between(order: VersionOrder, first: int, second: int) -> int:

@@ -6,7 +6,7 @@ that the same history gives the same verdict however it was cut.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final, Literal
 
@@ -76,29 +76,15 @@ class Partial:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values; `from_json` takes them back."""
-        return {
-            "results": [
-                [r.name, int(r.severity), r.count, r.explained, r.witnesses] for r in self.results
-            ],
-            "counts": self.counts,
-            "peaks": self.peaks,
-            "gaps": {reason: [gap.count, gap.examples] for reason, gap in self.gaps.items()},
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> "Partial":
         """Take back what `as_json` gave, on another machine perhaps."""
-        results = [
-            CheckResult(
-                name=name,
-                severity=Severity(severity),
-                count=count,
-                explained=explained,
-                witnesses=witnesses,
-            )
-            for name, severity, count, explained, witnesses in plain["results"]
-        ]
-        gaps = {reason: Gap(count, examples) for reason, (count, examples) in plain["gaps"].items()}
+        results = [CheckResult(**one) for one in plain["results"]]
+        for result in results:
+            result.severity = Severity(result.severity)
+        gaps = {reason: Gap(**gap) for reason, gap in plain["gaps"].items()}
         return cls(results, plain["counts"], plain["peaks"], gaps)
 
 
@@ -170,21 +156,14 @@ def _merge_results(results: Sequence[CheckResult]) -> list[CheckResult]:
     for result in results:
         known = by_name.get(result.name)
         if known is None or result.severity > known.severity:
-            by_name[result.name] = CheckResult(
-                name=result.name,
-                severity=result.severity,
-                count=result.count,
-                explained=result.explained,
-                witnesses=list(result.witnesses),
-            )
+            by_name[result.name] = replace(result, witnesses=[*result.witnesses])
         elif result.severity == known.severity:
             known.count += result.count
             known.explained += result.explained
             known.witnesses.extend(result.witnesses)
     for result in by_name.values():
-        result.witnesses.sort(
-            key=_place
-        )  # stable: one key's witnesses come from one part, in order
+        # Stable: the witnesses of one key come from one part, in order.
+        result.witnesses.sort(key=_place)
         del result.witnesses[WITNESSES_MAX:]
     return sorted(by_name.values(), key=lambda result: RANKING.index(result.name))
 

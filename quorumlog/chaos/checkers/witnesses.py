@@ -1,14 +1,16 @@
 """The witness of a finding: the few operations that prove it, with the facts for a reader."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from quorumlog.chaos.checkers.entries import F_OF_KIND, NEVER_NS, OUTCOMES, Entries, Flags, Ints
-from quorumlog.chaos.checkers.verdict import WITNESSES_MAX
+from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Severity
 
 Witness = dict[str, Any]
+Told = tuple[str, Sequence[tuple[str, int]]]
+"""What a witness tells: a note, then a role and an entry for each operation."""
 NOBODY: Final = -1
 
 
@@ -21,8 +23,16 @@ def first_by_operation(entries: Entries, primary: Ints) -> Ints:
     return order[:WITNESSES_MAX]
 
 
-def witness(entries: Entries, note: str, told: Sequence[tuple[str, int]]) -> Witness:
-    """Return a witness: (role, entry) for each operation; an entry of NOBODY is left out."""
+def invalid(entries: Entries, name: str, primary: Ints, tell: Callable[[int], Told]) -> CheckResult:
+    """Return the anomaly `name`, found once for each of its `primary` entries.
+
+    `tell` gets the place of a finding in `primary`; what it tells of NOBODY is left out.
+    """
+    told = [_witness(entries, *tell(n)) for n in first_by_operation(entries, primary).tolist()]
+    return CheckResult(name=name, severity=Severity.INVALID, count=len(primary), witnesses=told)
+
+
+def _witness(entries: Entries, note: str, told: Sequence[tuple[str, int]]) -> Witness:
     ops = [_operation(entries, role, entry) for role, entry in told if entry != NOBODY]
     return {"key": entries.keys[int(entries.key[told[0][1]])], "note": note, "ops": ops}
 

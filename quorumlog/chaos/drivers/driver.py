@@ -29,10 +29,6 @@ class SendFailed(Exception):
         self.definite: Final = definite
 
 
-class DriverUnavailable(Exception):
-    """The library is not installed; the message says how to install it."""
-
-
 class DriverProducer(Protocol):
     """An idempotent producer with acks=all."""
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import Driver, DriverUnavailable
+from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.extras import install_command
+from quorumlog.chaos.registered import registered
 
 DRIVERS: Final[Mapping[str, str]] = {
     "client": "quorumlog's own client",
@@ -16,10 +17,13 @@ DRIVERS: Final[Mapping[str, str]] = {
 }
 
 
+class DriverUnavailable(Exception):
+    """The library is not installed; the message says how to install it."""
+
+
 def load_driver(name: str) -> Driver:
     """Return a driver by name. Raises DriverUnavailable, or ValueError for a name unknown."""
-    if name not in DRIVERS:
-        raise ValueError(f"no driver is called {name!r}; there are {', '.join(DRIVERS)}")
+    registered(DRIVERS, name, "driver")
     try:
         module = import_module(f"quorumlog.chaos.drivers.{name}_driver")
     except ModuleNotFoundError as error:

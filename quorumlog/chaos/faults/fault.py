@@ -4,9 +4,9 @@ A fault says what breaks; a back end does it. The simulator changes its own netw
 back end for processes performs the steps kill, start, pause and resume.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, ClassVar, Final, Literal, TypeVar, dataclass_transform
 
 ROLES: Final = ("partition-leader", "metadata-leader", "isr-follower", "any")
 """The roles that a schedule may name: the back end finds the node when the fault is due."""
@@ -30,12 +30,20 @@ class Step:
 class Fault:
     """One kind of fault; the fields of a subclass are its parameters: int, str or Literal.
 
-    A parameter out of range raises ValueError.
+    `named` declares a kind, and `ranged` a number among its parameters. A number out of its range
+    raises ValueError.
     """
 
     name: ClassVar[str]
     text: ClassVar[str]
-    targets: ClassVar[tuple[str, ...]] = ROLES  # of which a schedule may name one; or node ids
+    targets: ClassVar[tuple[str, ...]]  # of which a schedule may name one; or node ids
+
+    def __post_init__(self) -> None:
+        for parameter in fields(self):
+            if limits := parameter.metadata.get("range"):
+                (low, high), value = limits, getattr(self, parameter.name)
+                if not low <= value <= high:
+                    raise ValueError(f"{parameter.name} = {value}: it must be from {low} to {high}")
 
 
 class ProcessFault(Fault):
@@ -54,7 +62,23 @@ class ProcessFault(Fault):
         raise NotImplementedError
 
 
-def check_range(name: str, value: int, low: int, high: int) -> None:
-    """Raise ValueError unless `low <= value <= high`."""
-    if not low <= value <= high:
-        raise ValueError(f"{name} = {value}: it must be from {low} to {high}")
+FaultT = TypeVar("FaultT", bound=Fault)
+
+
+def ranged(low: int, high: int, *, default: int | None = None) -> Any:
+    """Return a parameter of a fault: a whole number with `low <= number <= high`."""
+    return field(default=MISSING if default is None else default, metadata={"range": (low, high)})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(ranged,))
+def named(
+    name: str, text: str, *, targets: tuple[str, ...] = ROLES
+) -> Callable[[type[FaultT]], type[FaultT]]:
+    """Return a decorator: it makes a class of parameters a kind of fault, a frozen dataclass."""
+
+    def declare(kind: type[FaultT]) -> type[FaultT]:
+        made = dataclass(frozen=True, slots=True, kw_only=True)(kind)
+        made.name, made.text, made.targets = name, text, targets
+        return made
+
+    return declare

@@ -1,18 +1,15 @@
 """kill: one process dies at once. Its writes stay in the page cache of its machine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from quorumlog.chaos.faults.fault import Operation, ProcessFault, Step
+from quorumlog.chaos.faults.fault import Operation, ProcessFault, Step, named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@named("kill", "SIGKILL a node, start it again after a while")
 class Kill(ProcessFault):
-    """SIGKILL to a node."""
+    """SIGKILL to a node: its writes stay in the page cache of its machine."""
 
-    name: ClassVar[str] = "kill"
-    text: ClassVar[str] = "SIGKILL a node, start it again after a while"
     needs: ClassVar[frozenset[Operation]] = frozenset({"kill", "start"})
 
     def inflict(self, node_ids: tuple[int, ...], running: Sequence[int]) -> tuple[Step, ...]:

@@ -1,19 +1,14 @@
-"""kill_all: every process dies at the same moment, so only written records survive."""
+"""kill_all: every process dies at the same moment."""
 
-from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
-from quorumlog.chaos.faults.fault import ALL
+from quorumlog.chaos.faults.fault import ALL, named
 from quorumlog.chaos.faults.kill import Kill
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@named("kill_all", "SIGKILL every node at once, start them again after a while", targets=(ALL,))
 class KillAll(Kill):
-    """SIGKILL to every node."""
-
-    name: ClassVar[str] = "kill_all"
-    text: ClassVar[str] = "SIGKILL every node at once, start them again after a while"
-    targets: ClassVar[tuple[str, ...]] = (ALL,)
+    """SIGKILL to every node at the same moment: only written records survive."""
 
 
 FAULTS: Final = (KillAll,)

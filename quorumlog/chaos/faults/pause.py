@@ -1,18 +1,15 @@
-"""pause: a process stops and later goes on, unaware that time has passed."""
+"""pause: one process stops for a while, and its connections stay open."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from quorumlog.chaos.faults.fault import Operation, ProcessFault, Step
+from quorumlog.chaos.faults.fault import Operation, ProcessFault, Step, named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@named("pause", "SIGSTOP a node, SIGCONT it after a while: its connections stay open")
 class Pause(ProcessFault):
-    """SIGSTOP to a node: its connections stay open."""
+    """SIGSTOP to a node: it goes on later, unaware that time has passed."""
 
-    name: ClassVar[str] = "pause"
-    text: ClassVar[str] = "SIGSTOP a node, SIGCONT it after a while: its connections stay open"
     needs: ClassVar[frozenset[Operation]] = frozenset({"pause", "resume"})
     drawn_duration_ms: ClassVar[tuple[int, int]] = (500, 5_000)
 

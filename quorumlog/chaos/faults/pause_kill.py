@@ -1,31 +1,25 @@
-"""pause_kill: a leader runs alone for a moment and then dies with records that only it holds.
-
-A cluster that waits for its replicas has acknowledged none of that.
-"""
+"""pause_kill: a leader runs alone for a moment, and dies with what only it has."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from quorumlog.chaos.faults.fault import MILLION, Operation, ProcessFault, Step, check_range
-
-_ALONE_US: Final = 700_000
+from quorumlog.chaos.faults.fault import MILLION, Operation, ProcessFault, Step, named, ranged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@named(
+    "pause_kill",
+    "SIGSTOP all but a partition leader, SIGKILL it a moment later, SIGCONT the others",
+    targets=("partition-leader",),
+)
 class PauseKill(ProcessFault):
-    """SIGSTOP to all nodes but one, SIGKILL to that one, SIGCONT to the others."""
+    """SIGSTOP to all nodes but one, SIGKILL to that one, SIGCONT to the others.
 
-    name: ClassVar[str] = "pause_kill"
-    text: ClassVar[str] = (
-        "SIGSTOP all but a partition leader, SIGKILL it a moment later, SIGCONT the others"
-    )
-    targets: ClassVar[tuple[str, ...]] = ("partition-leader",)
+    A leader runs alone for a moment, and dies with records that only it holds. A cluster that waits
+    for its replicas has acknowledged none of them.
+    """
+
     needs: ClassVar[frozenset[Operation]] = frozenset({"kill", "start", "pause", "resume"})
-    alone_us: int = _ALONE_US
-
-    def __post_init__(self) -> None:
-        check_range("alone_us", self.alone_us, 0, 60 * MILLION)
+    alone_us: int = ranged(0, 60 * MILLION, default=700_000)
 
     def inflict(self, node_ids: tuple[int, ...], running: Sequence[int]) -> tuple[Step, ...]:
         """Pause the others, wait, kill `node_ids`, and let the others go on."""

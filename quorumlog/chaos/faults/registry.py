@@ -1,7 +1,6 @@
-"""Every kind of fault, by name: a new one is a file beside this one and a word in the list."""
+"""Every kind of fault, by name: a new one is a file beside this one, and a word in `_MODULES`."""
 
 from collections.abc import Collection, Iterable, Mapping
-from types import MappingProxyType
 from typing import Final
 
 from quorumlog.chaos.faults import (
@@ -14,15 +13,16 @@ from quorumlog.chaos.faults import (
     pause_kill,
 )
 from quorumlog.chaos.faults.fault import Fault, Operation, ProcessFault
+from quorumlog.chaos.registered import registered
 
 _MODULES: Final = (kill, kill_all, pause_kill, pause, network, machines, leadership)
 
-FAULTS: Final[Mapping[str, type[Fault]]] = MappingProxyType(
-    {kind.name: kind for module in _MODULES for kind in module.FAULTS}
-)
-PROCESS_FAULTS: Final[Mapping[str, type[ProcessFault]]] = MappingProxyType(
-    {name: kind for name, kind in FAULTS.items() if issubclass(kind, ProcessFault)}
-)
+FAULTS: Final[Mapping[str, type[Fault]]] = {
+    kind.name: kind for module in _MODULES for kind in module.FAULTS
+}
+PROCESS_FAULTS: Final[Mapping[str, type[ProcessFault]]] = {
+    name: kind for name, kind in FAULTS.items() if issubclass(kind, ProcessFault)
+}
 
 
 class FaultUnsupported(ValueError):
@@ -35,18 +35,14 @@ class FaultUnsupported(ValueError):
 
 def fault_kind(name: str) -> type[Fault]:
     """Return the kind of this name, in which `-` may stand for `_`. Raises ValueError."""
-    kind = FAULTS.get(name.replace("-", "_"))
-    if kind is None:
-        raise ValueError(f"no fault is called {name!r}; there are {', '.join(FAULTS)}")
-    return kind
+    return registered(FAULTS, name.replace("-", "_"), "fault")
 
 
 def process_fault(name: str) -> type[ProcessFault]:
     """Return the kind of this name if operations on processes make it up. Raises ValueError."""
-    kind = fault_kind(name)
-    if not issubclass(kind, ProcessFault):
-        raise FaultUnsupported(kind.name, "a cluster of processes", PROCESS_FAULTS)
-    return kind
+    if (plain := name.replace("-", "_")) in FAULTS.keys() - PROCESS_FAULTS.keys():
+        raise FaultUnsupported(plain, "a cluster of processes", PROCESS_FAULTS)
+    return registered(PROCESS_FAULTS, plain, "fault")
 
 
 def faults_made_of(operations: Collection[Operation]) -> list[str]:

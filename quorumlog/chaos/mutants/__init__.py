@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from quorumlog.chaos.registered import registered
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
@@ -34,6 +36,4 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
 
 def mutant_module(name: str) -> str:
     """Return the module to run as a node. Raises ValueError with the names there are."""
-    if name not in MUTANTS:
-        raise ValueError(f"no mutant is called {name!r}; there are {', '.join(MUTANTS)}")
-    return MUTANTS[name].module
+    return registered(MUTANTS, name, "mutant").module

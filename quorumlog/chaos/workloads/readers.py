@@ -6,11 +6,11 @@ read names the send it came from by its value: an integer that was sent once.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from quorumlog.chaos.drivers import DriverConsumer, Record
+from quorumlog.chaos.drivers.driver import DriverConsumer, Record
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
-from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, opened
+from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, opened
 
 _POLL_MS: Final = 200
 _FINAL_POLL_MS: Final = 500
@@ -18,23 +18,22 @@ _NOT_OURS: Final = -1  # the value of a record that no value of ours can be read
 
 
 class Readers:
-    """The reading lanes of a run. `first_process`: the process number of the first of them."""
+    """The reading lanes of a run. Their process numbers follow those of the producers."""
 
-    def __init__(
-        self, setup: Setup[Any], *, first_process: int, consumers: int, final_readers: int
-    ) -> None:
+    def __init__(self, setup: Setup[LaneOptions]) -> None:
+        options = setup.options
         self._setup: Final = setup
         self._history: Final = setup.history
         self._partitions: Final = range(setup.partitions)
-        self._first: Final = first_process
-        self._consumers: Final = consumers
-        self._final_readers: Final = final_readers
+        self._consumers: Final = range(options.producers, options.producers + options.consumers)
+        end = self._consumers.stop
+        self._final_readers: Final = range(end, end + options.final_readers)
 
     async def work(self, working: asyncio.Event) -> None:
         """Poll with all consumers until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
-            for lane in range(self._consumers):
-                tasks.create_task(self._consume(self._first + lane, working))
+            for process in self._consumers:
+                tasks.create_task(self._consume(process, working))
 
     async def _consume(self, process: int, working: asyncio.Event) -> None:
         consumer: DriverConsumer | None = None
@@ -77,9 +76,8 @@ class Readers:
 
     async def final_reads(self, timeout_s: float) -> bool:
         """Read every partition from its beginning to its end; return whether all readers did."""
-        first = self._first + self._consumers
         results = await asyncio.gather(
-            *(self._read_to_end(first + reader, timeout_s) for reader in range(self._final_readers))
+            *(self._read_to_end(process, timeout_s) for process in self._final_readers)
         )
         return all(results)
 

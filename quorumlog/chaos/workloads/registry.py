@@ -1,19 +1,17 @@
 """Every workload, by name: a new one is a file beside this one and a word in the list."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
+from quorumlog.chaos.registered import registered
 from quorumlog.chaos.workloads import append_read, idempotent_send
 from quorumlog.chaos.workloads.workload import Workload
 
-WORKLOADS: Final[Mapping[str, Workload[Any]]] = MappingProxyType(
-    {module.WORKLOAD.name: module.WORKLOAD for module in (append_read, idempotent_send)}
-)
+WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
+    module.WORKLOAD.name: module.WORKLOAD for module in (append_read, idempotent_send)
+}
 
 
 def find_workload(name: str) -> Workload[Any]:
     """Return the workload of this name. Raises ValueError with the names there are."""
-    if name not in WORKLOADS:
-        raise ValueError(f"no workload is called {name!r}; there are {', '.join(WORKLOADS)}")
-    return WORKLOADS[name]
+    return registered(WORKLOADS, name, "workload")

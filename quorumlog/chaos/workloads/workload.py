@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from math import inf
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from quorumlog.chaos.drivers import Driver
+from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.history import HistoryWriter
 from quorumlog.chaos.schedule import Option
 
@@ -108,6 +108,16 @@ class Workload(Generic[O_co]):
 def option(default: Any, text: str, *, above: float = 0) -> Any:
     """Return a field of a class of options; its value is an int or a float above `above`."""
     return field(default=default, metadata={"text": text, "above": above})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneOptions:
+    """How many clients there are, and how fast they send."""
+
+    rate: float = option(600.0, "sends a second of all producers, while brokers answer")
+    producers: int = option(8, "clients that send, one record at a time each")
+    consumers: int = option(3, "clients that read every partition meanwhile", above=-1)
+    final_readers: int = option(2, "clients that read everything at the end")
 
 
 def options_of(options: Any) -> dict[str, Option]:

@@ -1,6 +1,7 @@
 """The fields of a struct in one version, from which encoders and decoders are compiled."""
 
 from dataclasses import dataclass, replace
+from struct import calcsize
 from typing import Final
 
 from quorumlog.invariants import require
@@ -18,17 +19,7 @@ FIXED_FORMATS: Final = {
     "uuid": "16s",
 }
 """The wire types of fixed size, as `struct` formats."""
-FIXED_SIZES: Final = {
-    "bool": 1,
-    "int8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "float64": 8,
-    "uuid": 16,
-}
+FIXED_SIZES: Final = {name: calcsize(f">{format_}") for name, format_ in FIXED_FORMATS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

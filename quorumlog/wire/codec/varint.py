@@ -24,11 +24,6 @@ call.
 """
 
 
-def uvarint(value: int) -> bytes:
-    """As `encode_uvarint`, from the table when it can be."""
-    return UVARINTS[value] if 0 <= value < UVARINT_LIMIT else encode_uvarint(value)
-
-
 def finish_uvarint(buffer: memoryview, position: int, first: int) -> tuple[int, int]:
     """Read on after `first`, a byte over 127: return (value, next position).
 

@@ -1,14 +1,14 @@
 """Stories of a quorum, as golden scripts (`tests.support.golden`).
 
-The commands are explained in `quorumlog.chaos.simulation.worlds.quorum.script`.
+The commands are explained in `tests.support.metadata_quorum.scripted_cluster`.
 """
 
 from pathlib import Path
 
 import pytest
 
-from quorumlog.chaos.simulation.worlds.quorum.script import ScriptedCluster
 from tests.support import golden
+from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 
 
 @golden.scripts_beside(__file__)

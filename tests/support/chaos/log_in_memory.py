@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from quorumlog.chaos.drivers import Record, SendFailed
+from quorumlog.chaos.drivers.driver import Record, SendFailed
 
 TOPIC = "t"
 

@@ -4,7 +4,8 @@ import socket
 
 import pytest
 
-from quorumlog.chaos.spark.masters import MasterUnreachable, check_master
+from quorumlog.chaos.spark import SparkUnavailable
+from quorumlog.chaos.spark.masters import check_master
 from quorumlog.chaos.spark.session import in_short
 
 
@@ -28,7 +29,7 @@ def test_one_standalone_master_of_several_must_listen() -> None:
         bound.bind(("127.0.0.1", 0))  # it does not listen
         absent, present = bound.getsockname()[1], listener.getsockname()[1]
         check_master(f"spark://127.0.0.1:{absent},127.0.0.1:{present}")
-        with pytest.raises(MasterUnreachable, match=f"127.0.0.1:{absent}: Connection refused"):
+        with pytest.raises(SparkUnavailable, match=f"127.0.0.1:{absent}: Connection refused"):
             check_master(f"spark://127.0.0.1:{absent}")
 
 

@@ -1,9 +1,14 @@
 """The options of a schedule, by type. `WorldKind.check_schedule` has compared the types before."""
 
+from collections.abc import Callable
 from typing import Final
 
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.schedule import Option, Schedule
+from quorumlog.chaos.simulation.kernel.randomness import Rng
 from quorumlog.invariants import InvariantViolation
+
+DrawOptions = Callable[[Rng, int], tuple[int, dict[str, Option]]]
+"""Called with the generator and the number of nodes: how many machines there are, and options."""
 
 
 class Options:

@@ -3,24 +3,9 @@
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
+from quorumlog.chaos.faults import machines, network
+from quorumlog.chaos.faults.fault import ALL, MILLION
 from quorumlog.chaos.faults.kill import Kill
-from quorumlog.chaos.faults.kill_all import KillAll
-from quorumlog.chaos.faults.machines import (
-    ClockDrift,
-    FsyncError,
-    InterruptedWrite,
-    PowerLoss,
-    SlowDisk,
-)
-from quorumlog.chaos.faults.network import (
-    Delay,
-    Duplication,
-    Loss,
-    OneWayCut,
-    Partition,
-    Reorder,
-)
 from quorumlog.chaos.faults.pause import Pause
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
@@ -30,15 +15,9 @@ from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.timeline import Timeline
 from quorumlog.chaos.simulation.kernel.trace import Trace
 
-KERNEL_FAULTS: Final[tuple[type[Fault], ...]] = (
-    Loss, Duplication, Delay, Reorder, Partition, OneWayCut, Kill, KillAll, PowerLoss, Pause,
-    ClockDrift, SlowDisk, FsyncError, InterruptedWrite,
-)  # fmt: skip
-"""What every world suffers without a line of its own."""
-
 CALM_US_MAX: Final = 30 * MILLION
 CALM_CHECK_US: Final = 200_000
-_HEALTHY_DISK: Final = SlowDisk(min_us=100, spread_us=2_000)
+_HEALTHY_DISK: Final = machines.SlowDisk(min_us=100, spread_us=2_000)
 _CALM_FSYNC_US: Final = 500
 
 
@@ -132,29 +111,29 @@ class Run:
 
     def _inflict(self, action: Action) -> None:
         environment, fault = self._environment, action.fault
-        machines = self._targets(action)
-        whom = ",".join(str(machine.node_id) for machine in machines)
+        hit = self._targets(action)
+        whom = ",".join(str(machine.node_id) for machine in hit)
         environment.trace.happened(environment.timeline.now_us, whom, f"fault {action.as_json()}")
-        network, later = environment.network, environment.timeline.push
+        later = environment.timeline.push
         match fault:
-            case Loss() | Duplication() | Delay() | Reorder():
-                network.begin(fault)
-                later(action.duration_us, network.end, fault)
-            case SlowDisk():
+            case network.Loss() | network.Duplication() | network.Delay() | network.Reorder():
+                environment.network.begin(fault)
+                later(action.duration_us, environment.network.end, fault)
+            case machines.SlowDisk():
                 environment.slow_disk = fault
                 later(action.duration_us, self._end_slow_disk)
-            case Partition() | OneWayCut():
-                direction = fault.direction if isinstance(fault, OneWayCut) else None
-                inside = [machine.node_id for machine in machines]
-                links = network.links_between(inside, direction)
-                network.cut(links)
-                later(action.duration_us, network.mend, links)
-            case ClockDrift(rate_ppm=rate_ppm):
-                for machine in machines:
+            case network.Partition() | network.OneWayCut():
+                direction = fault.direction if isinstance(fault, network.OneWayCut) else None
+                inside = [machine.node_id for machine in hit]
+                links = environment.network.links_between(inside, direction)
+                environment.network.cut(links)
+                later(action.duration_us, environment.network.mend, links)
+            case machines.ClockDrift(rate_ppm=rate_ppm):
+                for machine in hit:
                     machine.set_clock_rate(rate_ppm)
                     later(action.duration_us, machine.set_clock_rate, MILLION)
             case _:
-                for machine in machines:
+                for machine in hit:
                     if machine.is_up:
                         self._hit(machine, action)
 
@@ -162,12 +141,12 @@ class Run:
         match action.fault:
             case Kill():
                 machine.stop(action.duration_us, loses_power=False)
-            case PowerLoss():
+            case machines.PowerLoss():
                 loses_power = self._world.may_lose_power(machine)
                 machine.stop(action.duration_us, loses_power=loses_power)
-            case FsyncError():
+            case machines.FsyncError():
                 machine.fail_next_fsync()
-            case InterruptedWrite() as fault:
+            case machines.InterruptedWrite() as fault:
                 machine.interrupt_write(fault)
             case Pause():
                 machine.pause(action.duration_us)
@@ -178,19 +157,19 @@ class Run:
         self._environment.slow_disk = _HEALTHY_DISK
 
     def _targets(self, action: Action) -> list[Machine]:
-        machines = self._environment.machines
+        known = self._environment.machines
         chosen: Collection[int]
         match action.target:
             case str() as role if role == ALL:
-                chosen = machines
+                chosen = known
             case "any":
-                running = [node_id for node_id, one in machines.items() if one.is_up]
+                running = [node_id for node_id, one in known.items() if one.is_up]
                 chosen = [self._target_rng.choice(running)] if running else []
             case str() as role:
                 chosen = self._world.members_of(role)
             case node_ids:
                 chosen = node_ids
-        return [machines[node_id] for node_id in chosen if node_id in machines]
+        return [known[node_id] for node_id in chosen if node_id in known]
 
     # --- calm ---
 

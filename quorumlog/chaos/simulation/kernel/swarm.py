@@ -9,26 +9,27 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from quorumlog.chaos.faults import machines, network
 from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
-from quorumlog.chaos.faults.machines import (
-    ClockDrift,
-    FsyncError,
-    InterruptedWrite,
-    SlowDisk,
-)
-from quorumlog.chaos.faults.network import (
-    Delay,
-    Duplication,
-    Loss,
-    OneWayCut,
-    Partition,
-    Reorder,
-)
 from quorumlog.chaos.schedule import Action, Target
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
-_INSTANTANEOUS: Final = (InterruptedWrite, FsyncError, Resign, FalseNotice)
+_INSTANTANEOUS: Final = (machines.InterruptedWrite, machines.FsyncError, Resign, FalseNotice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hunt:
+    """What the faults of a world aim at.
+
+    role: what half of the seeds aim at, most of the time.
+    files: parts of the names of files whose writes are interrupted; "" is any file.
+    every_ms: the mean time between two faults of a kind, drawn from [first, last).
+    """
+
+    role: str
+    files: Sequence[str] = ("",)
+    every_ms: tuple[int, int] = (800, 10_000)
 
 
 def draw_actions(
@@ -38,16 +39,11 @@ def draw_actions(
     chosen: Collection[str] | None,
     node_ids: Sequence[int],
     duration_us: int,
-    hunted_role: str,
-    files: Sequence[str] = ("",),
-    every_ms: tuple[int, int] = (800, 10_000),
+    hunt: Hunt,
 ) -> tuple[Action, ...]:
     """Return the faults of a seed, in order of time.
 
     chosen: the names of the kinds that are on; None: a random choice.
-    hunted_role: what half of the seeds aim at, most of the time.
-    files: parts of the names of files whose writes are interrupted; "" is any file.
-    every_ms: the mean time between two faults of a kind, drawn from [first, last).
     """
     coins = seeded("swarm", seed)
     drawn = [coins.random() < 0.5 for _ in kinds]
@@ -65,8 +61,7 @@ def draw_actions(
             for fault, target in conditions
         ]
         if not conditions:
-            draws = _Draws(child, kind, node_ids, files, every_ms)
-            actions += draws.repeated(duration_us, hunted_role)
+            actions += _Draws(child, kind, node_ids, hunt).repeated(duration_us)
     return tuple(sorted(actions, key=lambda action: (action.t_us, action.fault.name)))
 
 
@@ -74,22 +69,25 @@ def _conditions(
     rng: Random, kind: type[Fault], node_ids: Sequence[int]
 ) -> Iterator[tuple[Fault, Target]]:
     """Yield what holds for the whole run: how the network, the disks and the clocks are."""
-    if kind is Loss:
-        yield Loss(ppm=rng.randrange(1_000, 250_000)), ALL
-    elif kind is Duplication:
-        yield Duplication(ppm=rng.randrange(1_000, 300_000)), ALL
-    elif kind is Delay:
+    if kind is network.Loss:
+        yield network.Loss(ppm=rng.randrange(1_000, 250_000)), ALL
+    elif kind is network.Duplication:
+        yield network.Duplication(ppm=rng.randrange(1_000, 300_000)), ALL
+    elif kind is network.Delay:
         least, spread = rng.randrange(100, 20_000), rng.randrange(1_000, 80_000)
-        yield Delay(min_us=least, spread_us=spread), ALL
-    elif kind is Reorder:
+        yield network.Delay(min_us=least, spread_us=spread), ALL
+    elif kind is network.Reorder:
         ppm, late_us = rng.randrange(1_000, 100_000), rng.randrange(50_000, 3_000_000)
-        yield Reorder(ppm=ppm, late_us=late_us), ALL
-    elif kind is SlowDisk:
+        yield network.Reorder(ppm=ppm, late_us=late_us), ALL
+    elif kind is machines.SlowDisk:
         least, spread = rng.randrange(100, 20_000), rng.randrange(1_000, 300_000)
-        yield SlowDisk(min_us=least, spread_us=spread), ALL
-    elif kind is ClockDrift:
+        yield machines.SlowDisk(min_us=least, spread_us=spread), ALL
+    elif kind is machines.ClockDrift:
         for node_id in node_ids:
-            yield ClockDrift(rate_ppm=rng.randrange(4 * MILLION // 5, 5 * MILLION // 4)), (node_id,)
+            yield (
+                machines.ClockDrift(rate_ppm=rng.randrange(4 * MILLION // 5, 5 * MILLION // 4)),
+                (node_id,),
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +97,16 @@ class _Draws:
     rng: Random
     kind: type[Fault]
     node_ids: Sequence[int]
-    files: Sequence[str]
-    every_ms: tuple[int, int]
+    hunt: Hunt
 
-    def repeated(self, duration_us: int, hunted_role: str) -> Iterator[Action]:
+    def repeated(self, duration_us: int) -> Iterator[Action]:
         """Yield one after the other until the time is over."""
         rng = self.rng
-        every_ms = rng.randrange(*self.every_ms)
+        every_ms = rng.randrange(*self.hunt.every_ms)
         hunts = rng.random() < 0.5
         at_ms = rng.randrange(every_ms)
         while at_ms * 1000 < duration_us:
-            yield self._one(at_ms, hunted_role if hunts else None)
+            yield self._one(at_ms, self.hunt.role if hunts else None)
             at_ms += rng.randrange(1, 2 * every_ms)
 
     def _one(self, at_ms: int, hunted_role: str | None) -> Action:
@@ -117,7 +114,7 @@ class _Draws:
         target: Target = (rng.choice(self.node_ids),)
         if hunted_role is not None and rng.random() < 0.7:
             target = hunted_role
-        elif self.kind is Partition:
+        elif self.kind is network.Partition:
             target = tuple(member for member in self.node_ids if rng.random() < 0.5)
         fault = self._fault()
         if self.kind not in _INSTANTANEOUS:
@@ -126,11 +123,13 @@ class _Draws:
 
     def _fault(self) -> Fault:
         rng = self.rng
-        if self.kind is InterruptedWrite:
-            file = rng.choice(self.files)
+        if self.kind is machines.InterruptedWrite:
+            file = rng.choice(self.hunt.files)
             writes = rng.randrange(1, 6 if file else 40)
             # More than once: also while it recovers.
-            return InterruptedWrite(file=file, writes=writes, times=rng.choice((1, 1, 2, 3)))
-        if self.kind is OneWayCut:
-            return OneWayCut(direction=rng.choice(("in", "out")))
+            return machines.InterruptedWrite(
+                file=file, writes=writes, times=rng.choice((1, 1, 2, 3))
+            )
+        if self.kind is network.OneWayCut:
+            return network.OneWayCut(direction=rng.choice(("in", "out")))
         return self.kind()

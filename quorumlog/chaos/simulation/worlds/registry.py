@@ -2,43 +2,43 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Final, Protocol
+from functools import partial
+from typing import Final
 
+from quorumlog.chaos.faults import leadership, machines, network
 from quorumlog.chaos.faults.fault import Fault
+from quorumlog.chaos.faults.kill import Kill
+from quorumlog.chaos.faults.pause import Pause
+from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Schedule, ScheduleError
+from quorumlog.chaos.simulation.kernel.options import DrawOptions
+from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import World
+from quorumlog.chaos.simulation.kernel.swarm import Hunt, draw_actions
 from quorumlog.chaos.simulation.worlds.brokers.mutants import (
-    BROKEN_RULES,
     CONTROLLER_MUTANTS,
     PARTITION_MUTANTS,
+    BrokenRules,
 )
-from quorumlog.chaos.simulation.worlds.brokers.options import (
-    BROKER_FAULTS,
-    draw_composed_schedule,
-    draw_partition_schedule,
-)
-from quorumlog.chaos.simulation.worlds.brokers.producers import Producing
+from quorumlog.chaos.simulation.worlds.brokers.producers import Producing, draw_producing_options
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
-from quorumlog.chaos.simulation.worlds.groups.consumer_group import ConsumerGroup
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, GROUP_SHARDS
-from quorumlog.chaos.simulation.worlds.groups.options import draw_groups_schedule
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANT_CLASSES, MUTANTS
-from quorumlog.chaos.simulation.worlds.quorum.options import (
-    QUORUM_FAULTS,
-    draw_schedule,
+from quorumlog.chaos.simulation.worlds.groups.consumer_group import (
+    ConsumerGroup,
+    draw_group_options,
 )
-from quorumlog.chaos.simulation.worlds.quorum.world import QuorumWorld
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, shards_of
+from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
+from quorumlog.chaos.simulation.worlds.quorum.world import QuorumWorld, draw_quorum_options
 from quorumlog.metadata_quorum.core.quorum import Quorum
 
-
-class DrawSchedule(Protocol):
-    """Draws the faults and the options of a run."""
-
-    def __call__(
-        self, seed: int, *, nodes: int, duration_us: int, faults: Collection[str] | None
-    ) -> Schedule:
-        """Return the schedule of a seed; `faults`: exactly these kinds, None: a random choice."""
+# The order counts: each kind of fault draws in its turn.
+BROKER_FAULTS: Final[tuple[type[Fault], ...]] = (
+    *network.FAULTS, Kill, machines.PowerLoss, Pause, machines.ClockDrift, *leadership.FAULTS,
+)  # fmt: skip
+QUORUM_FAULTS: Final[tuple[type[Fault], ...]] = (
+    *network.FAULTS, Kill, machines.PowerLoss, Pause, machines.ClockDrift, machines.SlowDisk,
+    machines.FsyncError, *leadership.FAULTS, machines.InterruptedWrite,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,43 @@ class WorldKind:
 
     nodes: the least and the greatest number of nodes.
     mutants: name -> the rule that it breaks.
+    options: draws the options of a run.
+    hunt: what the drawn faults aim at.
     build: makes the world of a schedule, with one rule broken if a mutant is named.
     """
 
     name: str
     text: str
-    nodes: tuple[int, int]
+    nodes: tuple[int, int] = (1, 9)
     faults: tuple[type[Fault], ...]
     mutants: Mapping[str, str]
-    draw: DrawSchedule
+    options: DrawOptions
+    hunt: Hunt
     build: Callable[[Schedule, str | None], World]
+
+    def draw(
+        self, seed: int, *, nodes: int, duration_us: int, faults: Collection[str] | None
+    ) -> Schedule:
+        """Return the schedule of a seed; `faults`: exactly these kinds, None: a random choice.
+
+        Nodes are numbered from 1, the machines that are no nodes after them.
+        """
+        machine_count, options = self.options(seeded("options", seed), nodes)
+        actions = draw_actions(
+            seed,
+            kinds=self.faults,
+            chosen=faults,
+            node_ids=range(1, machine_count + 1),
+            duration_us=duration_us,
+            hunt=self.hunt,
+        )
+        return Schedule(
+            seed=seed,
+            duration_us=duration_us,
+            actions=actions,
+            workload=self.name,
+            options=options,
+        )
 
     def check_schedule(self, schedule: Schedule) -> None:
         """Raise ScheduleError (a ValueError) unless the schedule, perhaps of a file, fits."""
@@ -71,62 +98,64 @@ class WorldKind:
 
 
 def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
-    return QuorumWorld(schedule, Quorum if mutant is None else MUTANT_CLASSES[mutant])
+    return QuorumWorld(schedule, Quorum if mutant is None else MUTANTS.made[mutant])
 
 
-def _build_brokers(schedule: Schedule, mutant: str | None) -> World:
-    rules = None if mutant is None else BROKEN_RULES[mutant]
+def _build_brokers(
+    mutants: Mapping[str, BrokenRules], schedule: Schedule, mutant: str | None
+) -> World:
+    rules = BrokenRules() if mutant is None else mutants[mutant]
     return BrokersWorld(schedule, Producing(schedule), rules)
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
-    return BrokersWorld(schedule, ConsumerGroup(schedule, GROUP_SHARDS[mutant]))
+    new_shard = shards_of() if mutant is None else GROUP_MUTANTS.made[mutant]
+    return BrokersWorld(schedule, ConsumerGroup(schedule, new_shard))
 
 
+_BROKER_HUNT: Final = Hunt(role="partition-leader", every_ms=(200, 4_000))
 _KINDS: Final = (
     WorldKind(
         name="quorum",
         text="the metadata quorum: Raft as KIP-595 has it",
-        nodes=(1, 9),
         faults=QUORUM_FAULTS,
-        mutants=MUTANTS,
-        draw=draw_schedule,
+        mutants=MUTANTS.rules,
+        options=draw_quorum_options,
+        hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
         build=_build_quorum,
     ),
     WorldKind(
         name="partition",
         text="one replicated partition, its ISR and an idempotent producer",
-        nodes=(1, 9),
         faults=BROKER_FAULTS,
-        mutants=PARTITION_MUTANTS,
-        draw=draw_partition_schedule,
-        build=_build_brokers,
+        mutants=PARTITION_MUTANTS.rules,
+        options=partial(draw_producing_options, partitions=1, min_insync_max=1),
+        hunt=_BROKER_HUNT,
+        build=partial(_build_brokers, PARTITION_MUTANTS.made),
     ),
     WorldKind(
         name="composed",
         text="the controller with brokers and partitions that need two replicas (KIP-966)",
-        nodes=(1, 9),
         faults=BROKER_FAULTS,
-        mutants=CONTROLLER_MUTANTS,
-        draw=draw_composed_schedule,
-        build=_build_brokers,
+        mutants=CONTROLLER_MUTANTS.rules,
+        options=partial(draw_producing_options, partitions=3, min_insync_max=2),
+        hunt=_BROKER_HUNT,
+        build=partial(_build_brokers, CONTROLLER_MUTANTS.made),
     ),
     WorldKind(
         name="groups",
         text="a consumer group, its coordinators on brokers that fail, and its members",
-        nodes=(1, 9),
         faults=BROKER_FAULTS,
-        mutants=GROUP_MUTANTS,
-        draw=draw_groups_schedule,
+        mutants=GROUP_MUTANTS.rules,
+        options=draw_group_options,
+        hunt=_BROKER_HUNT,
         build=_build_groups,
     ),
 )
 
-WORLDS: Final[Mapping[str, WorldKind]] = MappingProxyType({kind.name: kind for kind in _KINDS})
+WORLDS: Final[Mapping[str, WorldKind]] = {kind.name: kind for kind in _KINDS}
 
 
 def world_kind(name: str) -> WorldKind:
     """Return the kind of this name. Raises ValueError."""
-    if name not in WORLDS:
-        raise ValueError(f"there is no world {name!r}; there are {', '.join(WORLDS)}")
-    return WORLDS[name]
+    return registered(WORLDS, name, "world")

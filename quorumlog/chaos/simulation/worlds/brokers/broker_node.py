@@ -283,7 +283,7 @@ class BrokerNode:
 
     def learn(self, end: int) -> None:
         """Replay the metadata log up to an offset (exclusive)."""
-        records = self._controller.history.records
+        records = self._controller.records
         for offset in range(self._replay.end_offset, end):
             self._replay.apply(Offset(offset), records[offset])
         self._publish()

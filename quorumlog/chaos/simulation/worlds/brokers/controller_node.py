@@ -4,7 +4,6 @@ Every decision is committed at once. The brokers learn of it over the network, e
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.randomness import seeded
@@ -27,15 +26,6 @@ CONTROLLER_ID: Final = 0  # of the network; it is no machine and never fails
 TICK_US: Final = 50_000
 SETTINGS: Final = ControllerSettings(broker_session_timeout_ms=1_500, default_replication_factor=3)
 
-Answered = Callable[[object], None]
-
-
-@dataclass(slots=True)
-class History:
-    """The committed metadata records, by offset."""
-
-    records: list[MetadataRecord]
-
 
 def image_of(replay: ClusterReplay) -> ClusterImage:
     """Return the newest image."""
@@ -57,7 +47,7 @@ class ControllerNode:
         committed: Callable[[], None],
     ) -> None:
         """Call `committed` after every decision that wrote records."""
-        self.history: Final = History([])
+        self.records: Final[list[MetadataRecord]] = []  # committed, by offset
         self.controller: Controller
         self.elections = 0
         self._environment: Final = environment
@@ -66,7 +56,6 @@ class ControllerNode:
         self._committed: Final = committed
         self._draw: Final = seeded("controller", environment.seed).randbytes
         self._leaders: Final[dict[TopicPartition, int]] = {}
-        self._incarnations: Final[dict[int, str]] = {}
         self._take_over()
 
     def now_ms(self) -> int:
@@ -75,7 +64,7 @@ class ControllerNode:
 
     def _take_over(self) -> None:
         replay = ClusterReplay(ClusterImage())
-        for offset, record in enumerate(self.history.records):
+        for offset, record in enumerate(self.records):
             replay.apply(Offset(offset), record)
         self.controller = self._controller_class(
             image_of(replay), SETTINGS, random_bytes=self._draw, now_ms=self.now_ms()
@@ -95,7 +84,7 @@ class ControllerNode:
 
     def ask(self, request: ControllerRequest) -> object:
         """Decide a request and commit the decision."""
-        base_offset = Offset(len(self.history.records))
+        base_offset = Offset(len(self.records))
         decision = self.controller.decide(request, now_ms=self.now_ms(), base_offset=base_offset)
         self._enact(decision)
         return decision.response
@@ -120,8 +109,8 @@ class ControllerNode:
 
     def _enact(self, decision: Decision[object]) -> None:
         for record in decision.records:
-            self.controller.apply(Offset(len(self.history.records)), record)
-            self.history.records.append(record)
+            self.controller.apply(Offset(len(self.records)), record)
+            self.records.append(record)
         if not decision.records:
             return
         for record in decision.records:

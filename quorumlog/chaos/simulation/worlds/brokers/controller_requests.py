@@ -1,12 +1,10 @@
 """What a simulated broker asks of the controller: requests over the network, and ISR proposals."""
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.broker.partitions.log.replica_set import ReplicaSet
-from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     CONTROLLER_ID,
@@ -19,36 +17,20 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import IsrProposal
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, PartitionIndex, TopicPartition
+from quorumlog.wire.codec.identifiers import PartitionIndex, TopicPartition
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 
 PROPOSAL_TIMEOUT_US: Final = 200_000
-
-
-class Node(Protocol):
-    """The broker that asks."""
-
-    replicas: ReplicaSet
-    broker_epoch: int
-
-    @property
-    def node_id(self) -> BrokerId:
-        """Return the id of the broker."""
-
-    @property
-    def machine(self) -> Machine:
-        """Return where it runs."""
-
-    def take(self, action: Callable[..., None], *arguments: object) -> None:
-        """Do something now, or after the pause of the process."""
-
-    def learn(self, end: int) -> None:
-        """Replay the metadata log up to an offset (exclusive)."""
 
 
 class ControllerRequests:
     """The requests of one broker, and the Proposals of its partitions."""
 
-    def __init__(self, node: Node, environment: Environment, controller: ControllerNode) -> None:
+    def __init__(
+        self, node: "BrokerNode", environment: Environment, controller: ControllerNode
+    ) -> None:
         self._node: Final = node
         self._environment: Final = environment
         self._controller: Final = controller
@@ -65,7 +47,7 @@ class ControllerRequests:
 
         def arrive() -> None:
             response = self._controller.ask(request)
-            end = len(self._controller.history.records)
+            end = len(self._controller.records)
             for after_us in network.arrivals_us(CONTROLLER_ID, self._node.node_id):
                 push(after_us, come_back, response, end)
 

@@ -1,8 +1,8 @@
 """How a simulated broker fetches from leaders and answers followers: a loop for each partition."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quorumlog.backoff import Backoff
 from quorumlog.broker.following.log.followed_partition import (
@@ -13,38 +13,17 @@ from quorumlog.broker.following.log.followed_partition import (
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.broker.partitions.log.replica_set import ReplicaSet
-from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.fetch import EpochEndOffset, PartitionData
 
+if TYPE_CHECKING:
+    from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
+
 FETCH_TIMEOUT_US: Final = 800_000
 FETCH_PAUSE_US: Final = 40_000  # after an answer without records
 BACKOFF: Final = Backoff(20, 200)
-
-
-class Node(Protocol):
-    """The broker that a `Fetching` is part of."""
-
-    replicas: ReplicaSet
-    broker_epoch: int
-
-    @property
-    def node_id(self) -> BrokerId:
-        """Return the id of the broker."""
-
-    @property
-    def machine(self) -> Machine:
-        """Return where it runs."""
-
-    @property
-    def fetching(self) -> "Fetching":
-        """Return its part that fetches."""
-
-    def take(self, action: Callable[..., None], *arguments: object) -> None:
-        """Do something now, or after the pause of the process."""
 
 
 @dataclass(slots=True)
@@ -59,7 +38,7 @@ class _Following:
 class Asked(NamedTuple):
     """A fetch of a follower. `incarnation` and `broker_epoch` are those of its process."""
 
-    follower: "Node"
+    follower: "BrokerNode"
     incarnation: int
     broker_epoch: int
     at: TopicPartition
@@ -75,9 +54,9 @@ class Fetching:
 
     def __init__(
         self,
-        node: Node,
+        node: "BrokerNode",
         environment: Environment,
-        peers: Mapping[int, Node],
+        peers: "Mapping[int, BrokerNode]",
         *,
         fetch_bytes_max: int,
     ) -> None:

@@ -1,10 +1,11 @@
 """Producers with acks=all. They learn where the leader is from any broker, perhaps an old one."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import BATCHES_KEPT
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
@@ -20,6 +21,21 @@ PRODUCER_ID: Final = 7
 SEND_AGAIN_US: Final = 1_500_000
 
 
+def draw_producing_options(
+    rng: Rng, nodes: int, *, partitions: int, min_insync_max: int
+) -> tuple[int, dict[str, Option]]:
+    """Draw the options of a run: `nodes` are the brokers, and there is no other machine."""
+    return nodes, {
+        "nodes": nodes,
+        "partitions": partitions,
+        "min_insync_replicas": min(min_insync_max, nodes),
+        "produce_every_us": rng.randrange(30_000, 150_000),
+        "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
+        "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
+    }
+
+
+@dataclass(slots=True, kw_only=True)
 class Producer:
     """Writes to one partition: batches of its own, and those of an idempotent producer.
 
@@ -27,26 +43,17 @@ class Producer:
     sends all again from the first that is not acknowledged when it does not hear of that one.
     """
 
-    def __init__(
-        self,
-        at: TopicPartition,
-        nodes: dict[int, BrokerNode],
-        *,
-        environment: Environment,
-        oracle: ReplicationOracle,
-        rng: Rng,
-        every_us: int,
-    ) -> None:
-        self.acknowledged = 0  # sequences below are
-        self._at: Final = at
-        self._nodes: Final = nodes
-        self._environment: Final = environment
-        self._oracle: Final = oracle
-        self._rng: Final = rng
-        self._every_us: Final = every_us
-        self._values = self._next = 0
-        self._is_stopped = False
-        self._progress_us = 0  # when the newest sequence was acknowledged, or all sent again
+    at: TopicPartition
+    nodes: dict[int, BrokerNode]
+    environment: Environment
+    oracle: ReplicationOracle
+    rng: Rng
+    every_us: int
+    acknowledged: int = 0  # sequences below are
+    _values: int = 0
+    _next: int = 0
+    _is_stopped: bool = False
+    _progress_us: int = 0  # when the newest sequence was acknowledged, or all sent again
 
     def stop(self) -> None:
         """Send nothing more."""
@@ -56,15 +63,15 @@ class Producer:
         """Send something, and go on until `stop`."""
         if self._is_stopped:
             return
-        if self._rng.random() < 0.5:
+        if self.rng.random() < 0.5:
             self._values += 1
             self._send(b"value %d" % self._values, -1)
         self._send_next_sequence()
-        after_us = self._rng.randrange(1, 2 * self._every_us)
-        self._environment.timeline.push(after_us, self.run)
+        after_us = self.rng.randrange(1, 2 * self.every_us)
+        self.environment.timeline.push(after_us, self.run)
 
     def _send_next_sequence(self) -> None:
-        now_us = self._environment.timeline.now_us
+        now_us = self.environment.timeline.now_us
         if now_us - self._progress_us > SEND_AGAIN_US:
             self._next, self._progress_us = self.acknowledged, now_us
         # The first goes alone: a leader that knows nothing of a producer takes any number.
@@ -74,10 +81,10 @@ class Producer:
             self._next += 1
 
     def _send(self, value: bytes, sequence: int) -> None:
-        node = self._nodes.get(self._leader())
+        node = self.nodes.get(self._leader())
         if node is None:
             return
-        record = Record(0, self._environment.timeline.now_us // 1000, None, value)
+        record = Record(0, self.environment.timeline.now_us // 1000, None, value)
         batch = encode_batch(
             [record],
             producer_id=PRODUCER_ID if sequence >= 0 else -1,
@@ -85,20 +92,20 @@ class Producer:
             base_sequence=sequence,
         )
         done = self._answer_from(node.node_id, value, sequence)
-        network, push = self._environment.network, self._environment.timeline.push
+        network, push = self.environment.network, self.environment.timeline.push
         for after_us in network.arrivals_us(CONTROLLER_ID, node.node_id)[:1]:  # TCP: no second copy
-            push(after_us, node.take, node.produce, self._at, batch, done)
+            push(after_us, node.take, node.produce, self.at, batch, done)
 
     def _leader(self) -> int:
         """Return the leader as some broker knows it, perhaps one that no longer leads."""
-        running = [node for node in self._nodes.values() if node.machine.is_up]
+        running = [node for node in self.nodes.values() if node.machine.is_up]
         if not running:
             return -1
-        partition = self._rng.choice(running).replicas.image.partition(self._at)
+        partition = self.rng.choice(running).replicas.image.partition(self.at)
         return -1 if partition is None else partition.leader_id
 
     def _answer_from(self, node_id: int, value: bytes, sequence: int) -> ProduceDone:
-        network, push = self._environment.network, self._environment.timeline.push
+        network, push = self.environment.network, self.environment.timeline.push
 
         def done(result: ProduceResult) -> None:
             for after_us in network.arrivals_us(node_id, CONTROLLER_ID)[:1]:
@@ -109,11 +116,11 @@ class Producer:
     def _answered(self, value: bytes, sequence: int, result: ProduceResult) -> None:
         if result.error_code is not ErrorCode.NONE:
             return
-        self._oracle.acknowledge(self._at, result.base_offset, value)
+        self.oracle.acknowledge(self.at, result.base_offset, value)
         if sequence >= self.acknowledged:
             self.acknowledged = sequence + 1
             self._next = max(self._next, self.acknowledged)
-            self._progress_us = self._environment.timeline.now_us
+            self._progress_us = self.environment.timeline.now_us
 
 
 class Producing:
@@ -130,8 +137,8 @@ class Producing:
         """Return the producers. They fail with no machine: only what they send is lost."""
         return [
             Producer(
-                at,
-                brokers.nodes,
+                at=at,
+                nodes=brokers.nodes,
                 environment=brokers.environment,
                 oracle=brokers.oracle,
                 rng=seeded(f"producer {at}", self._seed),

@@ -115,7 +115,7 @@ class BrokersWorld:
         return sum(map(len, self.oracle.committed.values()))
 
     def _tell_brokers(self) -> None:
-        end = len(self.controller.history.records)
+        end = len(self.controller.records)
         for node_id, node in self.nodes.items():
             for after_us in self.environment.network.arrivals_us(CONTROLLER_ID, node_id):
                 self.environment.timeline.push(after_us, node.take, node.learn, end)

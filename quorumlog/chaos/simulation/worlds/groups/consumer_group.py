@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.options import Options
-from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, GroupShard
@@ -17,6 +17,25 @@ from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 TAG: Final = re.compile(rb"<\d+\.\d+>")
 """What members write: see `Member`."""
+
+MEMBERS_MAX: Final = 4
+
+
+def draw_group_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
+    """Draw the options of a run: `nodes` are the brokers, and machines of members follow them."""
+    members = rng.randrange(2, MEMBERS_MAX + 1)
+    return nodes + members, {
+        "nodes": nodes,
+        "partitions": 1,
+        "min_insync_replicas": min(2, nodes),
+        "members": members,
+        "static_members": rng.randrange(members),
+        "partitions_read": rng.randrange(members, 2 * members + 1),
+        "commit_every_us": rng.randrange(40_000, 300_000),
+        "session_ms": rng.choice((800, 1_200, 3_000)),  # the last: longer than a rebalance
+        "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
+        "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
+    }
 
 
 class ConsumerGroup:

@@ -1,8 +1,8 @@
 """Coordinators and shards that break one rule each: the world must find them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.groups.core.classic import ClassicProtocol
@@ -15,11 +15,34 @@ from quorumlog.broker.groups.core.records import OffsetRecord
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, SyncResult
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
 from quorumlog.chaos.simulation.worlds.groups.coordinator_host import GroupShard
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 
+NewShard = Callable[[int], GroupShard]
+"""Makes the shard of a run: `(now_ms)`."""
 
+_SETTINGS: Final = BrokerSettings(
+    group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200
+)
+
+
+def shards_of(*broken: type[Any]) -> NewShard:
+    """Return what makes shards in which `broken` replaces the coordinator, or the shard itself."""
+    coordinator_class, shard_class = GroupCoordinator, CoordinatorShard[GroupCoordinator]
+    for one in broken:
+        if issubclass(one, GroupCoordinator):
+            coordinator_class = one
+        else:
+            shard_class = one
+    return partial(shard_class, partial(coordinator_class, _SETTINGS))
+
+
+GROUP_MUTANTS: Final = Mutants(shards_of)
+
+
+@GROUP_MUTANTS.breaks("a commit is acknowledged before its record is committed")
 class _AnswersCommitsEarly(GroupCoordinator):
     def _answer_commit(
         self, request_id: int, outcomes: dict[TopicPartition, ErrorCode]
@@ -28,6 +51,7 @@ class _AnswersCommitsEarly(GroupCoordinator):
         return lambda _now_ms, _error_code: None
 
 
+@GROUP_MUTANTS.breaks("an offset is shown before its record is committed (KAFKA-17507)")
 class _ShowsUncommittedOffsets(GroupCoordinator):
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         effects = super().step(now_ms, event)
@@ -38,6 +62,7 @@ class _ShowsUncommittedOffsets(GroupCoordinator):
         return effects
 
 
+@GROUP_MUTANTS.breaks("a member commits for a generation that is over")
 class _TakesAnyGeneration(GroupCoordinator):
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
@@ -46,6 +71,7 @@ class _TakesAnyGeneration(GroupCoordinator):
         return ErrorCode.NONE if error_code is ErrorCode.ILLEGAL_GENERATION else error_code
 
 
+@GROUP_MUTANTS.breaks("a member whose session has ended goes on to commit")
 class _TakesFormerMembers(GroupCoordinator):
     def _commit_refusal(
         self, group: Group | None, now_ms: int, request: CommitOffsets
@@ -54,6 +80,7 @@ class _TakesFormerMembers(GroupCoordinator):
         return ErrorCode.NONE if error_code is ErrorCode.UNKNOWN_MEMBER_ID else error_code
 
 
+@GROUP_MUTANTS.breaks("a coordinator that takes over does not know the group's generation")
 class _ForgetsGenerations(GroupCoordinator):
     def loaded(self, now_ms: int, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
         super().loaded(now_ms, log_start_offset, log_end_offset)
@@ -72,12 +99,16 @@ class _EarlyAssignments(ClassicProtocol):
         super()._store_assignment(group, now_ms, assigned)
 
 
+@GROUP_MUTANTS.breaks("members are told an assignment that may be lost (KAFKA-13614)")
 class _AssignsBeforeItIsStored(GroupCoordinator):
     def __init__(self, settings: BrokerSettings) -> None:
         super().__init__(settings)
         self._classic = _EarlyAssignments(settings, self._outbox)  # type: ignore[misc]  # a mutant
 
 
+@GROUP_MUTANTS.breaks(
+    "a coordinator that takes over goes by the first record of an offset, not the last"
+)
 class _LoadsTheOldestOffsets(GroupCoordinator):
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
         before = {name: dict(offsets) for name, offsets in self.committed.offsets.items()}
@@ -86,85 +117,16 @@ class _LoadsTheOldestOffsets(GroupCoordinator):
             self.committed.offsets[group_id].update(offsets)
 
 
+@GROUP_MUTANTS.breaks(
+    "a coordinator that takes over does not wait until all of its log is committed"
+)
 class _ServesBeforeAllIsCommitted(CoordinatorShard[GroupCoordinator]):
     def _is_whole(self, read: LocalRead) -> bool:
         del read
         return True
 
 
+@GROUP_MUTANTS.breaks("a broker that no longer leads goes on to serve its groups")
 class _ServesAfterItResigned(CoordinatorShard[GroupCoordinator]):
     def _handle_resigned(self, leader_epoch: Epoch) -> None:
         pass
-
-
-SETTINGS: Final = BrokerSettings(
-    group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200
-)
-
-
-def _shards_of(
-    coordinator_class: type[GroupCoordinator],
-    shard_class: type[GroupShard] = CoordinatorShard,
-) -> Callable[[int], GroupShard]:
-    return partial(shard_class, partial(coordinator_class, SETTINGS))
-
-
-_COORDINATORS: Final[tuple[tuple[str, type[GroupCoordinator], str], ...]] = (
-    (
-        "answers_commits_early",
-        _AnswersCommitsEarly,
-        "a commit is acknowledged before its record is committed",
-    ),
-    (
-        "shows_uncommitted_offsets",
-        _ShowsUncommittedOffsets,
-        "an offset is shown before its record is committed (KAFKA-17507)",
-    ),
-    (
-        "takes_any_generation",
-        _TakesAnyGeneration,
-        "a member commits for a generation that is over",
-    ),
-    (
-        "takes_former_members",
-        _TakesFormerMembers,
-        "a member whose session has ended goes on to commit",
-    ),
-    (
-        "forgets_generations",
-        _ForgetsGenerations,
-        "a coordinator that takes over does not know the group's generation",
-    ),
-    (
-        "assigns_before_it_is_stored",
-        _AssignsBeforeItIsStored,
-        "members are told an assignment that may be lost (KAFKA-13614)",
-    ),
-    (
-        "loads_the_oldest_offsets",
-        _LoadsTheOldestOffsets,
-        "a coordinator that takes over goes by the first record of an offset, not the last",
-    ),
-)
-_SHARDS: Final[tuple[tuple[str, type[GroupShard], str], ...]] = (
-    (
-        "serves_before_all_is_committed",
-        _ServesBeforeAllIsCommitted,
-        "a coordinator that takes over does not wait until all of its log is committed",
-    ),
-    (
-        "serves_after_it_resigned",
-        _ServesAfterItResigned,
-        "a broker that no longer leads goes on to serve its groups",
-    ),
-)
-GROUP_SHARDS: Final[Mapping[str | None, Callable[[int], GroupShard]]] = {
-    None: _shards_of(GroupCoordinator),
-    **{name: _shards_of(mutant) for name, mutant, _ in _COORDINATORS},
-    **{name: _shards_of(GroupCoordinator, mutant) for name, mutant, _ in _SHARDS},
-}
-"""Makes the shards of a run, `(now_ms)`: None is as it should be."""
-GROUP_MUTANTS: Final[Mapping[str, str]] = {
-    name: rule for name, _, rule in (*_COORDINATORS, *_SHARDS)
-}
-"""Name -> the rule that it breaks."""

@@ -5,9 +5,8 @@ request times out. The oracle sees every message that is sent.
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.timeline import Timeline
@@ -22,9 +21,12 @@ from quorumlog.metadata_quorum.core.messages import (
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
+from quorumlog.metadata_quorum.log.metadata_log import describe
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 
 
 class Caller(NamedTuple):
@@ -36,48 +38,20 @@ class Caller(NamedTuple):
     request: Request
 
 
-class Node(Protocol):
-    """What the messenger needs of a process."""
-
-    log: MetadataLog
-
-    @property
-    def machine(self) -> Machine:
-        """Return where it runs."""
-
-    @property
-    def node_id(self) -> int:
-        """Return the id of the node."""
-
-    @property
-    def asked(self) -> dict[int, Caller]:
-        """Return the callers that wait for an answer, by the token of the request."""
-
-    @property
-    def waiting(self) -> set[int]:
-        """Return the ids of its own requests that have no outcome yet."""
-
-    def feed(self, event: events.Event) -> None:
-        """Let the process take in a fact."""
-
-    def feed_response(self, received: events.ResponseReceived, records: bytes) -> None:
-        """Let the process take in a response with its records."""
-
-
 class Messenger:
     """Carries messages between `nodes`, which the world fills."""
 
     def __init__(
         self, network: Network, timeline: Timeline, oracle: Oracle, *, fetch_bytes_max: int
     ) -> None:
-        self.nodes: Mapping[int, Node] = {}
+        self.nodes: Mapping[int, QuorumNode] = {}
         self._network: Final = network
         self._timeline: Final = timeline
         self._oracle: Final = oracle
         self._fetch_bytes_max: Final = fetch_bytes_max
         self._last_token = 0
 
-    def send_request(self, node: Node, effect: effects.SendRequest) -> None:
+    def send_request(self, node: "QuorumNode", effect: effects.SendRequest) -> None:
         """Send a request. Exactly one outcome will be fed, unless the process ends."""
         request, target = effect.request, effect.destination
         self._inspect_request(node.node_id, request)
@@ -120,7 +94,7 @@ class Messenger:
         if node is not None:
             node.feed(events.RequestFailed(request_id=caller.request_id))
 
-    def _waiting_node(self, caller: Caller) -> Node | None:
+    def _waiting_node(self, caller: Caller) -> "QuorumNode | None":
         """Return the node if it still waits for an outcome of this request; it has one now."""
         node = self.nodes[caller.node_id]
         is_meant = node.machine.is_up and node.machine.incarnation == caller.incarnation
@@ -129,14 +103,16 @@ class Messenger:
         node.waiting.discard(caller.request_id)
         return node
 
-    def answer_fetch(self, node: Node, effect: effects.AnswerFetch) -> None:
+    def answer_fetch(self, node: "QuorumNode", effect: effects.AnswerFetch) -> None:
         """Read the records and send them. Raises StorageError."""
         records = b""
         if effect.records_from < effect.records_to:
             records = node.log.read(effect.records_from, effect.records_to, self._fetch_bytes_max)
         self.send_response(node, effect.request_id, effect.response, records)
 
-    def send_response(self, node: Node, token: int, response: Response, records: bytes) -> None:
+    def send_response(
+        self, node: "QuorumNode", token: int, response: Response, records: bytes
+    ) -> None:
         """Answer the request that the process knows by `token`."""
         caller = node.asked.pop(token)
         self._inspect_response(node.node_id, caller.request, response)

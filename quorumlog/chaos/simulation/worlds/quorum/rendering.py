@@ -1,38 +1,26 @@
-"""Effects, events and messages on one line each, in KRaft's words."""
+"""Events and messages on one line each, in KRaft's words."""
 
 from dataclasses import fields
 from typing import Any
 
-from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import FetchRequest, Request, VoteRequest
-
-
-def render_effect(effect: effects.Effect) -> str:
-    """Return what a node orders."""
-    match effect:
-        case effects.SendRequest(destination=target, request=request):
-            return f"-> {target} {_render_request(request)}"
-        case effects.SendResponse(response=response):
-            return _render_value(response)
-        case effects.AnswerFetch(response=response, records_from=start, records_to=end):
-            return f"{_render_value(response)} records=[{start},{end})"
-        case _:
-            return _render_value(effect)
 
 
 def render_event(event: events.Event) -> str:
     """Return what a node learned."""
     match event:
         case events.RequestReceived(request=request):
-            return f"asked {_render_request(request)}"
+            return f"asked {render_request(request)}"
         case events.ResponseReceived(source=source, response=response, records=records):
             held = f" records=[{records.base_offset},{records.end_offset})" if records else ""
-            return f"<- {source} {_render_value(response)}{held}"
+            return f"<- {source} {render_value(response)}{held}"
         case _:
-            return _render_value(event)
+            return render_value(event)
 
 
-def _render_request(request: Request) -> str:
+def render_request(request: Request) -> str:
+    """Return what a node asks."""
     match request:
         case VoteRequest(replica_epoch=epoch, last_offset=end, last_offset_epoch=last_epoch):
             name = "PreVote" if request.pre_vote else "Vote"
@@ -40,10 +28,11 @@ def _render_request(request: Request) -> str:
         case FetchRequest(current_leader_epoch=epoch, fetch_offset=end, last_fetched_epoch=last):
             return f"Fetch epoch={epoch} from={end}@{last} high_watermark={request.high_watermark}"
         case _:
-            return _render_value(request)
+            return render_value(request)
 
 
-def _render_value(value: Any) -> str:
+def render_value(value: Any) -> str:
+    """Return the name of a dataclass, and the fields that say something."""
     shown = [type(value).__name__]
     for one in fields(value):
         content = getattr(value, one.name)

@@ -6,10 +6,10 @@ In the calm at the end one node must lead, and all logs must become equal and co
 from typing import Final
 
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
-from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
-from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
@@ -18,6 +18,23 @@ from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
 from quorumlog.wire.codec.identifiers import BrokerId
+
+OBSERVERS_MAX: Final = 2
+
+
+def draw_quorum_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
+    """Draw the options of a run: `nodes` are the voters, and observers come after them."""
+    observers = rng.randrange(OBSERVERS_MAX + 1)
+    return nodes + observers, {
+        "nodes": nodes,
+        "observers": observers,
+        "propose_every_us": rng.randrange(20_000, 200_000),
+        "batch_records_max": rng.randrange(1, 4),
+        "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
+        "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
+        "is_death_noticed": rng.random() < 0.5,
+        "is_minority_left_down": rng.random() < 0.5,
+    }
 
 
 class QuorumWorld:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from quorumlog.chaos.simulation.worlds.quorum.rendering import render_effect
+from quorumlog.chaos.simulation.worlds.quorum.rendering import render_request, render_value
 from quorumlog.invariants import require
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.messages import NOBODY
@@ -205,7 +205,7 @@ class ScriptedCluster:
         quorum = machine.quorum
         before = type(quorum.role), quorum.high_watermark
         for effect in quorum.step(self.now_ms, event):
-            self._say(f"{number}: {render_effect(effect)}")
+            self._say(f"{number}: {_rendered(effect)}")
             self._perform(number, machine, effect)
         if before != (type(quorum.role), quorum.high_watermark):
             role = type(quorum.role).__name__
@@ -286,6 +286,19 @@ class ScriptedCluster:
                 records=_described(records, len(machine.log)),
             )
             self._step(target, answered)
+
+
+def _rendered(effect: effects.Effect) -> str:
+    """Return what a node orders."""
+    match effect:
+        case effects.SendRequest(destination=target, request=request):
+            return f"-> {target} {render_request(request)}"
+        case effects.SendResponse(response=response):
+            return render_value(response)
+        case effects.AnswerFetch(response=response, records_from=start, records_to=end):
+            return f"{render_value(response)} records=[{start},{end})"
+        case _:
+            return render_value(effect)
 
 
 def _described(records: Log, base_offset: int) -> events.FetchedRecords | None:

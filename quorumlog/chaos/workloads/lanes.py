@@ -1,0 +1,45 @@
+"""The lanes of a run: producers, and the readers of what they send.
+
+One lane is one client with one operation at a time. A lane whose operation ends in `info` goes on
+as a new process with a new client, because the old one may still be about to act (Jepsen).
+"""
+
+import asyncio
+import random
+from typing import Final, Generic, TypeVar
+
+from quorumlog.chaos.workloads.readers import Readers
+from quorumlog.chaos.workloads.workload import LaneOptions, Setup
+
+OptionsT = TypeVar("OptionsT", bound=LaneOptions)
+
+
+class Lanes(Generic[OptionsT]):
+    """The clients of one run. A workload writes `produce`."""
+
+    def __init__(self, setup: Setup[OptionsT]) -> None:
+        self._setup: Final = setup
+        self._history: Final = setup.history
+        self._readers: Final = Readers(setup)
+        self._next_value = 0
+
+    def next_process(self, process: int) -> int:
+        """Return the number of the process that goes on with the lane of `process`."""
+        options = self._setup.options
+        return process + options.producers + options.consumers + options.final_readers
+
+    async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+        """Send values until `working` is cleared."""
+        raise NotImplementedError
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Produce and consume until `working` is cleared."""
+        async with asyncio.TaskGroup() as tasks:
+            for lane in range(self._setup.options.producers):
+                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self.produce(lane, rng, working))
+            tasks.create_task(self._readers.work(working))
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Read every partition from its beginning to its end; return whether all readers did."""
+        return await self._readers.final_reads(timeout_s)
