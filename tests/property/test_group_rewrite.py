@@ -301,9 +301,9 @@ def test_a_refused_slice_is_tried_again_not_at_once_but_later() -> None:
     commit()
     world.refuses = True
     world.end_write()
-    assert world.coordinator.rewrite.is_under_way
+    assert world.coordinator.rewrite._begun_at is not None
     world.end_write()
-    assert not world.coordinator.rewrite.is_under_way
+    assert world.coordinator.rewrite._begun_at is None
     world.refuses = False
     for _ in range(LIMITS.records_min):
         assert world.starts == [0]
