@@ -14,7 +14,6 @@ from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
     ConfigResult,
     TopicConfigChanges,
 )
@@ -42,9 +41,7 @@ class Resource:
     """One resource of a request. `problem`: why its changes cannot be understood."""
 
     resource_type: int
-    name: str
-    changes: tuple[ConfigChange, ...] = ()
-    replaces_all: bool = False
+    wanted: TopicConfigChanges
     problem: str | None = None
 
 
@@ -61,8 +58,8 @@ async def alter_resources(
     """
     problems = [_problem(resource) for resource in resources]
     topics = [
-        TopicConfigChanges(name=one.name, changes=one.changes, replaces_all=one.replaces_all)
-        for one, problem in zip(resources, problems, strict=True)
+        resource.wanted
+        for resource, problem in zip(resources, problems, strict=True)
         if problem is None
     ]
     altered: list[ConfigResult] = []
@@ -87,7 +84,7 @@ async def alter_resources(
                 error_code=error_code,
                 error_message=shortened(message),
                 resource_type=resource.resource_type,
-                resource_name=resource.name,
+                resource_name=resource.wanted.name,
             )
         )
     return responses

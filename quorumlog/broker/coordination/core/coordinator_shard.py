@@ -105,8 +105,8 @@ class CoordinatorShard(Generic[CoordinatorT]):
                 self._handle_read(now_ms, read)
             case events.AppendEnded():
                 self._handle_append_ended(now_ms, event)
-            case events.RequestReceived(request_id=request_id, request=request):
-                self._handle_request(now_ms, request_id, request)
+            case events.RequestReceived():
+                self._handle_request(now_ms, event)
             case events.Ticked() if self.phase is Phase.LOADING:
                 self._maybe_load_on(now_ms)
             case _ if self.phase is Phase.LOADING:
@@ -117,12 +117,10 @@ class CoordinatorShard(Generic[CoordinatorT]):
 
     # --- Serving ---
 
-    def _handle_request(
-        self, now_ms: int, request_id: int, request: CoordinatorRequest[Any]
-    ) -> None:
-        self._asked[request_id] = request
+    def _handle_request(self, now_ms: int, event: events.RequestReceived[Any]) -> None:
+        self._asked[event.request_id] = event.request
         if self.phase is Phase.ACTIVE:
-            self._feed(now_ms, events.RequestReceived(request_id=request_id, request=request))
+            self._feed(now_ms, event)
         else:
             self._refuse_all(REFUSALS[self.phase])
 
