@@ -20,15 +20,17 @@ class DeadlineTimer:
     def __init__(self, deadlines: HasDeadlines, expire: Callable[[int], None]) -> None:
         self._deadlines: Final = deadlines
         self._expire: Final = expire
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
+        self._rings_at_s = 0.0  # kept here: uvloop's handle of a timer that is due has no `when`
 
     def arm(self, deadline_ms: int) -> None:
         """Ring at `deadline_ms`, or before. Cheap when it is set to ring before already."""
         when_s = deadline_ms / 1000 + 0.001  # never before the whole millisecond has come
         if self._handle is not None:
-            if self._handle.when() <= when_s:
+            if self._rings_at_s <= when_s:
                 return
             self._handle.cancel()
+        self._rings_at_s = when_s
         self._handle = asyncio.get_running_loop().call_at(when_s, self._ring)
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.fetches import Fetches
+from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
@@ -145,13 +146,15 @@ class Replicas:
         )
 
     def _new_fetchers(self, wall_ms: Callable[[], int]) -> ReplicaFetchers:
-        return ReplicaFetchers(
-            self.broker_id,
-            self.settings,
+        new_fetcher = partial(
+            ReplicaFetcher,
+            broker_id=self.broker_id,
+            settings=self.settings,
             broker_epoch=lambda: self.broker_epoch,
             wall_ms=wall_ms,
             failed=self._fail,
         )
+        return ReplicaFetchers(new_fetcher)
 
     # --- Life ---
 

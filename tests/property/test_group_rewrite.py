@@ -173,11 +173,11 @@ class World:
             write = self.writes.popleft()
             if write.is_refused:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                self.step(events.WriteFailed(write_id=write.write_id, error_code=code))
+                self.step(events.WriteEnded(write_id=write.write_id, error_code=code))
             else:
                 self.commit_up_to(write.next_offset)
                 next_offset = Offset(write.next_offset)
-                self.step(events.WriteCommitted(write_id=write.write_id, next_offset=next_offset))
+                self.step(events.WriteEnded(write_id=write.write_id, next_offset=next_offset))
             self.check()
 
     def refuse(self) -> None:
@@ -301,9 +301,9 @@ def test_a_refused_slice_is_tried_again_not_at_once_but_later() -> None:
     commit()
     world.refuses = True
     world.end_write()
-    assert world.coordinator.rewrite.is_under_way
+    assert world.coordinator.rewrite._begun_at is not None
     world.end_write()
-    assert not world.coordinator.rewrite.is_under_way
+    assert world.coordinator.rewrite._begun_at is None
     world.refuses = False
     for _ in range(LIMITS.records_min):
         assert world.starts == [0]

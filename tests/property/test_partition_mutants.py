@@ -15,7 +15,7 @@ from quorumlog.broker.partitions.core.following import Followership
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leading import Leadership
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
-from quorumlog.broker.partitions.core.producer_state import Check, ProducedBatch, ProducerStates
+from quorumlog.broker.partitions.core.producer_state import Check, ProducerStates
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
@@ -34,6 +34,7 @@ from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from quorumlog.wire.codec.records import BatchHeader
 from tests.property.test_partition_cluster import Cluster, Loss
 
 SEEDS = 2000
@@ -90,12 +91,12 @@ class AnswersBeforeItsOwnStartIsKept(Serving):
 
 
 class AppendsWhatItHas(ProducerStates):
-    def check(self, batch: ProducedBatch) -> Check:
+    def check(self, batch: BatchHeader) -> Check:
         return Check(ErrorCode.NONE)
 
 
 class KnowsOnlyTheLastBatch(ProducerStates):
-    def check(self, batch: ProducedBatch) -> Check:
+    def check(self, batch: BatchHeader) -> Check:
         for producer in self._producers.values():
             while len(producer.batches) > 1:
                 producer.batches.popleft()
@@ -103,17 +104,13 @@ class KnowsOnlyTheLastBatch(ProducerStates):
 
 
 class KeepsWhatWasTruncated(ProducerStates):
-    def rebuild(
-        self, batches: Iterable[ProducedBatch], known: Iterable[SnapshotEntry] = ()
-    ) -> None:
+    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
         if not len(self):
             super().rebuild(batches, known)
 
 
 class ForgetsWhatItFollowed(ProducerStates):
-    def rebuild(
-        self, batches: Iterable[ProducedBatch], known: Iterable[SnapshotEntry] = ()
-    ) -> None:
+    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
         pass
 
 

@@ -1,7 +1,5 @@
 """Idempotence against a producer that retries what it likes: each record once, in order."""
 
-from dataclasses import dataclass
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,23 +10,9 @@ from quorumlog.broker.partitions.core.producer_state import (
     sequence_after,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import BatchHeader
+from tests.support.broker.produced import produced
 from tests.support.sizes import examples
-
-
-@dataclass(frozen=True)
-class Batch:
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    last_offset_delta: int
-    base_offset: int = 0
-    max_timestamp: int = 0
-    is_control: bool = False
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        return self.producer_id, self.producer_epoch, self.base_sequence
-
 
 EXAMPLES = examples(200)
 
@@ -42,8 +26,8 @@ def test_a_log_holds_each_batch_once_and_in_order(
     start: int, sends: list[tuple[int, int, int]]
 ) -> None:
     """A producer resends one of its last batches, or sends the next one: each send is one try."""
-    states, log = ProducerStates(), list[Batch]()
-    sent: dict[int, list[Batch]] = {1: [], 2: []}
+    states, log = ProducerStates(), list[BatchHeader]()
+    sent: dict[int, list[BatchHeader]] = {1: [], 2: []}
     for producer_id, back, count in sends:
         mine = sent[producer_id]
         if 0 < back <= len(mine):
@@ -55,7 +39,7 @@ def test_a_log_holds_each_batch_once_and_in_order(
                 if last is None
                 else sequence_after(last.base_sequence, last.last_offset_delta + 1)
             )
-            batch = Batch(producer_id, 0, sequence, count - 1)
+            batch = produced(sequence, 0, producer_id, count - 1)
             mine.append(batch)
         error_code, stored = states.check(batch)
         if stored is not None:
@@ -72,7 +56,7 @@ def test_a_log_holds_each_batch_once_and_in_order(
         assert in_log == mine
 
 
-def count_of(batch: Batch) -> int:
+def count_of(batch: BatchHeader) -> int:
     return batch.last_offset_delta + 1
 
 
@@ -80,7 +64,7 @@ def count_of(batch: Batch) -> int:
 @given(
     batches=st.lists(
         st.builds(
-            Batch,
+            produced,
             producer_id=st.integers(-1, 3),
             producer_epoch=st.integers(0, 2),
             base_sequence=st.sampled_from((0, 1, 2, 5, SEQUENCE_MAX)),
@@ -88,13 +72,15 @@ def count_of(batch: Batch) -> int:
         )
     )
 )
-def test_a_check_changes_nothing_and_a_rebuild_equals_the_live_state(batches: list[Batch]) -> None:
-    live, log, offset = ProducerStates(), list[Batch](), 0
+def test_a_check_changes_nothing_and_a_rebuild_equals_the_live_state(
+    batches: list[BatchHeader],
+) -> None:
+    live, log, offset = ProducerStates(), list[BatchHeader](), 0
     for batch in batches:
         verdict = live.check(batch)
         assert live.check(batch) == verdict
         if verdict.error_code is ErrorCode.NONE and verdict.duplicate_of is None:
-            stamped = Batch(*batch.key, batch.last_offset_delta, base_offset=offset)
+            stamped = batch._replace(base_offset=offset)
             live.record(stamped, offset, 0)
             log.append(stamped)
             offset += count_of(batch)

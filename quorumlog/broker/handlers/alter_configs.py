@@ -2,7 +2,7 @@
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.controller_client import ConfigChange
+from quorumlog.metadata_quorum.controller_client import ConfigChange, TopicConfigChanges
 from quorumlog.wire.codec.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -25,11 +25,6 @@ async def handle(
 
 
 def _resource(asked: AlterConfigsResource) -> Resource:
-    return Resource(
-        resource_type=asked.resource_type,
-        name=asked.resource_name,
-        changes=tuple(
-            ConfigChange(name=config.name, value=config.value) for config in asked.configs
-        ),
-        replaces_all=True,
-    )
+    changes = tuple(ConfigChange(name=config.name, value=config.value) for config in asked.configs)
+    wanted = TopicConfigChanges(name=asked.resource_name, changes=changes, replaces_all=True)
+    return Resource(resource_type=asked.resource_type, wanted=wanted)

@@ -5,7 +5,6 @@ from typing import Final
 
 from quorumlog.broker.responses.features import (
     finalized_features,
-    finalized_features_epoch,
     supported_features,
 )
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -37,6 +36,6 @@ def handle(
     return ApiVersionsResponse(
         api_keys=version_ranges(context),
         supported_features=supported_features(header.api_version),
-        finalized_features_epoch=finalized_features_epoch(context.image),
+        finalized_features_epoch=context.image.end_offset - 1,  # of the last record that is known
         finalized_features=finalized_features(),
     )

@@ -2,11 +2,9 @@
 
 from typing import Final
 
-from quorumlog.broker.responses.error_messages import shortened
-from quorumlog.broker.responses.unanswered import unanswered
+from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
-    ControllerUnavailable,
     NewPartitions,
     TopicResult,
 )
@@ -38,7 +36,19 @@ async def handle(
     """Grow the topics; answer once this broker knows of the new partitions, too."""
     wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
     refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(wanted))
-    results = await _grow(context, wanted, request) if wanted else []
+    results: list[TopicResult] = []
+    if wanted:
+        results = await decided(
+            context,
+            context.controller.create_partitions(
+                list(map(_new_partitions, wanted)), validate_only=request.validate_only
+            ),
+            names=[topic.name for topic in wanted],
+            kind=TopicResult,
+            doubt="the topic may have grown",
+            is_seen=_has_grown,
+            wait_ms=None if request.validate_only else request.timeout_ms,
+        )
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(
@@ -49,28 +59,6 @@ async def handle(
             for result in (*results, *refused)
         ]
     )
-
-
-async def _grow(
-    context: BrokerContext, wanted: list[CreatePartitionsTopic], request: CreatePartitionsRequest
-) -> list[TopicResult]:
-    try:
-        results = await context.controller.create_partitions(
-            list(map(_new_partitions, wanted)), validate_only=request.validate_only
-        )
-    except ControllerUnavailable as error:
-        error_code, message = unanswered(error, "the topic may have grown")
-        return [
-            TopicResult(name=topic.name, error_code=error_code, error_message=message)
-            for topic in wanted
-        ]
-    grown = [result for result in results if result.error_code is ErrorCode.NONE]
-    if grown and not request.validate_only:
-        await context.metadata.wait_until(
-            lambda image: all(_has_grown(image, result) for result in grown),
-            timeout_ms=request.timeout_ms,
-        )
-    return results
 
 
 def _new_partitions(topic: CreatePartitionsTopic) -> NewPartitions:

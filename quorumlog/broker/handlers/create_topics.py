@@ -4,11 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from quorumlog.broker.responses.config_entries import topic_entries
-from quorumlog.broker.responses.error_messages import shortened
-from quorumlog.broker.responses.unanswered import unanswered
+from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
-    ControllerUnavailable,
     NewTopic,
     TopicResult,
 )
@@ -84,22 +82,15 @@ def _new_topic(topic: CreatableTopic) -> NewTopic:
 async def _create(
     context: BrokerContext, wanted: list[NewTopic], request: CreateTopicsRequest
 ) -> dict[str, TopicResult]:
-    try:
-        results = await context.controller.create_topics(
-            wanted, validate_only=request.validate_only
-        )
-    except ControllerUnavailable as error:
-        error_code, message = unanswered(error, "the topic may have been created")
-        return {
-            topic.name: TopicResult(name=topic.name, error_code=error_code, error_message=message)
-            for topic in wanted
-        }
-    created = [result.topic_id for result in results if result.error_code is ErrorCode.NONE]
-    if created and not request.validate_only:
-        await context.metadata.wait_until(
-            lambda image: all(topic_id in image.topic_names for topic_id in created),
-            timeout_ms=request.timeout_ms,
-        )
+    results = await decided(
+        context,
+        context.controller.create_topics(wanted, validate_only=request.validate_only),
+        names=[topic.name for topic in wanted],
+        kind=TopicResult,
+        doubt="the topic may have been created",
+        is_seen=lambda image, result: result.topic_id in image.topic_names,
+        wait_ms=None if request.validate_only else request.timeout_ms,
+    )
     return {result.name: result for result in results}
 
 

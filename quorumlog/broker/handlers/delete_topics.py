@@ -7,8 +7,7 @@ under that name in the meantime, nor one that has the name of a topic asked by i
 from collections import Counter
 from typing import Final
 
-from quorumlog.broker.responses.error_messages import shortened
-from quorumlog.broker.responses.unanswered import unanswered
+from quorumlog.broker.responses.controller_answers import shortened, unanswered
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.wire.codec.error_codes import ErrorCode

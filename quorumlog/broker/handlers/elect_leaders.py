@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
-from quorumlog.broker.responses.error_messages import shortened
+from quorumlog.broker.responses.controller_answers import shortened
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage

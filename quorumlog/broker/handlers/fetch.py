@@ -189,7 +189,7 @@ def _response(
             moved.add(at)
     if moved and header.api_version >= NODE_ENDPOINTS_SINCE:
         response.node_endpoints = [
-            NodeEndpoint(node_id=hint.node_id, host=hint.host, port=hint.port, rack=hint.rack)
+            NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
             for hint in leader_hints(context.image, moved)
         ]
     return response

@@ -2,7 +2,11 @@
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigOperation
+from quorumlog.metadata_quorum.controller_client import (
+    ConfigChange,
+    ConfigOperation,
+    TopicConfigChanges,
+)
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,
     AlterConfigsResourceResponse,
@@ -34,9 +38,5 @@ def _resource(asked: AlterConfigsResource) -> Resource:
             problem = f"Unknown operation type {config.config_operation}"
             break
         changes.append(ConfigChange(name=config.name, value=config.value, operation=operation))
-    return Resource(
-        resource_type=asked.resource_type,
-        name=asked.resource_name,
-        changes=tuple(changes),
-        problem=problem,
-    )
+    wanted = TopicConfigChanges(name=asked.resource_name, changes=tuple(changes))
+    return Resource(resource_type=asked.resource_type, wanted=wanted, problem=problem)

@@ -81,7 +81,7 @@ class _Answer:
         """Add where the hinted leaders are."""
         if self.hinted:
             self.response.node_endpoints = [
-                NodeEndpoint(node_id=hint.node_id, host=hint.host, port=hint.port, rack=hint.rack)
+                NodeEndpoint(node_id=hint.broker_id, host=hint.host, port=hint.port, rack=hint.rack)
                 for hint in leader_hints(self.context.image, self.hinted)
             ]
         return self.response

@@ -1,83 +1,24 @@
-"""Every API that this broker answers, by key; only these are advertised."""
+"""Every API that this broker answers, by key: each module beside this one has the handler of one.
+
+Only these are advertised. `docs/protocol-support.md` lists them.
+"""
 
 from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.broker.handlers import (
-    alter_configs,
-    api_versions,
-    consumer_group_heartbeat,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
-    describe_quorum,
-    describe_topic_partitions,
-    elect_leaders,
-    fetch,
-    find_coordinator,
-    heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_config_resources,
-    list_groups,
-    list_offsets,
-    metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    sync_group,
-)
+from quorumlog.broker import handlers
 from quorumlog.broker.server.api import ApiHandler
 
-HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
-    {
-        module.handle.api_key: module.handle
-        for module in (
-            produce,
-            fetch,
-            list_offsets,
-            metadata,
-            offset_commit,
-            offset_fetch,
-            find_coordinator,
-            join_group,
-            heartbeat,
-            leave_group,
-            sync_group,
-            describe_groups,
-            list_groups,
-            api_versions,
-            create_topics,
-            delete_topics,
-            delete_records,
-            init_producer_id,
-            offset_for_leader_epoch,
-            describe_configs,
-            alter_configs,
-            create_partitions,
-            delete_groups,
-            elect_leaders,
-            incremental_alter_configs,
-            describe_quorum,
-            offset_delete,
-            describe_cluster,
-            describe_log_dirs,
-            describe_producers,
-            consumer_group_heartbeat,
-            list_config_resources,
-            describe_topic_partitions,
-        )
-    }
-)
+
+def _handlers() -> Mapping[int, ApiHandler]:
+    modules = [one.name for one in iter_modules(handlers.__path__) if one.name != "registry"]
+    found: list[ApiHandler] = [
+        import_module(f"{handlers.__name__}.{name}").handle for name in modules
+    ]
+    return MappingProxyType({handler.api_key: handler for handler in found})
+
+
+HANDLERS: Final = _handlers()

@@ -11,13 +11,10 @@ from typing import Final, TypeVar
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.config_entries import ResourceType
-from quorumlog.broker.responses.error_messages import shortened
-from quorumlog.broker.responses.unanswered import unanswered
+from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
     ConfigResult,
-    ControllerUnavailable,
     TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.image import ClusterImage
@@ -44,9 +41,7 @@ class Resource:
     """One resource of a request. `problem`: why its changes cannot be understood."""
 
     resource_type: int
-    name: str
-    changes: tuple[ConfigChange, ...] = ()
-    replaces_all: bool = False
+    wanted: TopicConfigChanges
     problem: str | None = None
 
 
@@ -62,11 +57,23 @@ async def alter_resources(
     That is once this broker knows of the alterations, too, or after SEEN_HERE_MS.
     """
     problems = [_problem(resource) for resource in resources]
-    altered = [
-        resource for resource, problem in zip(resources, problems, strict=True) if problem is None
+    topics = [
+        resource.wanted
+        for resource, problem in zip(resources, problems, strict=True)
+        if problem is None
     ]
-    results = iter(await _alter_topics(context, altered, validate_only=validate_only))
-    responses = []
+    altered: list[ConfigResult] = []
+    if topics:
+        altered = await decided(
+            context,
+            context.controller.alter_configs(topics, validate_only=validate_only),
+            names=[topic.name for topic in topics],
+            kind=ConfigResult,
+            doubt="the configuration may have been altered",
+            is_seen=_is_seen,
+            wait_ms=None if validate_only else SEEN_HERE_MS,
+        )
+    results, responses = iter(altered), []
     for resource, problem in zip(resources, problems, strict=True):
         error_code, message = ErrorCode.INVALID_REQUEST, problem
         if problem is None:
@@ -77,7 +84,7 @@ async def alter_resources(
                 error_code=error_code,
                 error_message=shortened(message),
                 resource_type=resource.resource_type,
-                resource_name=resource.name,
+                resource_name=resource.wanted.name,
             )
         )
     return responses
@@ -89,32 +96,6 @@ def _problem(resource: Resource) -> str | None:
         return resource.problem
     unknown = f"Unknown resource type {resource.resource_type}"
     return REFUSALS.get(resource.resource_type, unknown)
-
-
-async def _alter_topics(
-    context: BrokerContext, topics: Sequence[Resource], *, validate_only: bool
-) -> list[ConfigResult]:
-    if not topics:
-        return []
-    changes = [
-        TopicConfigChanges(name=topic.name, changes=topic.changes, replaces_all=topic.replaces_all)
-        for topic in topics
-    ]
-    try:
-        results = await context.controller.alter_configs(changes, validate_only=validate_only)
-    except ControllerUnavailable as error:
-        error_code, message = unanswered(error, "the configuration may have been altered")
-        return [
-            ConfigResult(name=topic.name, error_code=error_code, error_message=message)
-            for topic in topics
-        ]
-    altered = [result for result in results if result.error_code is ErrorCode.NONE]
-    if altered and not validate_only:
-        await context.metadata.wait_until(
-            lambda image: all(_is_seen(image, result) for result in altered),
-            timeout_ms=SEEN_HERE_MS,
-        )
-    return results
 
 
 def _is_seen(image: ClusterImage, result: ConfigResult) -> bool:

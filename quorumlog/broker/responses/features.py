@@ -7,7 +7,6 @@ features are announced.
 
 from typing import Final, NamedTuple
 
-from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
 
 # Before this version clients refuse a range that begins at 0 (KAFKA-17011).
@@ -52,8 +51,3 @@ def finalized_features() -> list[FinalizedFeatureKey]:
         for feature in FEATURES
         if feature.max_level > 0
     ]
-
-
-def finalized_features_epoch(image: ClusterImage) -> int:
-    """Return the offset of the last metadata record that is known here; -1 before the first."""
-    return image.end_offset - 1

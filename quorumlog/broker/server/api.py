@@ -43,7 +43,7 @@ class ApiHandler:
     min_version: int
     max_version: int
     handle: Handle
-    advertised_min_version: int | None = None  # if ApiVersions must show another one (Produce)
+    advertised_min_version: int  # in ApiVersions
 
 
 def answers(
@@ -54,12 +54,13 @@ def answers(
     advertised_min_version: int | None = None,
 ) -> Callable[[Handle], ApiHandler]:
     """Make a function the handler of these versions of a request."""
+    shown = min_version if advertised_min_version is None else advertised_min_version
     return lambda handle: ApiHandler(
         api_key=request.API_KEY,
         min_version=min_version,
         max_version=max_version,
         handle=handle,
-        advertised_min_version=advertised_min_version,
+        advertised_min_version=shown,
     )
 
 

@@ -70,11 +70,6 @@ class Server:
         if self._listener is not None:
             await self._listener.wait_closed()
 
-    @property
-    def connection_count(self) -> int:
-        """The number of open connections."""
-        return len(self._connections)
-
     def opened(self, connection: Connection) -> None:
         """Count a connection, or close it if there are too many."""
         self.stats.connections += 1

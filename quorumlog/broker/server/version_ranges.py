@@ -1,6 +1,6 @@
 """The API versions that this broker answers, as ApiVersions (18) lists them."""
 
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.api_versions import ApiVersion, ApiVersionsResponse
 
@@ -10,16 +10,11 @@ def version_ranges(context: BrokerContext) -> list[ApiVersion]:
     return [
         ApiVersion(
             api_key=handler.api_key,
-            min_version=_advertised_min_version(handler),
+            min_version=handler.advertised_min_version,
             max_version=handler.max_version,
         )
         for _, handler in sorted(context.handlers.items())
     ]
-
-
-def _advertised_min_version(handler: ApiHandler) -> int:
-    advertised = handler.advertised_min_version
-    return handler.min_version if advertised is None else advertised
 
 
 def unsupported_version(context: BrokerContext) -> ApiVersionsResponse:

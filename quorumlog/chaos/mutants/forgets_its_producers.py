@@ -8,10 +8,11 @@ import sys
 from typing import Final
 
 from quorumlog.broker.partitions.core.partition import PartitionRules
-from quorumlog.broker.partitions.core.producer_state import Check, ProducedBatch, ProducerStates
+from quorumlog.broker.partitions.core.producer_state import Check, ProducerStates
 from quorumlog.node.main import main
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import BatchHeader
 
 _APPEND: Final = Check(ErrorCode.NONE)
 
@@ -19,7 +20,7 @@ _APPEND: Final = Check(ErrorCode.NONE)
 class Mutant(ProducerStates):
     """The producers of a partition, of which no batch is known."""
 
-    def check(self, batch: ProducedBatch) -> Check:
+    def check(self, batch: BatchHeader) -> Check:
         """Append it, whatever was appended before."""
         del batch
         return _APPEND

@@ -59,10 +59,10 @@ class Story:
         if what == "written":
             write_id = int(names[0])
             self.log += self.writes.pop(write_id)
-            return events.WriteCommitted(write_id=write_id)
+            return events.WriteEnded(write_id=write_id)
         if what == "failed":
             del self.writes[int(names[0])]
-            return events.WriteFailed(write_id=int(names[0]), error_code=ErrorCode[names[1]])
+            return events.WriteEnded(write_id=int(names[0]), error_code=ErrorCode[names[1]])
         self.requests += 1
         request = self.request(what, names, values)
         return events.RequestReceived(request_id=self.requests, request=request)

@@ -77,7 +77,7 @@ async def serving(
             yield broker, server, port
         finally:
             await server.stop(grace_ms=50)
-            assert server.connection_count == 0
+            assert len(server._connections) == 0
 
 
 def beat(throttle_time_ms: int) -> HeartbeatResponse:

@@ -1,7 +1,6 @@
 """Replicas without disks or sockets: partition cores over logs in memory, and their controller."""
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.effects import AnswerFetch, Effect
@@ -12,6 +11,8 @@ from quorumlog.metadata_quorum.image import BrokerImage, PartitionImage
 from quorumlog.storage.core.leader_epochs import LeaderEpochs
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset
+from quorumlog.wire.codec.records import BatchHeader
+from tests.support.broker.produced import produced
 
 BROKERS = tuple(map(BrokerId, (1, 2, 3)))
 LAG_TIME_MS = 100
@@ -50,21 +51,9 @@ def image(
     )
 
 
-class Sequenced(NamedTuple):
-    """A batch of one record of the idempotent producer: what producer states read of it."""
-
-    base_sequence: int
-    base_offset: int = 0
-    last_offset_delta: int = 0
-    max_timestamp: int = 0
-    producer_id: int = 7
-    producer_epoch: int = 0
-    is_control: bool = False
-
-
-def sequenced_in(records: list[Record], base_offset: int) -> list[Sequenced]:
+def sequenced_in(records: list[Record], base_offset: int) -> list[BatchHeader]:
     return [
-        Sequenced(value - SEQUENCED, base_offset + index)
+        produced(value - SEQUENCED)._replace(base_offset=base_offset + index)
         for index, (_, value) in enumerate(records)
         if value >= SEQUENCED
     ]
@@ -165,14 +154,14 @@ class Replica:
 
     def append_sequenced(self, now_ms: int, sequence: int) -> int | None:
         """Return the offset after it, wherever it is; None: it was refused."""
-        error_code, stored = self.producers.check(Sequenced(sequence))
+        error_code, stored = self.producers.check(produced(sequence))
         if error_code is not ErrorCode.NONE:
             return None
         if stored is not None:
             return stored.last_offset + 1
         offset = len(self.log.records)
         self.append(now_ms, [SEQUENCED + sequence])
-        self.producers.record(Sequenced(sequence), offset, now_ms)
+        self.producers.record(produced(sequence), offset, now_ms)
         return offset + 1
 
     def fetch_request(self, broker_epoch: int) -> events.FollowerFetched:

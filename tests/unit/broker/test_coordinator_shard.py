@@ -51,10 +51,10 @@ class Sum:
             case events.RequestReceived(request_id=request_id, request=Add(number=number)):
                 self.writing[request_id] = number
                 return [AppendRecords(write_id=request_id, records=(number,))]
-            case events.WriteCommitted(write_id=write_id):
+            case events.WriteEnded(write_id=write_id, error_code=ErrorCode.NONE):
                 self.committed += self.writing.pop(write_id)
                 return [AnswerRequest(request_id=write_id, result=self.committed)]
-            case events.WriteFailed(write_id=write_id, error_code=error_code):
+            case events.WriteEnded(write_id=write_id, error_code=error_code):
                 del self.writing[write_id]
                 return [AnswerRequest(request_id=write_id, result=error_code)]
             case _:

@@ -1,53 +1,65 @@
 """Requests that wait for the high watermark or for records, and their deadlines."""
 
+from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.partitions.core.purgatory import (
     PURGE_AT_LEAST,
     Deadlines,
     FetchPurgatory,
+    PendingProduce,
     ProduceQueue,
+    Wait,
     WaitingFetch,
-    WaitingProduce,
 )
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
+RESULT = ProduceResult(ErrorCode.NONE)
+
+
+def done(_result: ProduceResult) -> None:
+    """Nothing: the caller of the queue tells it."""
+
+
+def offsets(waits: list[PendingProduce]) -> list[int]:
+    return [wait.required_offset for wait in waits]
+
+
 def test_a_produce_is_completed_once() -> None:
-    deadlines = Deadlines[WaitingProduce]()
+    deadlines = Deadlines[PendingProduce]()
     queue = ProduceQueue(deadlines)
-    first, second = WaitingProduce(50, 10), WaitingProduce(40, 20)
-    assert queue.add(first)
-    assert queue.add(second)  # its deadline is the earliest now
+    assert queue.add(50, 10, RESULT, done)
+    assert queue.add(40, 20, RESULT, done)  # its deadline is the earliest now
     assert queue.complete_below(9) == []
-    assert queue.complete_below(10) == [first]
-    assert deadlines.expire(60) == [second]
+    assert offsets(queue.complete_below(10)) == [10]
+    assert offsets(deadlines.expire(60)) == [20]
     assert queue.complete_below(30) == []
     assert queue.fail() == []
-    assert len(deadlines) == len(queue) == 0
+    assert len(deadlines) == 0
 
 
 def test_a_repeated_batch_does_not_wait_for_newer_ones() -> None:
-    queue = ProduceQueue(Deadlines[WaitingProduce]())
-    newer, repeated = WaitingProduce(50, 20), WaitingProduce(50, 10)
-    queue.add(newer)
-    queue.add(repeated)
-    assert queue.complete_below(15) == [repeated]
-    assert queue.fail() == [newer]
+    queue = ProduceQueue(Deadlines[PendingProduce]())
+    queue.add(50, 20, RESULT, done)
+    queue.add(50, 10, RESULT, done)
+    assert offsets(queue.complete_below(15)) == [10]
+    assert offsets(queue.fail()) == [20]
 
 
 def test_those_who_timed_out_do_not_pile_up() -> None:
-    deadlines = Deadlines[WaitingProduce]()
+    deadlines = Deadlines[PendingProduce]()
     queue = ProduceQueue(deadlines)
     for offset in range(100):
-        queue.add(WaitingProduce(offset, offset + 1))
+        queue.add(offset, offset + 1, RESULT, done)
         deadlines.expire(offset)
     assert len(queue._queue) <= 1
 
 
 def test_deadlines_come_in_order_and_the_done_are_purged() -> None:
-    deadlines = Deadlines[WaitingProduce]()
-    waits = [WaitingProduce(1000 - at, 0) for at in range(2 * PURGE_AT_LEAST + 10)]
+    deadlines = Deadlines[Wait]()
+    waits = [Wait(1000 - at) for at in range(2 * PURGE_AT_LEAST + 10)]
     for wait in waits:
         deadlines.add(wait)
     for wait in waits[: PURGE_AT_LEAST + 6]:

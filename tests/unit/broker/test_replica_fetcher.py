@@ -38,9 +38,9 @@ class FakeDriver:
 
 def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
     return ReplicaFetcher(
-        BrokerId(1),
         ("localhost", 0),
-        BrokerSettings(),
+        broker_id=BrokerId(1),
+        settings=BrokerSettings(),
         broker_epoch=lambda: broker_epoch,
         wall_ms=lambda: 0,
         failed=lambda error: None,

@@ -309,7 +309,7 @@ async def test_what_passes_is_counted(tmp_path: Path) -> None:
         assert server.stats.requests == {API_VERSIONS: 1, METADATA: 1}
         assert server.stats.bytes_out == len(frame) + 8
         assert server.stats.bytes_in > 0
-        assert server.connection_count == 1
+        assert len(server._connections) == 1
 
 
 async def test_a_stop_lets_what_is_under_way_end(tmp_path: Path) -> None:

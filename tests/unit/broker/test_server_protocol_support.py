@@ -42,7 +42,7 @@ def page() -> str:
     rows = ["| key | API | versions |", "|---|---|---|"]
     for key, handler in sorted(HANDLERS.items()):
         answered = f"{handler.min_version}-{handler.max_version}"
-        if handler.advertised_min_version is not None:
+        if handler.advertised_min_version != handler.min_version:
             answered += f" (advertised from {handler.advertised_min_version})"
         rows.append(f"| {key} | {APIS[key].name} | {answered} |")
     absent = [

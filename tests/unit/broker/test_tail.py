@@ -12,11 +12,11 @@ def test_it_is_bounded_and_forgets_what_all_have() -> None:
     recent = Tail()
     for offset in range(5):
         recent.append(offset, offset + 1, bytes(tail.TAIL_BYTES_MAX // 2))
-    assert recent.size == tail.TAIL_BYTES_MAX
+    assert recent._size == tail.TAIL_BYTES_MAX
     recent.forget_below(4)
-    assert recent.size == tail.TAIL_BYTES_MAX // 2
+    assert recent._size == tail.TAIL_BYTES_MAX // 2
     recent.append(9, 10, b"x")  # not the continuation: the log was cut between
-    assert recent.size == 1
+    assert recent._size == 1
 
 
 def test_a_read_that_does_not_start_at_a_batch_goes_to_the_file() -> None:

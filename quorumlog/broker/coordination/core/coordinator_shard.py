@@ -15,7 +15,7 @@ from quorumlog.broker.coordination.core.coordinator import Coordinator, Coordina
 from quorumlog.broker.coordination.core.effects import Effect
 from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset
 from quorumlog.wire.codec.records import BatchHeader, Record, decode_batches, encode_batch
 
 CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
@@ -105,8 +105,8 @@ class CoordinatorShard(Generic[CoordinatorT]):
                 self._handle_read(now_ms, read)
             case events.AppendEnded():
                 self._handle_append_ended(now_ms, event)
-            case events.RequestReceived(request_id=request_id, request=request):
-                self._handle_request(now_ms, request_id, request)
+            case events.RequestReceived():
+                self._handle_request(now_ms, event)
             case events.Ticked() if self.phase is Phase.LOADING:
                 self._maybe_load_on(now_ms)
             case _ if self.phase is Phase.LOADING:
@@ -117,12 +117,10 @@ class CoordinatorShard(Generic[CoordinatorT]):
 
     # --- Serving ---
 
-    def _handle_request(
-        self, now_ms: int, request_id: int, request: CoordinatorRequest[Any]
-    ) -> None:
-        self._asked[request_id] = request
+    def _handle_request(self, now_ms: int, event: events.RequestReceived[Any]) -> None:
+        self._asked[event.request_id] = event.request
         if self.phase is Phase.ACTIVE:
-            self._feed(now_ms, events.RequestReceived(request_id=request_id, request=request))
+            self._feed(now_ms, event)
         else:
             self._refuse_all(REFUSALS[self.phase])
 
@@ -163,16 +161,16 @@ class CoordinatorShard(Generic[CoordinatorT]):
             self._report_write(now_ms, self._writes.popleft(), ended)
 
     def _report_write(self, now_ms: int, write: _Write, ended: events.AppendEnded) -> None:
-        error_code, not_written = ended.error_code, self._coordinator.not_written
-        write_id = write.write_id
-        if error_code is ErrorCode.NONE:
-            next_offset = Offset(ended.base_offset + write.records)
-            self._feed(now_ms, events.WriteCommitted(write_id=write_id, next_offset=next_offset))
-        elif error_code in not_written:
-            told = not_written[error_code]
-            self._feed(now_ms, events.WriteFailed(write_id=write_id, error_code=told))
-        else:
-            self._load_again(now_ms, error_code)
+        told, next_offset = ErrorCode.NONE, Offset(ended.base_offset + write.records)
+        if ended.error_code is not ErrorCode.NONE:
+            if ended.error_code not in self._coordinator.not_written:
+                self._load_again(now_ms, ended.error_code)
+                return
+            told, next_offset = self._coordinator.not_written[ended.error_code], UNKNOWN_OFFSET
+        self._feed(
+            now_ms,
+            events.WriteEnded(write_id=write.write_id, error_code=told, next_offset=next_offset),
+        )
 
     def _load_again(self, now_ms: int, error_code: ErrorCode) -> None:
         """Load again: a record may or may not be in the log; only the log can tell."""

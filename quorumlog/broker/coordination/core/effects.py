@@ -11,7 +11,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecords(Generic[RecordT]):
-    """Of a coordinator: append as one batch; feed WriteCommitted or WriteFailed, in log order."""
+    """Of a coordinator: append as one batch, then feed WriteEnded, in log order."""
 
     write_id: int
     records: tuple[RecordT, ...]

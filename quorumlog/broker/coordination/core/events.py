@@ -19,22 +19,15 @@ class RequestReceived(Generic[RequestT]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteCommitted:
-    """To a coordinator: the high watermark passed this write; the log goes on at `next_offset`."""
+class WriteEnded:
+    """To a coordinator: the high watermark has passed a write; the log goes on at `next_offset`.
 
-    write_id: int
-    next_offset: Offset = UNKNOWN_OFFSET
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteFailed:
-    """To a coordinator: the records of this write are not in the log and never will be.
-
-    `error_code` is one that the clients of the coordinator understand.
+    With an error, which its clients understand: they are not in the log and never will be.
     """
 
     write_id: int
-    error_code: ErrorCode
+    error_code: ErrorCode = ErrorCode.NONE
+    next_offset: Offset = UNKNOWN_OFFSET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,8 +78,8 @@ class ShardDriver(Generic[CoordinatorT]):
         self._now_ms, self._on_fatal = now_ms, on_fatal
         self._last_request_id = 0
         self._asked: Final[dict[int, asyncio.Future[Any]]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = 0.0  # kept here: without a delay, uvloop's handle does not know its time
+        self._timer: asyncio.Handle | None = None
+        self._ticks_at_s = 0.0  # kept here: uvloop's handle of a timer that is due has no `when`
         self._set_timer()
 
     def ask(self, request: CoordinatorRequest[R]) -> asyncio.Future[R]:
@@ -153,10 +153,10 @@ class ShardDriver(Generic[CoordinatorT]):
         loop = asyncio.get_running_loop()
         when = loop.time() + max(deadline_ms - self._now_ms(), 0) / 1000
         if self._timer is not None:
-            if self._rings_at <= when:
+            if self._ticks_at_s <= when:
                 return
             self._timer.cancel()
-        self._timer, self._rings_at = loop.call_at(when, self._tick), when
+        self._ticks_at_s, self._timer = when, loop.call_at(when, self._tick)
 
     def _tick(self) -> None:
         self._timer = None

@@ -63,10 +63,10 @@ class ReplicaFetcher:
 
     def __init__(
         self,
-        broker_id: BrokerId,
         address: tuple[str, int],
-        settings: BrokerSettings,
         *,
+        broker_id: BrokerId,
+        settings: BrokerSettings,
         broker_epoch: Callable[[], int],
         wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],

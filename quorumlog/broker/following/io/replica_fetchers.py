@@ -7,7 +7,6 @@ from typing import Final
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
-from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
@@ -18,20 +17,9 @@ _logger: Final = logging.getLogger(__name__)
 class ReplicaFetchers:
     """`follow` and `unfollow` collect changes; `publish` puts them into effect."""
 
-    def __init__(
-        self,
-        broker_id: BrokerId,
-        settings: BrokerSettings,
-        *,
-        broker_epoch: Callable[[], int],
-        wall_ms: Callable[[], int],
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._broker_id: Final = broker_id
-        self._settings: Final = settings
-        self._broker_epoch: Final = broker_epoch
-        self._wall_ms: Final = wall_ms
-        self._failed: Final = failed
+    def __init__(self, new_fetcher: Callable[[tuple[str, int]], ReplicaFetcher]) -> None:
+        """`new_fetcher` makes a fetcher of the leader at (host, port)."""
+        self._new_fetcher: Final = new_fetcher
         self._followed: dict[BrokerId, dict[PartitionDriver, FollowedPartition]] = {}
         self._leaders: dict[PartitionDriver, BrokerId] = {}
         self._changed: set[BrokerId] = set()
@@ -71,7 +59,7 @@ class ReplicaFetchers:
             if address is None:
                 continue
             if fetcher is None:
-                fetcher = self._fetchers[leader_id] = self._start(address)
+                fetcher = self._fetchers[leader_id] = self._new_fetcher(address)
             elif leader_id not in self._changed:
                 continue
             fetcher.set_followed(followed.values())
@@ -83,13 +71,3 @@ class ReplicaFetchers:
             self._stopping.start(fetcher.stop())
         self._fetchers.clear()
         await self._stopping.join()
-
-    def _start(self, address: tuple[str, int]) -> ReplicaFetcher:
-        return ReplicaFetcher(
-            self._broker_id,
-            address,
-            self._settings,
-            broker_epoch=self._broker_epoch,
-            wall_ms=self._wall_ms,
-            failed=self._failed,
-        )

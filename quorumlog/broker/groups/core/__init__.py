@@ -16,9 +16,9 @@ Order. Perform the effects of one step in order, all of them, before the next ev
 
 Effects.
 - `AppendRecords`: append the records as one batch with acks=all and without a timeout. Feed exactly
-  one of `WriteCommitted` and `WriteFailed` for each, in the order of the appends. If the outcome is
-  unknown (neither committed nor certainly absent), feed nothing: give the coordinator up, answer
-  every open request NOT_COORDINATOR, and load another one from the log.
+  one `WriteEnded` for each, in the order of the appends. If the outcome is unknown (neither
+  committed nor certainly absent), feed nothing: give the coordinator up, answer every open request
+  NOT_COORDINATOR, and load another one from the log.
 - `AnswerRequest`: complete the request with this id. Each `RequestReceived` gets exactly one, in
   the same step or in a later one.
 - `AdvanceLogStart`: let the log start at `offset`; all that is live is committed at or above it. If
@@ -27,8 +27,8 @@ Effects.
 Events, and when to feed them.
 - `RequestReceived`: while this broker leads the partition; ids are unique in one coordinator. The
   driver itself answers with `request.refuse(...)` before and after that.
-- `WriteCommitted`: when the high watermark has passed the batch. `WriteFailed`: only if the batch
-  is not in the log and never will be; its error code is one that members of groups understand.
+- `WriteEnded`: when the high watermark has passed the batch. With an error only if the batch is not
+  in the log and never will be; its error code is one that members of groups understand.
 - `TopicsDeleted`: when an image no longer shows them.
 - `Ticked`: see Time.
 

@@ -14,7 +14,6 @@ from quorumlog.broker.groups.core.records import GroupRecord
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     Heartbeat,
-    Join,
     Leave,
     LeaveResult,
     LeavingMember,
@@ -32,15 +31,7 @@ class ClassicProtocol:
     def __init__(self, settings: BrokerSettings, outbox: GroupOutbox) -> None:
         self._outbox = outbox
         self._rebalance = Rebalance(settings, outbox)
-        self._joining = Joining(settings, outbox, self._rebalance)
-
-    def maybe_shrink(self, group: Group, now_ms: int) -> None:
-        """Rebalance a loaded group that has more members than it may have now (KIP-389)."""
-        self._joining.maybe_shrink(group, now_ms)
-
-    def handle_join(self, group: Group, now_ms: int, request_id: int, join: Join) -> None:
-        """Let a member in or back in; it is answered when the rebalance completes, or refused."""
-        self._joining.handle_join(group, now_ms, request_id, join)
+        self.joining = Joining(settings, outbox, self._rebalance)
 
     def handle_sync(self, group: Group, now_ms: int, request_id: int, sync: Sync) -> None:
         """Take the leader's assignment; answer with the member's part once it is committed."""

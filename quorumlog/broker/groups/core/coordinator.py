@@ -44,7 +44,7 @@ from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import require
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset, TopicPartition
+from quorumlog.wire.codec.identifiers import TopicPartition
 
 NAME_BYTES_MAX: Final = 32_767  # of any string in a record
 
@@ -97,7 +97,7 @@ class GroupCoordinator:
         self.rewrite.note_loaded(log_start_offset, log_end_offset)
         for group_id, stored in self.committed.groups.items():
             group = self.groups[group_id] = Group.from_stored(group_id, stored, now_ms)
-            self._classic.maybe_shrink(group, now_ms)
+            self._classic.joining.maybe_shrink(group, now_ms)
             self._settle(group_id)
         self._next_cleanup_ms = now_ms + self._settings.offsets_retention_check_interval_ms
 
@@ -113,10 +113,8 @@ class GroupCoordinator:
         match event:
             case events.RequestReceived(request_id=request_id, request=request):
                 self._handle_request(now_ms, request_id, request)
-            case events.WriteCommitted(write_id=write_id, next_offset=next_offset):
-                self._handle_written(now_ms, write_id, ErrorCode.NONE, next_offset)
-            case events.WriteFailed(write_id=write_id, error_code=error_code):
-                self._handle_written(now_ms, write_id, error_code, UNKNOWN_OFFSET)
+            case events.WriteEnded():
+                self._handle_written(now_ms, event)
             case events.TopicsDeleted(topics=topics):
                 self._handle_topics_deleted(topics)
             case events.Ticked():
@@ -174,7 +172,7 @@ class GroupCoordinator:
             self._outbox.reply(request_id, join.refuse(error_code))
             return
         group = self.groups.get(join.group_id) or Group(join.group_id)
-        self._classic.handle_join(group, now_ms, request_id, join)
+        self._classic.joining.handle_join(group, now_ms, request_id, join)
         if group.members or group.pending:
             self.groups[join.group_id] = group
 
@@ -351,15 +349,13 @@ class GroupCoordinator:
 
     # Writes and time.
 
-    def _handle_written(
-        self, now_ms: int, write_id: int, error_code: ErrorCode, next_offset: Offset
-    ) -> None:
-        write = self._outbox.finish(write_id)
-        if error_code is ErrorCode.NONE:
+    def _handle_written(self, now_ms: int, event: events.WriteEnded) -> None:
+        write = self._outbox.finish(event.write_id)
+        if event.error_code is ErrorCode.NONE:
             for record in write.records:
                 self.committed.apply(record)
-            self.rewrite.note_applied(write.records, next_offset)
-        write.done(now_ms, error_code)
+            self.rewrite.note_applied(write.records, event.next_offset)
+        write.done(now_ms, event.error_code)
         for group_id in sorted({record.group_id for record in write.records}):
             self._settle(group_id)
         self.rewrite.go_on()

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from quorumlog.broker.coordination.core.events import (
     RequestReceived,
     Ticked,
-    WriteCommitted,
-    WriteFailed,
+    WriteEnded,
 )
 from quorumlog.broker.groups.core.requests import Request
 
-__all__ = ["Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteCommitted", "WriteFailed"]
+__all__ = ["Event", "RequestReceived", "Ticked", "TopicsDeleted", "WriteEnded"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,4 +19,4 @@ class TopicsDeleted:
     topics: tuple[str, ...]
 
 
-Event = RequestReceived[Request] | WriteCommitted | WriteFailed | TopicsDeleted | Ticked
+Event = RequestReceived[Request] | WriteEnded | TopicsDeleted | Ticked

@@ -122,7 +122,7 @@ class Group:
 
     def to_stored(self, assignments: Mapping[str, bytes], now_ms: int) -> StoredGroup:
         """Return the record of this generation with these assignments (by member id)."""
-        members = tuple(
+        members = [
             StoredMember(
                 member_id=member.member_id,
                 group_instance_id=member.group_instance_id,
@@ -134,7 +134,7 @@ class Group:
                 assignment=assignments.get(member.member_id, b""),
             )
             for member in self.members.values()
-        )
+        ]
         return StoredGroup(
             protocol_type=self.protocol_type or "",
             generation_id=self.generation_id,

@@ -170,7 +170,7 @@ class Joining:
         group.storing_generation = generation_id
         assignments = {key: member.assignment for key, member in group.members.items()}
         stored = group.to_stored(assignments, group.state_since_ms)
-        members = tuple(
+        members = [
             replace(
                 member,
                 member_id=new_id,
@@ -180,7 +180,7 @@ class Joining:
             if member.member_id == old_id
             else member
             for member in stored.members
-        )
+        ]
         leader = new_id if stored.leader == old_id else stored.leader
         stored = replace(stored, members=members, leader=leader)
         self._outbox.append((GroupRecord(group_id=group.group_id, stored=stored),), done)

@@ -1,51 +1,98 @@
 """The records of `__consumer_offsets`, in Kafka's own format.
 
-Written: OffsetCommitKey 1 with value 3, GroupMetadataKey 2 with value 3; all are fixed structs of
-big-endian numbers and strings with a 16-bit length, and an empty value (None) is a tombstone.
-Read: the same keys (and offset key 0), values 0 to 3. Other keys are of kinds of groups that are
-not served here: skipped. Source: the schemas of Kafka's group coordinator.
+Written: OffsetCommitKey 1 with value 3, GroupMetadataKey 2 with value 3, each behind its version as
+an int16; an empty value (None) is a tombstone. Read: the same keys (and offset key 0), values 0 to
+3. Other keys are of kinds of groups that are not served here: skipped. Source: the schemas of
+Kafka's group coordinator; what a newer version appends is ignored.
 """
 
-import struct
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from struct import Struct as Packer
+from typing import Final, TypeVar
 
 from quorumlog.broker.groups.core.requests import CommittedOffset
+from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Field, Message, Struct
+from quorumlog.wire.codec.schemas import decode_message, encode_message
 
-OFFSET_KEY_VERSIONS: Final = (0, 1)
+OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3
+_VERSION: Final = Packer(">h")
+MessageT = TypeVar("MessageT", bound=Message)
 
 
-class MalformedRecord(ValueError):
-    """A key or value that is not in Kafka's format."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredMember:
+@dataclass(slots=True, kw_only=True)
+class StoredMember(Struct):
     """A member, as committed with its generation."""
 
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
+    member_id: str = ""
+    group_instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    session_timeout_ms: int = -1
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+    FIELDS = (
+        Field("member_id", "string", "0+"),
+        Field("group_instance_id", "string", "3+", nullable="3+"),
+        Field("client_id", "string", "0+"),
+        Field("client_host", "string", "0+"),
+        Field("rebalance_timeout_ms", "int32", "1+"),
+        Field("session_timeout_ms", "int32", "0+"),
+        Field("subscription", "bytes", "0+"),
+        Field("assignment", "bytes", "0+"),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredGroup:
-    """A generation, as committed: Stable if it has members, Empty if not."""
+@dataclass(slots=True, kw_only=True)
+class StoredGroup(Message):
+    """A generation, as committed: Stable if it has members, Empty if not. A GroupMetadataValue."""
 
-    protocol_type: str
-    generation_id: int
-    protocol_name: str | None
-    leader: str | None
-    state_since_ms: int
-    members: tuple[StoredMember, ...]
+    protocol_type: str = ""
+    generation_id: int = 0
+    protocol_name: str | None = None
+    leader: str | None = None
+    state_since_ms: int = -1
+    members: list[StoredMember] = field(default_factory=list)
+
+    VERSIONS = range(VALUE_VERSION + 1)
+    FLEXIBLE_SINCE = VALUE_VERSION + 1
+    FIELDS = (
+        Field("protocol_type", "string", "0+"),
+        Field("generation_id", "int32", "0+"),
+        Field("protocol_name", "string", "0+", nullable="0+"),
+        Field("leader", "string", "0+", nullable="0+"),
+        Field("state_since_ms", "int64", "2+"),
+        Field("members", [StoredMember], "0+"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _OffsetKey(Message):
+    group_id: str = ""
+    topic: str = ""
+    partition: int = -1
+
+    VERSIONS = range(OFFSET_KEY_VERSION + 1)
+    FLEXIBLE_SINCE = OFFSET_KEY_VERSION + 1
+    FIELDS = (
+        Field("group_id", "string", "0+"),
+        Field("topic", "string", "0+"),
+        Field("partition", "int32", "0+"),
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _GroupKey(Message):
+    group_id: str = ""
+
+    VERSIONS = range(GROUP_KEY_VERSION, GROUP_KEY_VERSION + 1)
+    FLEXIBLE_SINCE = GROUP_KEY_VERSION + 1
+    FIELDS = (Field("group_id", "string", "2+"),)
 
 
 Key = tuple[str, TopicPartition | None]
@@ -82,147 +129,47 @@ class GroupRecord:
 LogRecord = OffsetRecord | GroupRecord
 
 
-def _string(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    encoded = text.encode()
-    return struct.pack(">h", len(encoded)) + encoded
-
-
-def _data(data: bytes) -> bytes:
-    return struct.pack(">i", len(data)) + data
-
-
 def encode(record: LogRecord) -> tuple[bytes, bytes | None]:
     """Return the record's key and value."""
     if isinstance(record, OffsetRecord):
         topic, partition = record.topic_partition
-        key = struct.pack(">h", OFFSET_KEY_VERSIONS[-1])
-        key += _string(record.group_id) + _string(topic) + struct.pack(">i", partition)
-        committed = record.committed
-        if committed is None:
-            return key, None
-        value = struct.pack(">hqi", VALUE_VERSION, committed.offset, committed.leader_epoch)
-        value += _string(committed.metadata) + struct.pack(">q", committed.commit_timestamp_ms)
-        return key, value
-    key = struct.pack(">h", GROUP_KEY_VERSION) + _string(record.group_id)
-    return key, None if record.stored is None else _group_value(record.stored)
+        key = _OffsetKey(group_id=record.group_id, topic=topic, partition=partition)
+        return _versioned(OFFSET_KEY_VERSION, key), _value(record.committed)
+    group_key = _GroupKey(group_id=record.group_id)
+    return _versioned(GROUP_KEY_VERSION, group_key), _value(record.stored)
 
 
-def _group_value(stored: StoredGroup) -> bytes:
-    parts = [
-        struct.pack(">h", VALUE_VERSION),
-        _string(stored.protocol_type),
-        struct.pack(">i", stored.generation_id),
-        _string(stored.protocol_name),
-        _string(stored.leader),
-        struct.pack(">qi", stored.state_since_ms, len(stored.members)),
-    ]
-    for member in stored.members:
-        parts += (
-            _string(member.member_id),
-            _string(member.group_instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
-            struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
-            _data(member.subscription),
-            _data(member.assignment),
-        )
-    return b"".join(parts)
+def _value(value: CommittedOffset | StoredGroup | None) -> bytes | None:
+    return None if value is None else _versioned(VALUE_VERSION, value)
 
 
-class _Reader:
-    """Takes one field after the other. Raises MalformedRecord where the bytes end early."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data, self._position = data, 0
-
-    def number(self, size: int) -> int:
-        return int.from_bytes(self._take(size), "big", signed=True)
-
-    def nullable_string(self) -> str | None:
-        size = self.number(2)
-        try:
-            return None if size < 0 else self._take(size).decode()
-        except UnicodeDecodeError as error:
-            raise MalformedRecord(str(error)) from error
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise MalformedRecord("null where a string must be")
-        return text
-
-    def data(self) -> bytes:
-        return self._take(self.number(4))
-
-    def _take(self, size: int) -> bytes:
-        end = self._position + size
-        if size < 0 or end > len(self._data):
-            raise MalformedRecord(f"{size} bytes wanted at {self._position} of {len(self._data)}")
-        taken = self._data[self._position : end]
-        self._position = end
-        return taken
+def _versioned(version: int, message: Message) -> bytes:
+    return b"".join([_VERSION.pack(version), *encode_message(message, version)])
 
 
 def decode(key: bytes, value: bytes | None) -> LogRecord | None:
-    """Return the record, or None if its key is of another kind. Raises MalformedRecord."""
-    reader = _Reader(key)
-    key_version = reader.number(2)
-    if key_version in OFFSET_KEY_VERSIONS:
-        group_id, topic, partition = reader.string(), reader.string(), reader.number(4)
-        committed = None if value is None else _read_offset(_Reader(value))
-        where = TopicPartition(topic, partition)
-        return OffsetRecord(group_id=group_id, topic_partition=where, committed=committed)
-    if key_version == GROUP_KEY_VERSION:
-        stored = None if value is None else _read_group(_Reader(value))
-        return GroupRecord(group_id=reader.string(), stored=stored)
-    return None
+    """Return the record, or None if its key is of another kind. Raises MalformedFrame."""
+    key_version = _version_of(key)
+    if key_version in _OffsetKey.VERSIONS:
+        found = _decoded(_OffsetKey, key)
+        where = TopicPartition(found.topic, found.partition)
+        committed = None if value is None else _decoded(CommittedOffset, value)
+        return OffsetRecord(group_id=found.group_id, topic_partition=where, committed=committed)
+    if key_version not in _GroupKey.VERSIONS:
+        return None
+    stored = None if value is None else _decoded(StoredGroup, value)
+    if stored is not None and _version_of(value or b"") == 0:
+        for member in stored.members:  # version 0 knew one timeout only
+            member.rebalance_timeout_ms = member.session_timeout_ms
+    return GroupRecord(group_id=_decoded(_GroupKey, key).group_id, stored=stored)
 
 
-def _read_version(reader: _Reader) -> int:
-    version = reader.number(2)
-    if not 0 <= version <= VALUE_VERSION:
-        raise MalformedRecord(f"value version {version}; known: 0 to {VALUE_VERSION}")
-    return version
+def _version_of(data: bytes) -> int:
+    return int.from_bytes(data[: _VERSION.size], "big", signed=True)
 
 
-def _read_offset(reader: _Reader) -> CommittedOffset:
-    version = _read_version(reader)
-    return CommittedOffset(
-        offset=reader.number(8),
-        leader_epoch=reader.number(4) if version >= 3 else -1,
-        metadata=reader.string(),
-        commit_timestamp_ms=reader.number(8),
-    )
-
-
-def _read_group(reader: _Reader) -> StoredGroup:
-    version = _read_version(reader)
-    return StoredGroup(
-        protocol_type=reader.string(),
-        generation_id=reader.number(4),
-        protocol_name=reader.nullable_string(),
-        leader=reader.nullable_string(),
-        state_since_ms=reader.number(8) if version >= 2 else -1,
-        members=tuple(_read_member(reader, version) for _ in range(reader.number(4))),
-    )
-
-
-def _read_member(reader: _Reader, version: int) -> StoredMember:
-    member_id = reader.string()
-    group_instance_id = reader.nullable_string() if version >= 3 else None
-    client_id, client_host = reader.string(), reader.string()
-    rebalance_timeout_ms = reader.number(4) if version >= 1 else -1
-    session_timeout_ms = reader.number(4)
-    return StoredMember(
-        member_id=member_id,
-        group_instance_id=group_instance_id,
-        client_id=client_id,
-        client_host=client_host,
-        # Version 0 knew one timeout only.
-        rebalance_timeout_ms=rebalance_timeout_ms if version >= 1 else session_timeout_ms,
-        session_timeout_ms=session_timeout_ms,
-        subscription=reader.data(),
-        assignment=reader.data(),
-    )
+def _decoded(kind: type[MessageT], data: bytes) -> MessageT:
+    version = _version_of(data)
+    if len(data) < _VERSION.size or version not in kind.VERSIONS:
+        raise MalformedFrame(f"{kind.__name__} of version {version} in {len(data)} bytes")
+    return decode_message(kind, version, memoryview(data)[_VERSION.size :])

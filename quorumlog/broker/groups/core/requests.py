@@ -9,6 +9,7 @@ from typing import Final, Generic, TypeVar
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Field, Message
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -141,14 +142,26 @@ class Leave(GroupRequest[LeaveResult]):
         return LeaveResult(error_code=error_code)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommittedOffset:
-    """The next offset to consume. `leader_epoch` -1: not known. Times in ms since 1970."""
+@dataclass(slots=True, kw_only=True)
+class CommittedOffset(Message):
+    """The next offset to consume: an OffsetCommitValue of `__consumer_offsets`. Never changed.
 
-    offset: int
+    `leader_epoch` -1: not known. Times in ms since 1970.
+    """
+
+    offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int = -1
+
+    VERSIONS = range(4)
+    FLEXIBLE_SINCE = 4
+    FIELDS = (
+        Field("offset", "int64", "0+"),
+        Field("leader_epoch", "int32", "3+"),
+        Field("metadata", "string", "0+"),
+        Field("commit_timestamp_ms", "int64", "0+"),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

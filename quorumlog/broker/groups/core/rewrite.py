@@ -62,11 +62,6 @@ class Rewrite:
         self._has_slice_under_way = False
         self.has_foreign_records = False
 
-    @property
-    def is_under_way(self) -> bool:
-        """Whether a rewrite has begun and not ended."""
-        return self._begun_at is not None
-
     def note_loaded(self, log_start_offset: int, log_end_offset: int) -> None:
         """Note which offsets were loaded, all committed: [log_start_offset, log_end_offset)."""
         self._log_start, self._applied_end = log_start_offset, log_end_offset

@@ -6,48 +6,17 @@ nothing, so that a failed append leaves no trace (KAFKA-6683): `record` follows 
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from quorumlog.storage.core.producer_snapshot import NO_SEQUENCE, SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import BatchHeader
 
 BATCHES_KEPT: Final = 5  # as many as a producer may have in flight
 SEQUENCE_MAX: Final = 2**31 - 1
 # DEVIATION: Kafka remembers any number of them until they expire.
 # docs/decisions/0014-every-memory-has-a-limit.md
 PRODUCERS_MAX: Final = 100_000  # per partition: beyond it, the one idle for longest is dropped
-
-
-class ProducedBatch(Protocol):
-    """The fields of a batch's header that are read here."""
-
-    @property
-    def base_offset(self) -> int:
-        """Offset of the first record."""
-
-    @property
-    def last_offset_delta(self) -> int:
-        """Offset of the last record, less base_offset."""
-
-    @property
-    def max_timestamp(self) -> int:
-        """Largest timestamp of its records, ms."""
-
-    @property
-    def producer_id(self) -> int:
-        """-1: not idempotent."""
-
-    @property
-    def producer_epoch(self) -> int:
-        """Of the producer, not of the leader."""
-
-    @property
-    def base_sequence(self) -> int:
-        """Sequence number of the first record."""
-
-    @property
-    def is_control(self) -> bool:
-        """Whether it is a marker, which has no sequence."""
 
 
 class StoredBatch(NamedTuple):
@@ -118,7 +87,7 @@ class ProducerStates:
         last_sequence = producer.batches[-1].last_sequence if producer.batches else -1
         return ActiveProducer(producer_id, producer.epoch, last_sequence, producer.seen_ms)
 
-    def check(self, batch: ProducedBatch) -> Check:
+    def check(self, batch: BatchHeader) -> Check:
         """Judge a client's batch; `base_offset` in it does not matter yet. Changes nothing."""
         producer = self._producers.get(batch.producer_id)
         if producer is None:
@@ -142,7 +111,7 @@ class ProducerStates:
                 return Check(ErrorCode.NONE, stored)
         return Check(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
-    def record(self, batch: ProducedBatch, base_offset: int, wall_ms: int) -> None:
+    def record(self, batch: BatchHeader, base_offset: int, wall_ms: int) -> None:
         """Note a batch that is in the log at `base_offset`."""
         if batch.producer_id < 0:
             return
@@ -178,9 +147,7 @@ class ProducerStates:
                 entries.append(SnapshotEntry(producer_id, epoch, *last, delta, seen_ms))
         return entries
 
-    def rebuild(
-        self, batches: Iterable[ProducedBatch], known: Iterable[SnapshotEntry] = ()
-    ) -> None:
+    def rebuild(self, batches: Iterable[BatchHeader], known: Iterable[SnapshotEntry] = ()) -> None:
         """Drop all, then load a snapshot and the log's batches after it.
 
         A batch's own timestamp stands for the time of its append.

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final, Generic, TypeVar
 
+from quorumlog.broker.partitions.core.data_path import ProduceDone, ProduceResult
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 PURGE_AT_LEAST: Final = 1000  # entries that are over, before the heap is rebuilt
@@ -82,20 +83,22 @@ class Deadlines(Generic[WaitT]):
             self._done -= 1
 
 
-class WaitingProduce(Wait):
-    """A produce until its partition's high watermark reaches `required_offset`."""
+class PendingProduce(Wait):
+    """A produce until its partition's high watermark reaches `required_offset`.
 
-    __slots__ = ("required_offset",)
+    Its records are appended; `result` is what `done` is told if they are committed in time.
+    """
 
-    def __init__(self, deadline_ms: int, required_offset: int) -> None:
+    __slots__ = ("done", "required_offset", "result")
+
+    def __init__(
+        self, deadline_ms: int, required_offset: int, result: ProduceResult, done: ProduceDone
+    ) -> None:
         super().__init__(deadline_ms)
-        self.required_offset = required_offset
+        self.required_offset, self.result, self.done = required_offset, result, done
 
 
-ProduceT = TypeVar("ProduceT", bound=WaitingProduce)
-
-
-class ProduceQueue(Generic[ProduceT]):
+class ProduceQueue:
     """The produces that wait on one partition.
 
     Invariant: required offsets do not fall from first to last.
@@ -103,25 +106,24 @@ class ProduceQueue(Generic[ProduceT]):
 
     __slots__ = ("_deadlines", "_queue")
 
-    def __init__(self, deadlines: Deadlines[ProduceT]) -> None:
+    def __init__(self, deadlines: Deadlines[PendingProduce]) -> None:
         self._deadlines = deadlines
-        self._queue: deque[ProduceT] = deque()
+        self._queue: deque[PendingProduce] = deque()
 
-    def __len__(self) -> int:
-        return sum(not wait.is_over for wait in self._queue)
-
-    def add(self, wait: ProduceT) -> bool:
+    def add(
+        self, deadline_ms: int, required_offset: int, result: ProduceResult, done: ProduceDone
+    ) -> bool:
         """Add an entry; True if its deadline is now the earliest of all."""
-        queue = self._queue
+        wait, queue = PendingProduce(deadline_ms, required_offset, result, done), self._queue
         while queue and queue[0].is_over:
             queue.popleft()  # timed out: the high watermark may never come for it
         slot = len(queue)
-        while slot and queue[slot - 1].required_offset > wait.required_offset:
+        while slot and queue[slot - 1].required_offset > required_offset:
             slot -= 1  # a repeated batch waits for what was appended before
         queue.insert(slot, wait)
         return self._deadlines.add(wait)
 
-    def complete_below(self, high_watermark: int) -> list[ProduceT]:
+    def complete_below(self, high_watermark: int) -> list[PendingProduce]:
         """End and return those whose records are committed, in order."""
         queue, completed = self._queue, []
         while queue and queue[0].required_offset <= high_watermark:
@@ -130,7 +132,7 @@ class ProduceQueue(Generic[ProduceT]):
                 completed.append(wait)
         return completed
 
-    def fail(self) -> list[ProduceT]:
+    def fail(self) -> list[PendingProduce]:
         """End and return all."""
         failed = [wait for wait in self._queue if self._deadlines.end(wait)]
         self._queue.clear()

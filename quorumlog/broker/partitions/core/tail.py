@@ -33,11 +33,6 @@ class Tail:
         self._batches: deque[_Batch] = deque()
         self._size = 0
 
-    @property
-    def size(self) -> int:
-        """Bytes held."""
-        return self._size
-
     def append(self, base_offset: int, next_offset: int, content: bytes | bytearray) -> None:
         """Note the batch that now ends the log."""
         batches = self._batches

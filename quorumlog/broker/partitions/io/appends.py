@@ -9,7 +9,7 @@ from typing import Final
 from quorumlog.broker.deadline_timer import DeadlineTimer
 from quorumlog.broker.partitions.core.admission import Admission, admit
 from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceDone, ProduceResult
-from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, PendingProduce
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.storage.errors import RecordsTooLarge, StorageError
@@ -75,7 +75,7 @@ class Appends:
             done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
         else:
             deadline_ms = monotonic_ms() + max(timeout_ms, 0)
-            if driver.waiting.add(PendingProduce(deadline_ms, next_offset, result, done)):
+            if driver.waiting.add(deadline_ms, next_offset, result, done):
                 self._timer.arm(deadline_ms)
 
     def _append_once(

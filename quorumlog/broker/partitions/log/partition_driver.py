@@ -15,7 +15,6 @@ from typing import Final, Protocol, assert_never
 from quorumlog.broker.partitions.core import effects, events
 from quorumlog.broker.partitions.core.data_path import (
     LeadershipListener,
-    ProduceDone,
     ProduceResult,
     ReadEnd,
 )
@@ -29,7 +28,11 @@ from quorumlog.broker.partitions.core.events import Event
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
 from quorumlog.broker.partitions.core.partition import Partition
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.core.purgatory import Deadlines, ProduceQueue, WaitingProduce
+from quorumlog.broker.partitions.core.purgatory import (
+    Deadlines,
+    PendingProduce,
+    ProduceQueue,
+)
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
@@ -45,19 +48,6 @@ from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
 
 _logger: Final = logging.getLogger(__name__)
-
-
-class PendingProduce(WaitingProduce):
-    """An acks=all produce whose records are appended; `result` if they are committed in time."""
-
-    __slots__ = ("done", "result")
-
-    def __init__(
-        self, deadline_ms: int, required_offset: int, result: ProduceResult, done: ProduceDone
-    ) -> None:
-        super().__init__(deadline_ms, required_offset)
-        self.result = result
-        self.done = done
 
 
 class Readers(Protocol):

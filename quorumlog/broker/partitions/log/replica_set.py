@@ -15,12 +15,11 @@ from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
-from quorumlog.broker.partitions.core.purgatory import Deadlines
+from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import (
     PartitionDriver,
-    PendingProduce,
     Surroundings,
 )
 from quorumlog.broker.partitions.log.producer_loading import load_producers

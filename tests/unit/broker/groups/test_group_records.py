@@ -10,7 +10,6 @@ from quorumlog.broker.groups.core.partitioning import java_string_hash, partitio
 from quorumlog.broker.groups.core.records import (
     GroupRecord,
     LogRecord,
-    MalformedRecord,
     OffsetRecord,
     StoredGroup,
     StoredMember,
@@ -20,6 +19,7 @@ from quorumlog.broker.groups.core.records import (
 from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.invariants import InvariantViolation
+from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 OFFSET_KEY = bytes.fromhex("0001 0001 67 0001 74 00000007")  # version, "g", "t", partition
@@ -42,7 +42,7 @@ GROUP = GroupRecord(
         protocol_name="r",
         leader="a",
         state_since_ms=1000,
-        members=(
+        members=[
             StoredMember(
                 member_id="a",
                 group_instance_id=None,
@@ -53,7 +53,7 @@ GROUP = GroupRecord(
                 subscription=b"\x01",
                 assignment=b"\x02\x03",
             ),
-        ),
+        ],
     ),
 )
 
@@ -104,10 +104,10 @@ def test_bytes_that_end_early_are_refused_wherever_they_end(record: LogRecord) -
     key, value = encode(record)
     assert value is not None
     for end in range(len(value)):
-        with pytest.raises(MalformedRecord):
+        with pytest.raises(MalformedFrame):
             decode(key, value[:end])
     for end in range(len(key)):
-        with pytest.raises(MalformedRecord):
+        with pytest.raises(MalformedFrame):
             decode(key[:end], value)
 
 
@@ -116,7 +116,7 @@ def test_bytes_that_end_early_are_refused_wherever_they_end(record: LogRecord) -
     ["0004", "0003 0000000000000005 00000002 ffff", "0003 0000000000000005 00000002 0001 ff"],
 )
 def test_values_that_are_not_kafkas_are_refused(value: str) -> None:
-    with pytest.raises(MalformedRecord):
+    with pytest.raises(MalformedFrame):
         decode(OFFSET_KEY, bytes.fromhex(value))
 
 

@@ -88,7 +88,7 @@ def test_what_is_live_is_counted_and_told_in_records() -> None:
         protocol_name=None,
         leader=None,
         state_since_ms=5,
-        members=(),
+        members=[],
     )
     first = OffsetRecord(
         group_id="g", topic_partition=T0, committed=CommittedOffset(offset=1, metadata="m")

@@ -19,7 +19,6 @@ from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.partition_driver import (
     PartitionDriver,
-    PendingProduce,
     Surroundings,
 )
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
@@ -374,7 +373,7 @@ class BrokerNode:
             done(result if outcome is ErrorCode.NONE else ProduceResult(outcome))
         else:
             deadline_ms = now_ms + timeout_ms
-            driver.waiting.add(PendingProduce(deadline_ms, end_offset, result, done))
+            driver.waiting.add(deadline_ms, end_offset, result, done)
 
 
 def _render(

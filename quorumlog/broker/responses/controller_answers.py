@@ -1,0 +1,61 @@
+"""What the controller has decided of an admin request, or why it has not; messages that fit."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol, TypeVar
+
+from quorumlog.broker.server.api import BrokerContext
+from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, RequestTooLarge
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+MESSAGE_MAX: Final = 1000  # characters
+
+
+class _Result(Protocol):
+    @property
+    def error_code(self) -> ErrorCode: ...
+
+
+ResultT = TypeVar("ResultT", bound=_Result)
+
+
+async def decided(
+    context: BrokerContext,
+    asked: Awaitable[list[ResultT]],
+    *,
+    names: Iterable[str],
+    kind: Callable[..., ResultT],
+    doubt: str,
+    is_seen: Callable[[ClusterImage, ResultT], bool],
+    wait_ms: int | None,
+) -> list[ResultT]:
+    """Return the controller's results once this broker's image shows those that changed something.
+
+    That is after `wait_ms` at the latest; None: nothing was to change. Without an answer there is
+    a `kind` of result for each name. `doubt`: what may have happened nevertheless.
+    """
+    try:
+        results = await asked
+    except ControllerUnavailable as error:
+        code, message = unanswered(error, doubt)
+        return [kind(name=name, error_code=code, error_message=message) for name in names]
+    changed = [result for result in results if result.error_code is ErrorCode.NONE]
+    if changed and wait_ms is not None:
+        await context.metadata.wait_until(
+            lambda image: all(is_seen(image, result) for result in changed), timeout_ms=wait_ms
+        )
+    return results
+
+
+def unanswered(error: ControllerUnavailable, doubt: str) -> tuple[ErrorCode, str]:
+    """Return the error code and the message. `doubt`: what may have happened nevertheless."""
+    if isinstance(error, RequestTooLarge):
+        return ErrorCode.POLICY_VIOLATION, str(error)
+    return ErrorCode.REQUEST_TIMED_OUT, f"no controller answered in time; {doubt}"
+
+
+def shortened(message: str | None) -> str | None:
+    """Return an error message that fits its field, though it may quote what the client sent."""
+    if message is None or len(message) <= MESSAGE_MAX:
+        return message
+    return message[:MESSAGE_MAX] + "..."
