@@ -23,7 +23,7 @@ from quorumlog.wire.codec.schemas import (
     decode_response,
     encode_request,
 )
-from quorumlog.wire.io.frames import FRAME_MAX_BYTES, FrameProtocol
+from quorumlog.wire.io.frames import FrameProtocol
 
 __all__ = ["ConnectionLost", "KafkaConnection", "RequestTimedOut", "UnsupportedVersion"]
 
@@ -58,8 +58,8 @@ class _Pending:
 class _ClientProtocol(FrameProtocol):
     """Hands frames and the end of the connection to its owner."""
 
-    def __init__(self, owner: "KafkaConnection", *, frame_max_bytes: int) -> None:
-        super().__init__(frame_max_bytes=frame_max_bytes)
+    def __init__(self, owner: "KafkaConnection") -> None:
+        super().__init__()
         self._owner: Final = owner
 
     def frame_received(self, frame: memoryview) -> None:
@@ -85,10 +85,9 @@ class KafkaConnection:
         client_id: str | None,
         request_timeout_ms: int,
         in_flight_max: int,
-        frame_max_bytes: int,
     ) -> None:
         self._loop: Final = asyncio.get_running_loop()
-        self._protocol: Final = _ClientProtocol(self, frame_max_bytes=frame_max_bytes)
+        self._protocol: Final = _ClientProtocol(self)
         self._client_id: Final = client_id
         self._request_timeout_ms: Final = request_timeout_ms
         self._in_flight_max: Final = in_flight_max
@@ -108,7 +107,6 @@ class KafkaConnection:
         client_id: str | None,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         in_flight_max: int = IN_FLIGHT_MAX,
-        frame_max_bytes: int = FRAME_MAX_BYTES,
     ) -> "KafkaConnection":
         """Connect, and learn which versions the broker knows.
 
@@ -118,7 +116,6 @@ class KafkaConnection:
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
             in_flight_max=in_flight_max,
-            frame_max_bytes=frame_max_bytes,
         )
         try:
             async with asyncio.timeout(request_timeout_ms / 1000):
