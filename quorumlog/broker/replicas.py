@@ -14,21 +14,16 @@ from typing import Final
 
 from quorumlog.broker.controller_requests.isr_proposals import IsrProposals
 from quorumlog.broker.fetching.core.fetch_sessions import FetchSessions
-from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.fetching.core.response_memory import ResponseMemory
 from quorumlog.broker.fetching.io.fetches import Fetches
 from quorumlog.broker.following.io.replica_fetchers import ReplicaFetchers
 from quorumlog.broker.partitions.core.data_path import (
     NO_REPLICA,
-    FetchedPartition,
     LeadershipListener,
-    LocalRead,
     OffsetAnswer,
-    ProduceResult,
-    ReadEnd,
 )
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
-from quorumlog.broker.partitions.core.partition import KAFKA_RULES, Partition, PartitionRules
+from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.partitions.io.appends import Appends
 from quorumlog.broker.partitions.io.checkpoints import Checkpoints
 from quorumlog.broker.partitions.io.descriptions import Descriptions
@@ -39,14 +34,14 @@ from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.partition_driver import PartitionDriver, Surroundings
+from quorumlog.broker.partitions.log.partition_driver import Surroundings
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import OffsetOutOfRange, StorageError
+from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -58,7 +53,6 @@ from quorumlog.wire.codec.identifiers import (
     Offset,
     TopicPartition,
 )
-from quorumlog.wire.codec.message import Buffer
 
 STRAYS: Final = "strays"  # the lane in the disk queue of what concerns the whole directory
 FOLLOW_UP_S: Final = 0.02  # while many logs are opened: what the first of them need waits so long
@@ -73,8 +67,9 @@ def _random_session_id() -> int:
 class Replicas:
     """Owns the partitions. An ImagePublisher: `start` it before the first `publish`.
 
-    Made inside a running event loop. A mutant node passes `partition_rules` of its own, one of
-    them broken. Tests pass a `disk_queue` (None: threads), to say when work on the disk is done.
+    It is the CoordinatorLog of the coordinators. Made inside a running event loop. A mutant node
+    passes `partition_rules` of its own, one of them broken. Tests pass a `disk_queue` (None:
+    threads), to say when work on the disk is done.
     """
 
     def __init__(
@@ -112,28 +107,27 @@ class Replicas:
             opened=self._log_opened,
             failed=self._log_failed,
         )
-        self._drivers: Final = self._replicas.drivers
+        self.drivers: Final = self._replicas.drivers  # read them, do not feed them
         self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
         slots = settings.max_incremental_fetch_session_cache_slots
         self.fetch_sessions: Final = FetchSessions(slots, new_id=_random_session_id)
         missing = self._replicas.error_for_missing
         self.fetches: Final = Fetches(
-            self._drivers, missing, self.response_memory, self.fetch_sessions
+            self.drivers, missing, self.response_memory, self.fetch_sessions
         )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
         self._fetchers: Final = self._new_fetchers(wall_ms)
-        self._checkpoints: Final = Checkpoints(
-            self._disk,
-            self._logs.checkpoints,
-            self._drivers,
-            settings.replica_high_watermark_checkpoint_interval_ms,
-        )
+        interval_ms = settings.replica_high_watermark_checkpoint_interval_ms
+        files = self._logs.checkpoints
+        self._checkpoints: Final = Checkpoints(self._disk, files, self.drivers, interval_ms)
         self._ticks: Final = Ticks(self._replicas, settings, wall_ms)
-        self._log_starts: Final = LogStarts(
-            self._disk, self._logs.checkpoints, self._drivers, self._fetchers.wake
-        )
+        wake_fetchers = self._fetchers.wake
+        self._log_starts: Final = LogStarts(self._disk, files, self.drivers, wake_fetchers)
         self.deletions: Final = RecordDeletions(self._replicas)
+        self.append: Final = self.appends.append
+        self.read_local: Final = self._replicas.read_local
+        self.advance_log_start: Final = self.deletions.advance_log_start
         self.descriptions: Final = Descriptions(self._replicas, self._logs)
         self._replicas.connect(self._surroundings())
         self._tasks: Final = Tasks(self._fail)
@@ -183,7 +177,7 @@ class Replicas:
             self._follow_up_due.cancel()
         self.appends.stop()
         self.deletions.stop()
-        for driver in self._drivers.values():
+        for driver in self.drivers.values():
             driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.fetches.stop()
         await self._threads.drain()
@@ -286,53 +280,6 @@ class Replicas:
 
     # --- The data path ---
 
-    def partition(self, topic_partition: TopicPartition) -> Partition | None:
-        """Return the replica's core: read it, do not step it."""
-        driver = self._drivers.get(topic_partition)
-        return None if driver is None else driver.partition
-
-    def driver(self, topic_partition: TopicPartition) -> PartitionDriver | None:
-        """Return the replica with its log."""
-        return self._drivers.get(topic_partition)
-
-    def append(
-        self, topic_partition: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int
-    ) -> asyncio.Future[ProduceResult]:
-        """Append one batch as the leader; the future is done already when the outcome is known."""
-        future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
-        done = partial(_resolve, future)
-        self.appends.append(topic_partition, records, acks=acks, timeout_ms=timeout_ms, done=done)
-        return future
-
-    def fetch(
-        self, spec: FetchSpec
-    ) -> list[FetchedPartition] | asyncio.Future[list[FetchedPartition]]:
-        """Answer a fetch in the order of its partitions: now, or when there is enough."""
-        return self.fetches.fetch(spec, list)
-
-    def read_local(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        max_bytes: int,
-        end: ReadEnd = ReadEnd.HIGH_WATERMARK,
-    ) -> LocalRead:
-        """Read whole batches from our replica, whatever its role; at least one if there is any."""
-        driver = self._drivers.get(topic_partition)
-        if driver is None or driver.is_cutting:
-            return LocalRead(self._replicas.error_for_missing(topic_partition))
-        try:
-            read = driver.read(Offset(offset), max_bytes=max_bytes, end=end, at_least_one=True)
-        except OffsetOutOfRange:
-            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE)
-        except StorageError:
-            return LocalRead(ErrorCode.KAFKA_STORAGE_ERROR)
-        return LocalRead(ErrorCode.NONE, b"".join(read.chunks), Offset(read.next_offset))
-
-    def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
-        """Let go of committed records below `offset`, if we lead: see `RecordDeletions`."""
-        self.deletions.advance_log_start(topic_partition, offset)
-
     def list_offset(
         self,
         topic_partition: TopicPartition,
@@ -341,7 +288,7 @@ class Replicas:
         replica_id: BrokerId = NO_REPLICA,
     ) -> OffsetAnswer:
         """ListOffsets: -1 latest, -2 earliest, -3 of the largest timestamp, else by time."""
-        driver = self._drivers.get(topic_partition)
+        driver = self.drivers.get(topic_partition)
         if driver is None or driver.is_cutting:
             return OffsetAnswer(self._replicas.error_for_missing(topic_partition))
         return look_up_offset(driver, timestamp_ms, leader_epoch, replica_id)
@@ -354,7 +301,7 @@ class Replicas:
         current_leader_epoch: Epoch = NO_EPOCH,
     ) -> tuple[ErrorCode, Epoch, Offset]:
         """OffsetForLeaderEpoch: the largest epoch not above `epoch`, and its end (exclusive)."""
-        driver = self._drivers.get(topic_partition)
+        driver = self.drivers.get(topic_partition)
         if driver is None:
             error_code = self._replicas.error_for_missing(topic_partition)
             return error_code, NO_EPOCH, UNKNOWN_OFFSET
@@ -363,13 +310,13 @@ class Replicas:
     # --- Beside the data path ---
 
     async def _close_logs(self) -> None:
-        logs = {at: driver.log for at, driver in self._drivers.items()}
+        logs = {at: driver.log for at, driver in self.drivers.items()}
         epoch = self.broker_epoch
         if epoch == -1 and self.clean_shutdown_epoch is not None:
             epoch = self.clean_shutdown_epoch  # never registered: what was closed is so still
         closing = (
             performed(self._disk, at, partial(self._logs.progress.close, driver.close))
-            for at, driver in self._drivers.items()
+            for at, driver in self.drivers.items()
         )
         outcomes = await asyncio.gather(*closing, return_exceptions=True)
         is_clean = not self._has_failed_log
@@ -391,8 +338,3 @@ class Replicas:
         if not self.failure.done():
             self.failure.set_exception(error)
             self.failure.exception()  # mark it as retrieved even if no task awaits it
-
-
-def _resolve(future: asyncio.Future[ProduceResult], result: ProduceResult) -> None:
-    if not future.done():
-        future.set_result(result)

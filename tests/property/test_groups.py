@@ -245,9 +245,8 @@ class OneGroup(RuleBasedStateMachine):
     @rule(survive=st.integers(0, 2))
     def coordinator_fails_over(self, survive: int) -> None:
         """Some of the writes under way made it; nobody was told."""
-        surviving = [record for write in self.group.writes[:survive] for record in write.records]
         last_request_id = self.group.last_request_id
-        self.group.log += surviving
+        self.group.batches += [write.records for write in self.group.writes[:survive]]
         self.group = self.group.reloaded()
         self.group.last_request_id = last_request_id
         self.asked.clear()

@@ -23,6 +23,8 @@ FOUND = [
     ("groups", "forgets_generations", 5, "one-assignment"),
     ("groups", "assigns_before_it_is_stored", 0, "told-committed"),
     ("groups", "loads_the_oldest_offsets", 18, "offset-lost"),
+    ("groups", "serves_before_all_is_committed", 23, "one-assignment"),
+    ("groups", "serves_after_it_resigned", 36, "one-assignment"),
 ]
 LONGER = {"elects_whoever_lives", "takes_any_generation"}  # they need more than 6 s
 

@@ -1,7 +1,7 @@
 """AlterConfigs (33): what is not named goes back to its default. Source: KIP-133."""
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import ConfigChange
 from quorumlog.wire.codec.messages.alter_configs import (
     AlterConfigsRequest,
@@ -12,11 +12,11 @@ from quorumlog.wire.codec.messages.alter_configs import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(AlterConfigsRequest, 0, 2)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Replace the configuration of each resource."""
-    del header
     resources = list(map(_resource, request.resources))
     responses = await alter_resources(
         context, resources, AlterConfigsResourceResponse, validate_only=request.validate_only
@@ -33,8 +33,3 @@ def _resource(asked: AlterConfigsResource) -> Resource:
         ),
         replaces_all=True,
     )
-
-
-HANDLER = ApiHandler(
-    api_key=AlterConfigsRequest.API_KEY, min_version=0, max_version=2, handle=handle
-)

@@ -8,7 +8,7 @@ from quorumlog.broker.responses.features import (
     finalized_features_epoch,
     supported_features,
 )
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.broker.server.version_ranges import version_ranges
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.api_versions import (
@@ -21,6 +21,7 @@ FIRST_VERSION_WITH_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
+@answers(ApiVersionsRequest, 0, 4)
 def handle(
     context: BrokerContext, header: RequestHeader, request: ApiVersionsRequest
 ) -> ApiVersionsResponse:
@@ -39,8 +40,3 @@ def handle(
         finalized_features_epoch=finalized_features_epoch(context.image),
         finalized_features=finalized_features(),
     )
-
-
-HANDLER = ApiHandler(
-    api_key=ApiVersionsRequest.API_KEY, min_version=0, max_version=4, handle=handle
-)

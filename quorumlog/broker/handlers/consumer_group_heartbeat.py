@@ -7,7 +7,7 @@ docs/decisions/0031-a-heartbeat-of-kip-848-is-refused-aloud.md
 
 from typing import Final
 
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
@@ -20,6 +20,7 @@ REFUSAL: Final = (
 )
 
 
+@answers(ConsumerGroupHeartbeatRequest, 0, 1)
 def handle(
     context: BrokerContext, header: RequestHeader, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse:
@@ -28,8 +29,3 @@ def handle(
     return ConsumerGroupHeartbeatResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=REFUSAL
     )
-
-
-HANDLER = ApiHandler(
-    api_key=ConsumerGroupHeartbeatRequest.API_KEY, min_version=0, max_version=1, handle=handle
-)

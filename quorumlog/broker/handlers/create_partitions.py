@@ -4,7 +4,7 @@ from typing import Final
 
 from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.responses.unanswered import unanswered
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewPartitions,
@@ -31,11 +31,11 @@ STAYS_AS_IT_IS: Final = TopicResult(
 )
 
 
+@answers(CreatePartitionsRequest, 0, 3)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     """Grow the topics; answer once this broker knows of the new partitions, too."""
-    del header
     wanted = [topic for topic in request.topics if topic.name != OFFSETS_TOPIC]
     refused = [STAYS_AS_IT_IS] * (len(request.topics) - len(wanted))
     results = await _grow(context, wanted, request) if wanted else []
@@ -89,8 +89,3 @@ def _has_grown(image: ClusterImage, result: TopicResult) -> bool:
     if topic is None or topic.topic_id != result.topic_id:
         return True  # deleted meanwhile: there is nothing to wait for
     return len(topic.partitions) >= result.partitions
-
-
-HANDLER = ApiHandler(
-    api_key=CreatePartitionsRequest.API_KEY, min_version=0, max_version=3, handle=handle
-)

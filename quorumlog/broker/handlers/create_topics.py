@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from quorumlog.broker.responses.config_entries import topic_entries
 from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.responses.unanswered import unanswered
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     NewTopic,
@@ -25,11 +25,11 @@ from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import topic_name_error
 
 
+@answers(CreateTopicsRequest, 2, 7)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create the well-formed topics; every topic of the request gets its own outcome."""
-    del header
     counts = Counter(topic.name for topic in request.topics)
     results: dict[str, TopicResult] = {}
     wanted = []
@@ -135,8 +135,3 @@ def _configs(
         )
         for entry in topic_entries(context.static, own)
     ]
-
-
-HANDLER = ApiHandler(
-    api_key=CreateTopicsRequest.API_KEY, min_version=2, max_version=7, handle=handle
-)

@@ -3,7 +3,7 @@
 import asyncio
 
 from quorumlog.broker.groups.core.requests import DeleteGroup
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.messages.delete_groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
@@ -12,11 +12,11 @@ from quorumlog.wire.codec.messages.delete_groups import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(DeleteGroupsRequest, 0, 2)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
     """Delete the groups; answer once the tombstones are committed."""
-    del header
     group_ids = request.groups_names
     outcomes = await asyncio.gather(
         *(context.groups.ask(DeleteGroup(group_id=group_id)) for group_id in group_ids)
@@ -27,8 +27,3 @@ async def handle(
             for group_id, error_code in zip(group_ids, outcomes, strict=True)
         ]
     )
-
-
-HANDLER = ApiHandler(
-    api_key=DeleteGroupsRequest.API_KEY, min_version=0, max_version=2, handle=handle
-)

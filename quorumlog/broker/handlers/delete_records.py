@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 
 from quorumlog.broker.partitions.core.deletions import DeletionResult
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
 from quorumlog.wire.codec.messages.delete_records import (
@@ -17,10 +17,9 @@ from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 
+@answers(DeleteRecordsRequest, 0, 2)
 async def handle(
-    context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 - all versions are answered alike
-    request: DeleteRecordsRequest,
+    context: BrokerContext, header: RequestHeader, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     """Move every log start now; answer when all live replicas have followed, or in `timeout_ms`."""
     response = DeleteRecordsResponse()
@@ -55,8 +54,3 @@ def _take(
     slot.error_code, slot.low_watermark = result
     if not outcome.done():  # the connection may be gone
         outcome.set_result(None)
-
-
-HANDLER = ApiHandler(
-    api_key=DeleteRecordsRequest.API_KEY, min_version=0, max_version=2, handle=handle
-)

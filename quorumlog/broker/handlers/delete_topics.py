@@ -9,7 +9,7 @@ from typing import Final
 
 from quorumlog.broker.responses.error_messages import shortened
 from quorumlog.broker.responses.unanswered import unanswered
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId
@@ -26,6 +26,7 @@ NAMED_TWICE: Final = "the request names this topic more than once"
 Outcomes = dict[int, DeletableTopicResult]  # by place in the request; absent: not decided yet
 
 
+@answers(DeleteTopicsRequest, 1, 6)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
@@ -124,8 +125,3 @@ async def _find(
             outcomes[place] = _refusal(asked[place], result.error_code, result.error_message)
             del wanted[place]
     return wanted
-
-
-HANDLER = ApiHandler(
-    api_key=DeleteTopicsRequest.API_KEY, min_version=1, max_version=6, handle=handle
-)

@@ -4,7 +4,7 @@ from typing import Final
 
 from quorumlog.broker.responses.authorized_operations import ALL_OF_CLUSTER
 from quorumlog.broker.responses.cluster_view import controller_for_clients
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_cluster import (
     DescribeClusterBroker,
@@ -17,11 +17,11 @@ BROKERS: Final = 1  # of endpoint_type (KIP-919)
 CONTROLLERS: Final = 2
 
 
+@answers(DescribeClusterRequest, 0, 2)
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     """List brokers; the fenced ones only when asked for."""
-    del header
     if request.endpoint_type not in {BROKERS, CONTROLLERS}:
         return DescribeClusterResponse(
             error_code=ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
@@ -51,8 +51,3 @@ def handle(
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = ALL_OF_CLUSTER
     return response
-
-
-HANDLER = ApiHandler(
-    api_key=DescribeClusterRequest.API_KEY, min_version=0, max_version=2, handle=handle
-)

@@ -9,7 +9,7 @@ from quorumlog.broker.responses.config_entries import (
     broker_entries,
     topic_entries,
 )
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_configs import (
     DescribeConfigsRequest,
@@ -30,11 +30,11 @@ class _Refusal(NamedTuple):
     message: str | None = None
 
 
+@answers(DescribeConfigsRequest, 1, 4)
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     """Describe each resource; without keys (null or none): all of it."""
-    del header
     return DescribeConfigsResponse(
         results=[_describe(context, resource, request) for resource in request.resources]
     )
@@ -102,8 +102,3 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
             for level in levels
         ],
     )
-
-
-HANDLER = ApiHandler(
-    api_key=DescribeConfigsRequest.API_KEY, min_version=1, max_version=4, handle=handle
-)

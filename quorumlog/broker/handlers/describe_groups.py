@@ -7,7 +7,7 @@ from quorumlog.broker.groups.core.group import Group, Member
 from quorumlog.broker.groups.core.states import GroupState
 from quorumlog.broker.responses.authorized_operations import ALL_OF_GROUP
 from quorumlog.broker.responses.error_messages import shortened
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_groups import (
     DescribedGroup,
@@ -20,6 +20,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 FIRST_VERSION_WITH_NOT_FOUND = 6
 
 
+@answers(DescribeGroupsRequest, 0, 6)
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
@@ -73,8 +74,3 @@ def _member(member: Member, protocol_name: str | None) -> DescribedGroupMember:
         member_metadata=member.metadata(protocol_name),
         member_assignment=member.assignment if protocol_name else b"",
     )
-
-
-HANDLER = ApiHandler(
-    api_key=DescribeGroupsRequest.API_KEY, min_version=0, max_version=6, handle=handle
-)

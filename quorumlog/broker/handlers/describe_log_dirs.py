@@ -3,7 +3,7 @@
 from itertools import groupby
 
 from quorumlog.broker.partitions.io.descriptions import ReplicaSize
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -15,10 +15,9 @@ from quorumlog.wire.codec.messages.describe_log_dirs import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(DescribeLogDirsRequest, 1, 4)
 async def handle(
-    context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 - all versions are answered alike
-    request: DescribeLogDirsRequest,
+    context: BrokerContext, header: RequestHeader, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     """Describe the one log directory; replicas that are asked for and not in it are left out."""
     wanted = None
@@ -50,8 +49,3 @@ def _partition(replica: ReplicaSize) -> DescribeLogDirsPartition:
         offset_lag=replica.offset_lag,
         is_future_key=False,  # replicas are not moved between directories: there is one
     )
-
-
-HANDLER = ApiHandler(
-    api_key=DescribeLogDirsRequest.API_KEY, min_version=1, max_version=4, handle=handle
-)

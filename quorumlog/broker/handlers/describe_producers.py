@@ -1,7 +1,7 @@
 """DescribeProducers (API key 61): the producers that partitions remember (KIP-664)."""
 
 from quorumlog.broker.partitions.core.producer_state import ActiveProducer
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.describe_producers import (
     DescribeProducersRequest,
@@ -15,10 +15,9 @@ from quorumlog.wire.codec.schemas import RequestHeader
 NO_COORDINATOR = -1  # there are no transactions, and so no markers
 
 
+@answers(DescribeProducersRequest, 0, 0)
 async def handle(
-    context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 - there is one version
-    request: DescribeProducersRequest,
+    context: BrokerContext, header: RequestHeader, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     """Describe each partition once, however often it is named: an answer may be large."""
     response = DescribeProducersResponse()
@@ -49,8 +48,3 @@ def _state(producer: ActiveProducer) -> ProducerState:
         last_timestamp=producer.seen_ms,
         coordinator_epoch=NO_COORDINATOR,
     )
-
-
-HANDLER = ApiHandler(
-    api_key=DescribeProducersRequest.API_KEY, min_version=0, max_version=0, handle=handle
-)

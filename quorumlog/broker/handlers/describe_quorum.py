@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
     ControllerUnavailable,
     QuorumDescription,
@@ -28,11 +28,11 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 LISTENER_NAME: Final = "CONTROLLER"
 
 
+@answers(DescribeQuorumRequest, 0, 2)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     """Describe the only partition; any other partition voids the request, as in Kafka."""
-    del header
     asked = [(topic.topic_name, part) for topic in request.topics for part in topic.partitions]
     if [(name, part.partition_index) for name, part in asked] != [(METADATA_TOPIC, 0)]:
         return _refused(request)
@@ -105,8 +105,3 @@ def _nodes(quorum: QuorumDescription) -> Iterator[Node]:
             node_id=node_id,
             listeners=[Listener(name=LISTENER_NAME, host=host.strip("[]"), port=int(port))],
         )
-
-
-HANDLER = ApiHandler(
-    api_key=DescribeQuorumRequest.API_KEY, min_version=0, max_version=2, handle=handle
-)

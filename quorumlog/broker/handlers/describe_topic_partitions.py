@@ -8,7 +8,7 @@ from heapq import nsmallest
 
 from quorumlog.broker.responses.authorized_operations import ALL_OF_TOPIC
 from quorumlog.broker.responses.cluster_view import offline_replicas
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.image import ClusterImage, TopicImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.describe_topic_partitions import (
@@ -23,6 +23,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS, is_topic_name
 
 
+@answers(DescribeTopicPartitionsRequest, 0, 0)
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse:
@@ -31,7 +32,6 @@ def handle(
     Without topics it goes through all of them. The topic of a cursor must be among those asked for,
     and its partition must not be negative: otherwise INVALID_REQUEST.
     """
-    del header
     asked = {topic.name for topic in request.topics}
     first_name, first_index = _position(request.cursor)
     is_astray = request.cursor is not None and asked and first_name not in asked
@@ -127,8 +127,3 @@ def _partition(
         last_known_elr=[],
         offline_replicas=[*offline_replicas(image, partition.replicas)],
     )
-
-
-HANDLER = ApiHandler(
-    api_key=DescribeTopicPartitionsRequest.API_KEY, min_version=0, max_version=0, handle=handle
-)

@@ -10,7 +10,7 @@ from typing import Final
 
 from quorumlog.broker.controller_requests.image_watch import SEEN_HERE_MS
 from quorumlog.broker.responses.error_messages import shortened
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, ElectionResult
 from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -30,6 +30,7 @@ LOOKED_AT_AT_ONCE: Final = 5000  # partitions, about a millisecond
 Places = list[tuple[str, int]]
 
 
+@answers(ElectLeadersRequest, 0, 2)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: ElectLeadersRequest
 ) -> ElectLeadersResponse:
@@ -38,7 +39,6 @@ async def handle(
     Of those, ELECTION_NOT_NEEDED is not reported. Answer once this broker knows the new leaders,
     too, or after SEEN_HERE_MS; a partition not decided by `timeout_ms` is REQUEST_TIMED_OUT.
     """
-    del header
     asked = _asked(request)
     if request.election_type not in {PREFERRED, UNCLEAN}:
         message = f"Unknown election type {request.election_type}"
@@ -129,8 +129,3 @@ def _response(results: Sequence[ElectionResult]) -> ElectLeadersResponse:
             for topic, partitions in topics.items()
         ]
     )
-
-
-HANDLER = ApiHandler(
-    api_key=ElectLeadersRequest.API_KEY, min_version=0, max_version=2, handle=handle
-)

@@ -17,7 +17,7 @@ from quorumlog.broker.fetching.core.fetch_sessions import (
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
 from quorumlog.broker.responses.leader_hints import leader_hints
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -46,6 +46,7 @@ NODE_ENDPOINTS_SINCE: Final = 16
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
+@answers(FetchRequest, 4, 17)
 def handle(context: BrokerContext, header: RequestHeader, request: FetchRequest) -> Reply:
     """Answer now, or when there are min_bytes, an error, or max_wait_ms are over."""
     asked = _asked(context, header.api_version, request)
@@ -214,6 +215,3 @@ def _partition(index: int, found: FetchedPartition, *, is_silent: bool) -> Parti
             leader_id=found.leader_id, leader_epoch=found.leader_epoch
         )
     return data
-
-
-HANDLER = ApiHandler(api_key=FetchRequest.API_KEY, min_version=4, max_version=17, handle=handle)

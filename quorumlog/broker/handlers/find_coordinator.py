@@ -6,7 +6,7 @@ Creates `__consumer_offsets` when it is first needed. Source: KIP-699 (many keys
 from typing import Final
 
 from quorumlog.broker.groups.offsets_topic import offsets_topic
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -24,6 +24,7 @@ FIRST_VERSION_WITH_MANY_KEYS: Final = 4
 LEADER_WAIT_MS: Final = 5000
 
 
+@answers(FindCoordinatorRequest, 0, 6)
 def handle(context: BrokerContext, header: RequestHeader, request: FindCoordinatorRequest) -> Reply:
     """Answer from the image; as a task if the offsets topic must be created first."""
     if request.key_type == GROUP and not _has_leaders(context.image):
@@ -88,8 +89,3 @@ def _find(context: BrokerContext, key_type: int, key: str, refusal: str | None) 
         missing.error_message = refusal
         return missing
     return Coordinator(key=key, node_id=leader.broker_id, host=leader.host, port=leader.port)
-
-
-HANDLER = ApiHandler(
-    api_key=FindCoordinatorRequest.API_KEY, min_version=0, max_version=6, handle=handle
-)

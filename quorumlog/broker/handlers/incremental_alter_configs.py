@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (44): set, delete, append, subtract; the rest stays. Source: KIP-339."""
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigOperation
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -12,11 +12,11 @@ from quorumlog.wire.codec.messages.incremental_alter_configs import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(IncrementalAlterConfigsRequest, 0, 1)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Alter the configuration of each resource."""
-    del header
     resources = list(map(_resource, request.resources))
     responses = await alter_resources(
         context, resources, AlterConfigsResourceResponse, validate_only=request.validate_only
@@ -40,8 +40,3 @@ def _resource(asked: AlterConfigsResource) -> Resource:
         changes=tuple(changes),
         problem=problem,
     )
-
-
-HANDLER = ApiHandler(
-    api_key=IncrementalAlterConfigsRequest.API_KEY, min_version=0, max_version=1, handle=handle
-)

@@ -1,6 +1,6 @@
 """InitProducerId (22): an id for an idempotent producer. Source: KIP-98, KIP-360."""
 
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.init_producer_id import (
     InitProducerIdRequest,
@@ -9,6 +9,7 @@ from quorumlog.wire.codec.messages.init_producer_id import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(InitProducerIdRequest, 0, 5)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
@@ -16,7 +17,6 @@ async def handle(
 
     A request with only one of the two, id and epoch, is INVALID_REQUEST (KIP-360).
     """
-    del header
     refusal = _refusal(request)
     if refusal is not ErrorCode.NONE:
         return InitProducerIdResponse(error_code=refusal, producer_epoch=-1)
@@ -35,8 +35,3 @@ def _refusal(request: InitProducerIdRequest) -> ErrorCode:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     has_id, has_epoch = request.producer_id != -1, request.producer_epoch != -1
     return ErrorCode.NONE if has_id == has_epoch else ErrorCode.INVALID_REQUEST
-
-
-HANDLER = ApiHandler(
-    api_key=InitProducerIdRequest.API_KEY, min_version=0, max_version=5, handle=handle
-)

@@ -3,7 +3,7 @@
 from uuid import uuid4
 
 from quorumlog.broker.groups.core.requests import Join
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -16,6 +16,7 @@ FIRST_VERSION_WITH_NULL_PROTOCOL = 7
 FIRST_VERSION_WITH_SKIPPED_ASSIGNMENT = 9
 
 
+@answers(JoinGroupRequest, 0, 9)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: JoinGroupRequest
 ) -> JoinGroupResponse:
@@ -57,6 +58,3 @@ async def handle(
             for member in result.members
         ],
     )
-
-
-HANDLER = ApiHandler(api_key=JoinGroupRequest.API_KEY, min_version=0, max_version=9, handle=handle)

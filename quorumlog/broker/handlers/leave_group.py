@@ -1,7 +1,7 @@
 """LeaveGroup (13): one member, or several from v3 on (KIP-345)."""
 
 from quorumlog.broker.groups.core.requests import Leave, LeaveResult, LeavingMember
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done
+from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.wire.codec.messages.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
@@ -12,6 +12,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 FIRST_VERSION_WITH_MANY_MEMBERS = 3
 
 
+@answers(LeaveGroupRequest, 0, 5)
 def handle(context: BrokerContext, header: RequestHeader, request: LeaveGroupRequest) -> Reply:
     """Remove members, each with its own outcome; in old versions it is the response's error."""
     has_many = header.api_version >= FIRST_VERSION_WITH_MANY_MEMBERS
@@ -41,6 +42,3 @@ def handle(context: BrokerContext, header: RequestHeader, request: LeaveGroupReq
 
     leave = Leave(group_id=request.group_id, members=members)
     return when_done(context.groups.ask(leave), respond)
-
-
-HANDLER = ApiHandler(api_key=LeaveGroupRequest.API_KEY, min_version=0, max_version=5, handle=handle)

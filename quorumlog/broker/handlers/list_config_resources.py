@@ -6,7 +6,7 @@ In version 0 the API was ListClientMetricsResources, and lists only those.
 from typing import Final
 
 from quorumlog.broker.responses.config_entries import ResourceType
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_config_resources import (
     ConfigResource,
@@ -18,6 +18,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 FIRST_VERSION_WITH_TYPES: Final = 1
 
 
+@answers(ListConfigResourcesRequest, 0, 1)
 def handle(
     context: BrokerContext, header: RequestHeader, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
@@ -49,8 +50,3 @@ def _names(context: BrokerContext, resource_type: int) -> list[str]:
         brokers = sorted(context.image.brokers.items())
         return [str(broker_id) for broker_id, broker in brokers if not broker.fenced]
     return []
-
-
-HANDLER = ApiHandler(
-    api_key=ListConfigResourcesRequest.API_KEY, min_version=0, max_version=1, handle=handle
-)

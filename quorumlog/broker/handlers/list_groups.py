@@ -2,7 +2,7 @@
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.states import GroupState
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.list_groups import (
     ListedGroup,
@@ -14,11 +14,11 @@ from quorumlog.wire.codec.schemas import RequestHeader
 GROUP_TYPE = "classic"
 
 
+@answers(ListGroupsRequest, 0, 5)
 def handle(
     context: BrokerContext, header: RequestHeader, request: ListGroupsRequest
 ) -> ListGroupsResponse:
     """List the groups; an error means that some partitions are not loaded yet: try again."""
-    del header
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
     error_code, groups = ErrorCode.NONE, []
@@ -43,6 +43,3 @@ def _listed(coordinator: GroupCoordinator, group_id: str) -> ListedGroup:
         group_state=state.value,
         group_type=GROUP_TYPE,
     )
-
-
-HANDLER = ApiHandler(api_key=ListGroupsRequest.API_KEY, min_version=0, max_version=5, handle=handle)

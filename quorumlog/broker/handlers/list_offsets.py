@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.log.offset_lookup import (
     LATEST_TIERED,
     OF_MAX_TIMESTAMP,
 )
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicPartition
 from quorumlog.wire.codec.messages.list_offsets import (
@@ -30,6 +30,7 @@ FIRST_VERSION_OF_SPECIAL: Final[Mapping[int, int]] = MappingProxyType(
 )
 
 
+@answers(ListOffsetsRequest, 1, 10)
 def handle(context: BrokerContext, header: RequestHeader, request: ListOffsetsRequest) -> Reply:
     """Look up each partition's offset; a partition named twice gets one answer: an error."""
     asked: dict[str, dict[int, ListOffsetsPartition]] = {}
@@ -91,8 +92,3 @@ def _partition_response(
         offset=found.offset,
         leader_epoch=found.leader_epoch,
     )
-
-
-HANDLER = ApiHandler(
-    api_key=ListOffsetsRequest.API_KEY, min_version=1, max_version=10, handle=handle
-)

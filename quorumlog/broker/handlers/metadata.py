@@ -10,7 +10,7 @@ from typing import Final
 
 from quorumlog.broker.groups.offsets_topic import offsets_topic
 from quorumlog.broker.responses.cluster_view import metadata_response, topic_of
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.metadata_quorum.controller_client import ControllerUnavailable, NewTopic
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import ZERO_TOPIC_ID, TopicId
@@ -27,6 +27,7 @@ CREATED_WAIT_MS: Final = 1000  # for the new topic's leaders to be known here
 FIRST_VERSION_BY_IDS: Final = 12  # 10 and 11 have the field, but Kafka refuses to look at it
 
 
+@answers(MetadataRequest, 0, 13)
 def handle(context: BrokerContext, header: RequestHeader, request: MetadataRequest) -> Reply:
     """Answer from the image; as a task if there are topics to create first."""
     asked = request.topics
@@ -124,6 +125,3 @@ async def _create_then_answer(
         lambda image: all(name in image.topics for name in created), timeout_ms=CREATED_WAIT_MS
     )
     return _answer(context, request, refused)
-
-
-HANDLER = ApiHandler(api_key=MetadataRequest.API_KEY, min_version=0, max_version=13, handle=handle)

@@ -3,7 +3,7 @@
 import asyncio
 
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, CommittedOffset
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done
+from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.offset_commit import (
@@ -16,9 +16,9 @@ from quorumlog.wire.codec.messages.offset_commit import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(OffsetCommitRequest, 2, 9)
 def handle(context: BrokerContext, header: RequestHeader, request: OffsetCommitRequest) -> Reply:
     """Commit the offsets of the partitions that exist."""
-    del header
     offsets, outcomes = {}, {}
     for topic in request.topics:
         for part in topic.partitions:
@@ -76,8 +76,3 @@ def _topic(
             for part in topic.partitions
         ],
     )
-
-
-HANDLER = ApiHandler(
-    api_key=OffsetCommitRequest.API_KEY, min_version=2, max_version=9, handle=handle
-)

@@ -1,7 +1,7 @@
 """OffsetDelete (47): deletes committed offsets of topics without subscribers. Source: KIP-496."""
 
 from quorumlog.broker.groups.core.requests import CommitResult, DeleteOffsets
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply, when_done
+from quorumlog.broker.server.api import BrokerContext, Reply, answers, when_done
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.offset_delete import (
@@ -13,12 +13,12 @@ from quorumlog.wire.codec.messages.offset_delete import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(OffsetDeleteRequest, 0, 0)
 def handle(context: BrokerContext, header: RequestHeader, request: OffsetDeleteRequest) -> Reply:
     """Delete what is committed of the partitions that exist; answered once that is committed.
 
     Without a partition that exists the coordinator is not asked, as in Kafka.
     """
-    del header
     asked = dict.fromkeys(
         TopicPartition(topic.name, part.partition_index)
         for topic in request.topics
@@ -50,8 +50,3 @@ def _response(outcomes: dict[TopicPartition, ErrorCode]) -> OffsetDeleteResponse
             OffsetDeleteResponsePartition(partition_index=where.partition, error_code=error_code)
         )
     return OffsetDeleteResponse(topics=[*topics.values()])
-
-
-HANDLER = ApiHandler(
-    api_key=OffsetDeleteRequest.API_KEY, min_version=0, max_version=0, handle=handle
-)

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from quorumlog.broker.groups.core.requests import CommittedOffset
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.messages.offset_fetch import (
@@ -29,6 +29,7 @@ P = TypeVar("P", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
 Offsets = Mapping[TopicPartition, CommittedOffset | None]
 
 
+@answers(OffsetFetchRequest, 1, 9)
 def handle(
     context: BrokerContext, header: RequestHeader, request: OffsetFetchRequest
 ) -> OffsetFetchResponse:
@@ -111,8 +112,3 @@ def _group(group_id: str, error_code: ErrorCode, offsets: Offsets) -> OffsetFetc
             for topic, parts in _by_topic(offsets)
         ],
     )
-
-
-HANDLER = ApiHandler(
-    api_key=OffsetFetchRequest.API_KEY, min_version=1, max_version=9, handle=handle
-)

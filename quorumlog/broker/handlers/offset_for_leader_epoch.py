@@ -1,6 +1,6 @@
 """OffsetForLeaderEpoch (API key 23): where an epoch ends, so that a consumer sees a truncation."""
 
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Reply
+from quorumlog.broker.server.api import BrokerContext, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.messages.offset_for_leader_epoch import (
@@ -13,10 +13,9 @@ from quorumlog.wire.codec.messages.offset_for_leader_epoch import (
 from quorumlog.wire.codec.schemas import RequestHeader
 
 
+@answers(OffsetForLeaderEpochRequest, 2, 4)
 def handle(
-    context: BrokerContext,
-    header: RequestHeader,  # noqa: ARG001 - all versions are answered alike
-    request: OffsetForLeaderEpochRequest,
+    context: BrokerContext, header: RequestHeader, request: OffsetForLeaderEpochRequest
 ) -> Reply:
     """Look up each partition's epoch. Source: KIP-320."""
     return OffsetForLeaderEpochResponse(
@@ -43,8 +42,3 @@ def _epoch_end(
     if error_code is not ErrorCode.NONE:
         return EpochEndOffset(error_code=error_code, partition=asked.partition)
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
-
-
-HANDLER = ApiHandler(
-    api_key=OffsetForLeaderEpochRequest.API_KEY, min_version=2, max_version=4, handle=handle
-)

@@ -8,7 +8,7 @@ from typing import Final
 from quorumlog.broker.partitions.core.admission import ZSTD_SINCE, is_zstd_too_early
 from quorumlog.broker.partitions.core.data_path import ProduceResult
 from quorumlog.broker.responses.leader_hints import leader_hints
-from quorumlog.broker.server.api import ApiHandler, BrokerContext, Disconnect, Reply
+from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
 from quorumlog.wire.codec.messages.produce import (
@@ -99,6 +99,8 @@ def _refusal(request: ProduceRequest) -> ProduceResult | None:
     return None
 
 
+# librdkafka and others choose features by the version 0 (KAFKA-18659).
+@answers(ProduceRequest, 3, 13, advertised_min_version=0)
 def handle(context: BrokerContext, header: RequestHeader, request: ProduceRequest) -> Reply:
     """Append every batch; answer now, or when the last acks=all is committed or timed out.
 
@@ -191,12 +193,3 @@ def _records(data: PartitionProduceData) -> bytes | bytearray | memoryview:
     if isinstance(records, bytes | bytearray | memoryview):
         return records
     return b"".join(records or ())
-
-
-HANDLER = ApiHandler(
-    api_key=ProduceRequest.API_KEY,
-    min_version=3,
-    max_version=13,
-    handle=handle,
-    advertised_min_version=0,  # librdkafka and others choose features by it (KAFKA-18659)
-)

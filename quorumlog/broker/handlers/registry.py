@@ -43,7 +43,7 @@ from quorumlog.broker.server.api import ApiHandler
 
 HANDLERS: Final[Mapping[int, ApiHandler]] = MappingProxyType(
     {
-        module.HANDLER.api_key: module.HANDLER
+        module.handle.api_key: module.handle
         for module in (
             produce,
             fetch,

@@ -1,7 +1,7 @@
 """SyncGroup (14): a task, because the answer comes when the leader's assignment is committed."""
 
 from quorumlog.broker.groups.core.requests import Sync
-from quorumlog.broker.server.api import ApiHandler, BrokerContext
+from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from quorumlog.wire.codec.schemas import RequestHeader
@@ -9,6 +9,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 FIRST_VERSION_WITH_PROTOCOL = 5  # null is allowed there, and refused (KIP-559)
 
 
+@answers(SyncGroupRequest, 0, 5)
 async def handle(
     context: BrokerContext, header: RequestHeader, request: SyncGroupRequest
 ) -> SyncGroupResponse:
@@ -32,6 +33,3 @@ async def handle(
         protocol_name=result.protocol_name,
         assignment=result.assignment,
     )
-
-
-HANDLER = ApiHandler(api_key=SyncGroupRequest.API_KEY, min_version=0, max_version=5, handle=handle)

@@ -15,7 +15,7 @@ from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.settings.servers import StaticConfig
 from quorumlog.wire.codec.identifiers import BrokerId
-from quorumlog.wire.codec.message import Response
+from quorumlog.wire.codec.message import Request, Response
 from quorumlog.wire.codec.schemas import RequestHeader
 
 R = TypeVar("R")
@@ -27,6 +27,8 @@ class Disconnect(Exception):
 
 Reply: TypeAlias = Response | asyncio.Future[Any] | Coroutine[Any, Any, Response | None] | None
 """A response now, later (Future), as a task (coroutine), or never (None, also a task's: acks=0)."""
+
+Handle: TypeAlias = Callable[["BrokerContext", RequestHeader, Any], Reply]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +42,25 @@ class ApiHandler:
     api_key: int
     min_version: int
     max_version: int
-    handle: Callable[["BrokerContext", RequestHeader, Any], Reply]
+    handle: Handle
     advertised_min_version: int | None = None  # if ApiVersions must show another one (Produce)
+
+
+def answers(
+    request: type[Request[Any]],
+    min_version: int,
+    max_version: int,
+    *,
+    advertised_min_version: int | None = None,
+) -> Callable[[Handle], ApiHandler]:
+    """Make a function the handler of these versions of a request."""
+    return lambda handle: ApiHandler(
+        api_key=request.API_KEY,
+        min_version=min_version,
+        max_version=max_version,
+        handle=handle,
+        advertised_min_version=advertised_min_version,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

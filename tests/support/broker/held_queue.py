@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class HeldQueue:
-    """While `is_held`, work waits for `release`; else it is done at once, as by InlineQueue."""
+    """While `is_held`, work waits for `release`; else it is done at once."""
 
     def __init__(self) -> None:
         self.is_held = False

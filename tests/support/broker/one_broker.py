@@ -15,7 +15,7 @@ from quorumlog.broker.partitions.core.data_path import (
     PartitionFetch,
     ProduceResult,
 )
-from quorumlog.broker.partitions.log.disk_queue import DiskQueue, InlineQueue
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
@@ -24,6 +24,8 @@ from quorumlog.storage.io.disk import Disk, RealDisk
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import PartitionData
 from quorumlog.wire.codec.records import Record, encode_batch, restamp
+from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 
 AT = TopicPartition("orders", 0)
@@ -65,9 +67,7 @@ async def one_broker(
     disk_queue: DiskQueue | None = None,
 ) -> AsyncIterator[Replicas]:
     """Start broker 1 as `start` does; without a queue, it waits for its disk."""
-    replicas = await start(
-        directory, isr, disk, log_settings, disk_queue=disk_queue or InlineQueue()
-    )
+    replicas = await start(directory, isr, disk, log_settings, disk_queue=disk_queue or HeldQueue())
     try:
         yield replicas
     finally:
@@ -93,7 +93,7 @@ def publish(replicas: Replicas, partition: PartitionImage, **configs: str) -> No
 
 
 def append(replicas: Replicas, acks: int = 1, records: bytes = BATCH) -> ProduceResult:
-    future = replicas.append(AT, records, acks=acks, timeout_ms=1000)
+    future = append_to(replicas, AT, records, acks=acks, timeout_ms=1000)
     assert future.done()
     return future.result()
 
@@ -137,7 +137,7 @@ def from_leader(offset: int, sequence: int | None = None) -> bytearray:
 def follow(replicas: Replicas) -> Callable[[bytes | bytearray], FollowedPartition]:
     """Become a follower; return what takes a leader's answer with these records."""
     publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
-    driver = replicas.driver(AT)
+    driver = replicas.drivers.get(AT)
     assert driver is not None
     followed = FollowedPartition(driver, Epoch(1))
 

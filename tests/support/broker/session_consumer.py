@@ -15,6 +15,7 @@ from quorumlog.wire.codec.messages.fetch import (
 )
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.one_broker import BATCH
+from tests.support.broker.replica_calls import append_to, partition_of
 from tests.support.groups.asking import create
 from tests.support.groups.single_broker import SingleBroker
 
@@ -81,7 +82,7 @@ async def created(broker: SingleBroker, connection: KafkaConnection, partitions:
     topic_id = await create(connection, TOPIC, partitions=partitions)
     async with asyncio.timeout(20):
         while any(
-            broker.replicas.partition(TopicPartition(TOPIC, index)) is None
+            partition_of(broker.replicas, TopicPartition(TOPIC, index)) is None
             for index in range(partitions)
         ):
             await asyncio.sleep(0)
@@ -96,4 +97,4 @@ async def parked(broker: SingleBroker) -> None:
 
 def append(broker: SingleBroker, index: int) -> None:
     at = TopicPartition(TOPIC, index)
-    assert broker.replicas.append(at, BATCH, acks=1, timeout_ms=0).result().error_code == 0
+    assert append_to(broker.replicas, at, BATCH, acks=1, timeout_ms=0).result().error_code == 0

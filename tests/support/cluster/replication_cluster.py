@@ -11,7 +11,6 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.handlers import fetch, list_offsets, offset_for_leader_epoch, produce
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.data_path import ProduceResult, ReadEnd
-from quorumlog.broker.partitions.log.disk_queue import InlineQueue
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -30,11 +29,14 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
     BrokerId,
     Epoch,
+    Offset,
     PartitionIndex,
     TopicId,
     TopicPartition,
 )
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.replica_calls import append_to, partition_of
 from tests.support.settings import static_config
 
 BROKERS = tuple(map(BrokerId, (1, 2, 3)))
@@ -73,7 +75,7 @@ class Node:
             log_settings=LogSettings(),
             disk=RealDisk(),
             log_directory=str(self.directory),
-            disk_queue=InlineQueue(),
+            disk_queue=HeldQueue(),
             controller=cast(ControllerClient, self.cluster),
         )
         await self.replicas.start()
@@ -81,7 +83,7 @@ class Node:
         self.watch = ImageWatch()
         apis = (produce, fetch, list_offsets, offset_for_leader_epoch)
         api_versions = HANDLERS[18]
-        handlers = {api.HANDLER.api_key: api.HANDLER for api in apis}
+        handlers = {api.handle.api_key: api.handle for api in apis}
         context = BrokerContext(
             broker_id=self.broker_id,
             cluster_id="test",
@@ -109,11 +111,14 @@ class Node:
         assert failure.cancelled(), failure.exception()
 
     def records(self, end: ReadEnd = ReadEnd.LOG_END) -> list[bytes | None]:
-        read = self.replicas.read_local(AT, 0, 1 << 20, end)
-        return [record.value for _, records in decode_batches(read.records) for record in records]
+        driver = self.replicas.drivers.get(AT)
+        assert driver is not None
+        read = driver.read(Offset(0), max_bytes=1 << 20, end=end, at_least_one=True)
+        batches = decode_batches(b"".join(read.chunks))
+        return [record.value for _, records in batches for record in records]
 
     def offsets(self) -> tuple[int, int]:
-        partition = self.replicas.partition(AT)
+        partition = partition_of(self.replicas, AT)
         assert partition is not None
         return partition.state.high_watermark, partition.state.log_end_offset
 
@@ -216,8 +221,8 @@ class Cluster:
     async def produce(
         self, who: BrokerId, *values: bytes, acks: int = -1, timeout_ms: int = 30_000
     ) -> ProduceResult:
-        return await self.nodes[who].replicas.append(
-            AT, batch(*values), acks=acks, timeout_ms=timeout_ms
+        return await append_to(
+            self.nodes[who].replicas, AT, batch(*values), acks=acks, timeout_ms=timeout_ms
         )
 
 

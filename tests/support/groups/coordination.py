@@ -1,10 +1,10 @@
 """A coordinator over a log in memory: writes wait until the test commits or fails them."""
 
-from quorumlog.broker.groups.core import events
+from collections.abc import Iterable
+from functools import partial
+
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
-from quorumlog.broker.groups.core.effects import AdvanceLogStart, AnswerRequest, AppendRecords
-from quorumlog.broker.groups.core.events import Event
-from quorumlog.broker.groups.core.records import LogRecord, decode, encode
+from quorumlog.broker.groups.core.records import LogRecord, decode
 from quorumlog.broker.groups.core.requests import (
     CommitOffsets,
     CommittedOffset,
@@ -17,8 +17,9 @@ from quorumlog.broker.groups.core.requests import (
     Sync,
 )
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.records import decode_batches
+from tests.support.coordination.driven_shard import DrivenShard
 
 SETTINGS = BrokerSettings(
     group_initial_rebalance_delay_ms=100,
@@ -72,77 +73,41 @@ def commit(offset: int, member_id: str = "", generation_id: int = -1) -> CommitO
     )
 
 
-class Coordination:
-    """`log` holds what is committed; a write under way is in `writes`, in order."""
+class Coordination(DrivenShard[GroupCoordinator]):
+    """The groups of one partition, loaded."""
 
     def __init__(
         self,
         settings: BrokerSettings = SETTINGS,
         *,
-        coordinator_class: type[GroupCoordinator] = GroupCoordinator,
-        log: list[LogRecord] | None = None,
+        batches: Iterable[bytes] = (),
         now_ms: int = 0,
     ) -> None:
-        self.now_ms = now_ms
-        self.log = log or []
-        self.coordinator = coordinator_class(settings)
-        for record in self.log:
-            key, value = encode(record)
-            known = decode(key, value)
-            assert known == record
-            self.coordinator.replay(known)
-        self.coordinator.loaded(now_ms)
-        self.writes: list[AppendRecords[LogRecord]] = []
-        self.replies: dict[int, Result] = {}
-        self.last_request_id = 0
+        super().__init__(partial(GroupCoordinator, settings), batches=batches, now_ms=now_ms)
+        self.load()
+        self._log: list[LogRecord] = []
+        self._decoded = 0
 
-    def step(self, event: Event) -> None:
-        for effect in self.coordinator.step(self.now_ms, event):
-            match effect:
-                case AnswerRequest(request_id=request_id, result=result):
-                    assert request_id not in self.replies, "answered twice"
-                    self.replies[request_id] = result
-                case AppendRecords():
-                    self.writes.append(effect)
-                case AdvanceLogStart():
-                    raise AssertionError("a log this short is not rewritten")
-
-    def ask(self, request: Request) -> int:
-        self.last_request_id += 1
-        self.step(events.RequestReceived(request_id=self.last_request_id, request=request))
-        return self.last_request_id
-
-    def commit_writes(self) -> None:
-        while self.writes:
-            self.commit_write()
-
-    def commit_write(self) -> None:
-        write = self.writes.pop(0)
-        self.log += write.records
-        self.step(events.WriteCommitted(write_id=write.write_id))
-
-    def fail_write(self, error_code: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE) -> None:
-        write = self.writes.pop(0)
-        self.step(events.WriteFailed(write_id=write.write_id, error_code=error_code))
-
-    def tick(self, elapsed_ms: int) -> None:
-        """Let time pass as a driver does: it looks whenever the coordinator wants it to."""
-        until_ms = self.now_ms + elapsed_ms
-        while self.coordinator.next_deadline_ms <= until_ms:
-            self.now_ms = max(self.now_ms, self.coordinator.next_deadline_ms)
-            self.step(events.Ticked())
-        self.now_ms = until_ms
-        self.step(events.Ticked())
+    @property
+    def log(self) -> list[LogRecord]:
+        """The committed records."""
+        for batch in self.batches[self._decoded :]:
+            for _, records in decode_batches(batch):
+                known = [decode(record.key or b"", record.value) for record in records]
+                self._log += [record for record in known if record is not None]
+        self._decoded = len(self.batches)
+        return self._log
 
     def answer(self, request: Request) -> Result:
         """Ask, and commit whatever must be committed for the answer."""
         request_id = self.ask(request)
         self.commit_writes()
-        return self.replies[request_id]
+        result: Result = self.replies[request_id]
+        return result
 
     def reloaded(self) -> "Coordination":
         """Return another coordinator with the same log, as after a failover."""
-        return Coordination(log=list(self.log), now_ms=self.now_ms)
+        return Coordination(batches=self.batches, now_ms=self.now_ms)
 
     def stable(self, *member_ids: str, instances: bool = False) -> int:
         """Bring these members to a Stable group; the first leads. Return the generation."""

@@ -5,16 +5,12 @@ import asyncio
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.requests import CommitResult
 from quorumlog.broker.groups.io.group_service import GroupService
-from quorumlog.broker.partitions.core.data_path import (
-    LocalRead,
-    OffsetAnswer,
-    ProduceResult,
-    ReadEnd,
-)
+from quorumlog.broker.partitions.core.data_path import LocalRead, ProduceDone, ProduceResult
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.invariants import InvariantViolation
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicPartition
+from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import iterate_headers, restamp
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 from tests.support.groups.coordination import T0, commit
@@ -35,66 +31,47 @@ class MemoryLog:
         self.start = self.end = self.high_watermark = 0
         self.commits_at_once = True
         self.refusal = ErrorCode.NONE
-        self.waiting: list[tuple[int, asyncio.Future[ProduceResult]]] = []
+        self.waiting: list[tuple[int, ProduceDone]] = []
 
     def append(
-        self,
-        topic_partition: TopicPartition,
-        records: bytes | bytearray | memoryview,
-        *,
-        acks: int,
-        timeout_ms: int,
-    ) -> asyncio.Future[ProduceResult]:
-        assert (topic_partition, acks) == (WHERE, -1)
-        outcome: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
+        self, at: TopicPartition, records: Buffer, *, acks: int, timeout_ms: int, done: ProduceDone
+    ) -> None:
+        assert (at, acks) == (WHERE, -1)
         if self.refusal is not ErrorCode.NONE:
-            outcome.set_result(ProduceResult(self.refusal))
-            return outcome
+            done(ProduceResult(self.refusal))
+            return
         batch = bytearray(records)
         restamp(batch, 0, base_offset=self.end, leader_epoch=0)
         self.batches.append(bytes(batch))
-        self.waiting.append((self.end, outcome))
+        self.waiting.append((self.end, done))
         self.end += next(iterate_headers(batch))[1].record_count
         if self.commits_at_once:
             self.commit_all()
-        return outcome
 
     def commit_all(self) -> None:
         self.high_watermark = self.end
-        for base_offset, outcome in self.waiting:
-            outcome.set_result(ProduceResult(ErrorCode.NONE, base_offset))
-        self.waiting.clear()
+        waiting, self.waiting = self.waiting, []
+        for base_offset, done in waiting:
+            done(ProduceResult(ErrorCode.NONE, base_offset))
 
     def fail_all(self, error_code: ErrorCode) -> None:
-        for _, outcome in self.waiting:
-            outcome.set_result(ProduceResult(error_code))
-        self.waiting.clear()
+        waiting, self.waiting = self.waiting, []
+        for _, done in waiting:
+            done(ProduceResult(error_code))
 
-    def read_local(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        max_bytes: int,
-        end: ReadEnd = ReadEnd.HIGH_WATERMARK,
-    ) -> LocalRead:
-        if offset < self.start:
-            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE)
-        limit = self.end if end is ReadEnd.LOG_END else self.high_watermark
+    def read_local(self, at: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
+        start, end = Offset(self.start), Offset(self.end)
+        if offset < start:
+            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start)
         for batch in self.batches:
             header = next(iterate_headers(batch))[1]
-            if offset <= header.base_offset and header.next_offset <= limit:
-                return LocalRead(ErrorCode.NONE, batch, Offset(header.next_offset))
-        return LocalRead(ErrorCode.NONE, b"", Offset(offset))
+            if offset <= header.base_offset and header.next_offset <= self.high_watermark:
+                return LocalRead(ErrorCode.NONE, batch, Offset(header.next_offset), start, end)
+        return LocalRead(ErrorCode.NONE, b"", Offset(offset), start, end)
 
-    def advance_log_start(self, topic_partition: TopicPartition, offset: Offset) -> None:
-        assert (topic_partition, offset <= self.high_watermark) == (WHERE, True)
+    def advance_log_start(self, at: TopicPartition, offset: Offset) -> None:
+        assert (at, offset <= self.high_watermark) == (WHERE, True)
         self.start = offset
-
-    def list_offset(
-        self, topic_partition: TopicPartition, timestamp_ms: int, leader_epoch: Epoch
-    ) -> OffsetAnswer:
-        assert timestamp_ms == -2
-        return OffsetAnswer(ErrorCode.NONE, self.start)
 
 
 class World:

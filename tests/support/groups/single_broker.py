@@ -11,7 +11,6 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
-from quorumlog.broker.partitions.log.disk_queue import InlineQueue
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -54,6 +53,7 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from tests.support.broker.held_queue import HeldQueue
 from tests.support.settings import static_config
 
 BROKER = BrokerId(1)
@@ -245,7 +245,7 @@ class SingleBroker:
             log_settings=LogSettings(),
             disk=RealDisk(),
             log_directory=str(directory),
-            disk_queue=InlineQueue(),
+            disk_queue=HeldQueue(),
             controller=self.controller,
         )
         self.groups = GroupService(

@@ -23,6 +23,7 @@ from tests.support.broker.one_broker import (
     publish,
     sequenced,
 )
+from tests.support.broker.replica_calls import append_to, fetch_from
 from tests.support.broker.replicas import image
 
 
@@ -30,7 +31,7 @@ async def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: P
     """Its newest batches are in memory: they must not outlive the leadership they were made in."""
 
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        driver = replicas.driver(AT)
+        driver = replicas.drivers.get(AT)
         assert driver is not None
         append(replicas)  # offset 0 in epoch 0, which no follower has fetched
         publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
@@ -55,7 +56,7 @@ async def test_a_former_leader_serves_what_overwrote_its_own_records(tmp_path: P
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         append(replicas)  # offset 1 in epoch 2, which continues what was in memory
         assert driver.partition.state.high_watermark == 0
-        fetched = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=2, max_wait_ms=0))
+        fetched = fetch_from(replicas, fetch_of(0, replica_id=2, leader_epoch=2, max_wait_ms=0))
         assert isinstance(fetched, list)
         records = b"".join(fetched[0].records)
         first = read_header(records)
@@ -82,16 +83,16 @@ async def test_a_duplicate_of_an_older_batch_is_acknowledged_when_that_is_commit
         waiting: list[asyncio.Future[ProduceResult]] = []
 
         def produce(sequence: int) -> list[bool]:
-            future = replicas.append(AT, sequenced(sequence), acks=-1, timeout_ms=1000)
+            future = append_to(replicas, AT, sequenced(sequence), acks=-1, timeout_ms=1000)
             waiting.append(future)
             return [one.done() for one in waiting]
 
         for sequence in (0, 1, 2):
             produce(sequence)
         assert produce(1) == [False] * 4
-        replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))
+        fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))
         assert [one.done() for one in waiting] == [True, False, False, False]
-        replicas.fetch(fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=0))
+        fetch_from(replicas, fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=0))
         assert [one.done() for one in waiting] == [True, True, False, True]
         assert waiting[3].result() == waiting[1].result()
         assert produce(0)[4]  # committed long ago

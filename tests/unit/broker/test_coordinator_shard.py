@@ -1,16 +1,20 @@
 """A shard drives any coordinator: here one that adds numbers, and knows nothing of groups."""
 
-import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.broker.coordination.core import events
-from quorumlog.broker.coordination.core.coordinator import Effect
-from quorumlog.broker.coordination.core.effects import AnswerRequest, AppendRecords
-from quorumlog.broker.coordination.io.coordinator_shard import CoordinatorShard
-from quorumlog.invariants import InvariantViolation
+from quorumlog.broker.coordination.core.coordinator_shard import BATCHES_AT_ONCE, Phase
+from quorumlog.broker.coordination.core.effects import (
+    AnswerRequest,
+    AppendRecords,
+    CoordinatorEffect,
+)
 from quorumlog.wire.codec.error_codes import ErrorCode
-from tests.support.groups.memory_log import WHERE, MemoryLog
+from quorumlog.wire.codec.identifiers import Epoch
+from quorumlog.wire.codec.records import Record, encode_batch
+from tests.support.coordination.driven_shard import DrivenShard
 
 
 @dataclass(frozen=True)
@@ -24,13 +28,14 @@ class Add:
 
 
 class Sum:
-    """A record is a number; each is answered when it is committed."""
+    """A record is a number; each is answered when it is committed. Any other event adds nothing."""
 
     def __init__(self) -> None:
         self.next_deadline_ms = 1 << 40
         self.not_written = {ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE}
         self.committed = 0
         self.writing: dict[int, int] = {}
+        self.events: list[Any] = []
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
         self.committed += int(key)
@@ -39,9 +44,9 @@ class Sum:
         return str(record).encode(), None
 
     def loaded(self, now_ms: int, log_start_offset: int, log_end_offset: int) -> None:
-        pass
+        self.events.append((log_start_offset, log_end_offset))
 
-    def step(self, now_ms: int, event: Any) -> list[Effect]:
+    def step(self, now_ms: int, event: Any) -> list[CoordinatorEffect]:
         match event:
             case events.RequestReceived(request_id=request_id, request=Add(number=number)):
                 self.writing[request_id] = number
@@ -53,63 +58,149 @@ class Sum:
                 del self.writing[write_id]
                 return [AnswerRequest(request_id=write_id, result=error_code)]
             case _:
+                self.events.append(event)
                 return []
 
 
-async def loaded(log: MemoryLog, lost: list[Any]) -> CoordinatorShard[Sum]:
-    def fail(violation: InvariantViolation) -> None:
-        raise violation
-
-    shard = CoordinatorShard(
-        WHERE,
-        replicas=log,
-        coordinator=Sum(),
-        load_buffer_bytes=1000,
-        now_ms=lambda: 0,
-        on_fatal=fail,
-        on_lost=lost.append,
-    )
-    async with asyncio.timeout(5):
-        while not isinstance(shard.coordinator, Sum):
-            await asyncio.sleep(0)
-    return shard
+def shard(batches: Iterable[bytes] = ()) -> DrivenShard[Sum]:
+    return DrivenShard(Sum, batches=batches)
 
 
-async def test_a_request_is_answered_once_its_record_is_committed() -> None:
-    log = MemoryLog()
-    shard = await loaded(log, [])
-    log.commits_at_once = False
-    first, second = shard.ask(Add(1)), shard.ask(Add(2))
-    await asyncio.sleep(0)
-    assert not first.done()
-    log.commit_all()
-    assert [await first, await second] == [1, 3]
-    shard.close()
+def loaded(batches: Iterable[bytes] = ()) -> DrivenShard[Sum]:
+    driven = shard(batches)
+    driven.step(events.BecameLeader(leader_epoch=Epoch(1)))
+    driven.load()
+    return driven
 
 
-async def test_the_next_shard_loads_what_was_committed() -> None:
-    log = MemoryLog()
-    shard = await loaded(log, [])
-    await shard.ask(Add(5))
-    shard.close()
-    successor = await loaded(log, [])
-    assert await successor.ask(Add(1)) == 6
-    successor.close()
+def batch(number: int) -> bytes:
+    return encode_batch([Record(0, 0, str(number).encode(), None, ())])
 
 
-async def test_a_refused_append_has_the_coordinators_own_error() -> None:
-    log = MemoryLog()
-    shard = await loaded(log, [])
-    log.refusal = ErrorCode.NOT_ENOUGH_REPLICAS
-    assert await shard.ask(Add(1)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    shard.close()
+def test_a_request_is_answered_once_its_record_is_committed() -> None:
+    driven = loaded()
+    first, second = driven.ask(Add(1)), driven.ask(Add(2))
+    assert driven.replies == {}
+    driven.commit_writes()
+    assert driven.replies == {first: 1, second: 3}
 
 
-async def test_a_write_of_unknown_outcome_ends_the_shard() -> None:
-    log, lost = MemoryLog(), list[Any]()
-    shard = await loaded(log, lost)
-    log.commits_at_once = False
-    answer = shard.ask(Add(1))
-    log.fail_all(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    assert await answer is ErrorCode.NOT_COORDINATOR
-    assert lost == [shard]
+def test_the_next_shard_loads_what_was_committed() -> None:
+    driven = loaded()
+    driven.ask(Add(5))
+    driven.commit_writes()
+    successor = loaded(driven.batches)
+    successor.ask(Add(1))
+    successor.commit_writes()
+    assert successor.replies == {1: 6}
+
+
+def test_a_refused_append_has_the_coordinators_own_error() -> None:
+    driven = loaded()
+    driven.ask(Add(1))
+    driven.fail_write(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert driven.replies == {1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+
+
+def test_writes_are_reported_in_log_order_even_if_the_second_ends_first() -> None:
+    driven = loaded()
+    driven.ask(Add(1))
+    driven.ask(Add(2))
+    driven.end_write(ErrorCode.NOT_ENOUGH_REPLICAS, index=1)
+    assert driven.replies == {}
+    driven.commit_write()
+    assert [*driven.replies.items()] == [(1, 1), (2, ErrorCode.COORDINATOR_NOT_AVAILABLE)]
+
+
+def test_after_a_write_of_unknown_outcome_the_log_is_read_again() -> None:
+    driven = loaded()
+    driven.ask(Add(1))
+    driven.ask(Add(2))
+    driven.batches.append(driven.writes[0].records)  # it made it, but we are not told
+    driven.end_write(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert driven.replies == dict.fromkeys((1, 2), ErrorCode.NOT_COORDINATOR)
+    assert driven.shard.coordinator is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    driven.load()
+    assert driven.coordinator.committed == 1
+    driven.commit_write()  # the second, of which the new coordinator knows nothing
+    assert driven.coordinator.committed == 1
+    assert driven.shard.phase is Phase.ACTIVE
+
+
+def test_requests_are_refused_and_events_are_kept_until_the_log_is_loaded() -> None:
+    driven = shard([batch(4)])
+    driven.ask(Add(1))
+    assert driven.replies == {1: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    driven.step("an event of its own")
+    driven.load()
+    assert driven.coordinator.committed == 4
+    assert driven.coordinator.events == [(0, 1), "an event of its own", events.Ticked()]
+
+
+def test_a_log_is_served_once_all_of_it_is_committed() -> None:
+    driven = shard([batch(4)])
+    driven.uncommitted = 1
+    driven.load()
+    driven.now_ms += 19
+    driven.load()
+    assert driven.shard.phase is Phase.LOADING
+    driven.uncommitted = 0
+    driven.now_ms += 1
+    driven.load()
+    assert driven.coordinator.committed == 4
+
+
+def test_a_replica_that_cannot_be_read_yet_is_asked_again() -> None:
+    driven = shard([batch(4)])
+    driven.read_error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    driven.load()
+    driven.read_error = ErrorCode.NONE
+    driven.now_ms += 20
+    driven.load()
+    assert driven.coordinator.committed == 4
+
+
+def test_a_log_that_starts_above_0_is_loaded_from_its_start() -> None:
+    driven = shard([batch(4)])
+    driven.log_start = 7
+    driven.load()
+    driven.now_ms += 20
+    driven.load()
+    assert driven.coordinator.committed == 4
+    assert driven.coordinator.events[0] == (7, 8)
+
+
+def test_a_long_log_is_replayed_in_several_steps() -> None:
+    driven = shard(batch(1) for _ in range(2 * BATCHES_AT_ONCE))
+    steps = 0
+    while driven.shard.phase is Phase.LOADING:
+        steps += 1
+        driven.step(events.Ticked())
+        if driven.reading is not None:
+            offset, driven.reading = driven.reading, None
+            driven.step(events.LogRead(read=driven.read(offset)))
+    assert steps == 4  # the first read, two hundreds, the read that finds nothing more
+    assert driven.coordinator.committed == 2 * BATCHES_AT_ONCE
+
+
+def test_a_log_that_cannot_be_decoded_is_not_served() -> None:
+    driven = shard([batch(4), encode_batch([Record(0, 0, b"no number", None, ())])])
+    driven.load()
+    driven.ask(Add(1))
+    assert driven.replies == {1: ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert driven.shard.next_deadline_ms is None
+    assert "cannot be loaded" in driven.reports[0]
+
+
+def test_who_waits_when_the_broker_resigns_looks_elsewhere_and_late_news_changes_nothing() -> None:
+    driven = loaded()
+    driven.ask(Add(1))
+    driven.step(events.Resigned(leader_epoch=Epoch(0)))
+    assert driven.replies == {}, "this is older than our leadership"
+    driven.step(events.Resigned(leader_epoch=Epoch(2)))
+    assert driven.replies == {1: ErrorCode.NOT_COORDINATOR}
+    driven.commit_write()
+    driven.tick(1000)
+    driven.ask(Add(1))
+    assert driven.replies[2] is ErrorCode.NOT_COORDINATOR
+    assert driven.writes == []

@@ -5,6 +5,9 @@ from typing import get_args
 
 import pytest
 
+from quorumlog.broker.coordination import core as coordination
+from quorumlog.broker.coordination.core import effects as shard_effects
+from quorumlog.broker.coordination.core import events as shard_events
 from quorumlog.broker.groups import core as groups
 from quorumlog.broker.groups.core import effects as group_effects
 from quorumlog.broker.groups.core import events as group_events
@@ -17,6 +20,7 @@ from quorumlog.broker.partitions.core import events as partition_events
     ("core", "effects", "events"),
     [
         (partitions, partition_effects, partition_events),
+        (coordination, shard_effects, shard_events),
         (groups, group_effects, group_events),
     ],
 )

@@ -85,7 +85,7 @@ async def test_many_logs_are_created_and_found_again(tmp_path: Path) -> None:
         async with broker(tmp_path) as replicas:
             publish_many(replicas)
             await are_open(replicas)
-            drivers = [replicas.driver(at) for at in MANY]
+            drivers = [replicas.drivers.get(at) for at in MANY]
             assert all(
                 driver is not None and driver.partition.state.is_leader for driver in drivers
             )
@@ -97,15 +97,15 @@ async def test_the_loop_and_other_partitions_go_on_while_a_log_is_opened(tmp_pat
     async with broker(tmp_path, disk) as replicas:
         try:
             publish_many(replicas)
-            await until(lambda: len(replicas._drivers) == len(MANY))  # all others, and `orders`
+            await until(lambda: len(replicas.drivers) == len(MANY))  # all others, and `orders`
             result = append(replicas)
             assert result.error_code is ErrorCode.NONE
-            assert replicas.driver(MANY[-1]) is None
+            assert replicas.drivers.get(MANY[-1]) is None
             assert replicas.list_offset(MANY[-1], -1).error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         finally:
             disk.may_go_on.set()
         await are_open(replicas)
-        assert replicas.driver(MANY[-1]) is not None
+        assert replicas.drivers.get(MANY[-1]) is not None
 
 
 async def test_the_loop_and_other_partitions_go_on_while_files_are_removed(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_the_loop_and_other_partitions_go_on_while_files_are_removed(tmp_p
             replicas.publish(ClusterDelta(deleted_topics={"many": MANY_ID}), replicas.image)
             await until(disk.has_begun.is_set)
             assert append(replicas).error_code is ErrorCode.NONE
-            assert all(replicas.driver(at) is None for at in MANY)
+            assert all(replicas.drivers.get(at) is None for at in MANY)
             publish_many(replicas, topic_id=NEXT_ID)  # the names are free
             await are_open(replicas)
         finally:
@@ -139,7 +139,7 @@ async def test_the_broker_may_lead_when_all_logs_are_open_that_our_registration_
         publish_many(replicas)
         assert not replicas.may_lead.is_set()
         await replicas.may_lead.wait()
-        assert all(replicas.driver(at) is not None for at in MANY)
+        assert all(replicas.drivers.get(at) is not None for at in MANY)
         publish_many(replicas, topic_id=NEXT_ID)
         assert replicas.may_lead.is_set()  # it stays so
 
@@ -156,7 +156,7 @@ async def test_a_log_is_opened_for_the_newest_image(tmp_path: Path) -> None:
         publish_many(replicas, leader_id=1)
         publish_many(replicas, leader_id=2)
         await are_open(replicas)
-        drivers = [replicas.driver(at) for at in MANY]
+        drivers = [replicas.drivers.get(at) for at in MANY]
         assert not any(driver is None or driver.partition.state.is_leader for driver in drivers)
 
 
@@ -172,7 +172,7 @@ async def test_what_is_deleted_before_it_is_open_leaves_nothing(
         publish_many(replicas)
         publish_nothing(replicas)
         await until(lambda: not (replicas._replicas.is_opening or directories(tmp_path)))
-        assert not any(replicas.driver(at) for at in MANY)
+        assert not any(replicas.drivers.get(at) for at in MANY)
 
 
 @pytest.mark.parametrize("second_id", [MANY_ID, NEXT_ID])
@@ -186,11 +186,11 @@ async def test_a_log_is_not_opened_while_it_is_being_opened(
             publish_many(replicas)
             await until(disk.has_begun.is_set)
             publish_many(replicas, topic_id=second_id)
-            assert replicas.driver(MANY[-1]) is None
+            assert replicas.drivers.get(MANY[-1]) is None
         finally:
             disk.may_go_on.set()
         await are_open(replicas)
-        drivers = [replicas.driver(at) for at in MANY]
+        drivers = [replicas.drivers.get(at) for at in MANY]
         assert {driver and driver.topic_id for driver in drivers} == {second_id}
     assert not list(tmp_path.glob("*-stray"))
 
@@ -204,7 +204,7 @@ async def test_nothing_is_a_stray_that_is_assigned(tmp_path: Path) -> None:
         replicas.registered(ALL_ALIVE[BROKERS[0]].broker_epoch)
         publish_many(replicas)
         await are_open(replicas)
-        assert all(replicas.driver(at) for at in MANY)
+        assert all(replicas.drivers.get(at) for at in MANY)
         await until(lambda: len(list(tmp_path.glob("gone-0.*-stray"))) == 1)
     assert directories(tmp_path) == sorted(map(str, MANY))
 
@@ -220,7 +220,7 @@ async def test_a_log_that_is_being_opened_when_the_broker_stops_is_closed_cleanl
     await asyncio.sleep(0)
     disk.may_go_on.set()
     await stopping
-    assert replicas.driver(MANY[-1]) is None
+    assert replicas.drivers.get(MANY[-1]) is None
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, ReadEnd
+from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.replicas import Replicas
 from quorumlog.invariants import InvariantViolation
@@ -28,6 +28,7 @@ from tests.support.broker.one_broker import (
     publish,
     run,
 )
+from tests.support.broker.replica_calls import fetch_from
 from tests.support.broker.replicas import ALL_ALIVE, image
 
 Take = Callable[[bytes | bytearray], FollowedPartition]
@@ -37,7 +38,7 @@ def follower_with_two_records(replicas: Replicas) -> tuple[PartitionDriver, Take
     append(replicas)
     append(replicas)
     take = follow(replicas)
-    driver = replicas.driver(AT)
+    driver = replicas.drivers.get(AT)
     assert driver is not None
     return driver, take
 
@@ -112,11 +113,11 @@ def test_nothing_is_read_from_a_log_while_it_is_cut(tmp_path: Path) -> None:
         driver, _ = follower_with_two_records(replicas)
         queue.is_held = True
         diverge(driver)
-        error_code = replicas.read_local(AT, 0, 1000, ReadEnd.LOG_END).error_code
+        error_code = replicas.read_local(AT, 0, 1000).error_code
         assert error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         looked_up = replicas.list_offset(AT, 0, replica_id=DEBUG_REPLICA)
         assert looked_up.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        waiting = replicas.fetch(fetch_of(1, replica_id=DEBUG_REPLICA))
+        waiting = fetch_from(replicas, fetch_of(1, replica_id=DEBUG_REPLICA))
         assert not isinstance(waiting, list)
         queue.release()
         assert not waiting.done()  # nothing is left above the first record
@@ -142,7 +143,7 @@ def test_a_replica_that_is_removed_meanwhile_is_deleted_after_the_cut(tmp_path: 
         publish(replicas, image(1, 0, 0, (1,), replicas=(1,)))  # made again, by the same name
         assert [key for key, _ in queue.held][:3] == [AT, AT, AT]  # the cut, deletion, opening
         queue.release()
-        again = replicas.driver(AT)
+        again = replicas.drivers.get(AT)
         assert again is not None
         assert again is not driver
         assert again.log.log_end_offset == 0

@@ -16,13 +16,14 @@ from tests.support.broker.one_broker import (
     one_broker,
     size,
 )
+from tests.support.broker.replica_calls import fetch_from, partition_of
 
 LATEST, EARLIEST = -1, -2
 
 
 def answer_of(replicas: Replicas, replica_id: int, leader_epoch: int = -1) -> ErrorCode:
     spec = fetch_of(0, replica_id=replica_id, leader_epoch=leader_epoch, max_wait_ms=0)
-    answers = replicas.fetch(spec)
+    answers = fetch_from(replicas, spec)
     assert isinstance(answers, list)
     return answers[0].error_code
 
@@ -30,8 +31,8 @@ def answer_of(replicas: Replicas, replica_id: int, leader_epoch: int = -1) -> Er
 async def test_it_reads_above_the_high_watermark_of_a_leader(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)  # broker 2 is in the ISR and does not fetch
-        assert size(replicas.fetch(fetch_of(0, replica_id=NO_REPLICA, max_wait_ms=0))) == 0
-        assert size(replicas.fetch(fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
+        assert size(fetch_from(replicas, fetch_of(0, replica_id=NO_REPLICA, max_wait_ms=0))) == 0
+        assert size(fetch_from(replicas, fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
         assert replicas.list_offset(AT, LATEST).offset == 0
         assert replicas.list_offset(AT, LATEST, replica_id=DEBUG_REPLICA).offset == 1
 
@@ -39,8 +40,8 @@ async def test_it_reads_above_the_high_watermark_of_a_leader(tmp_path: Path) -> 
 async def test_it_is_not_counted_as_a_follower(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)
-        replicas.fetch(fetch_of(1, replica_id=DEBUG_REPLICA, max_wait_ms=0))
-        partition = replicas.partition(AT)
+        fetch_from(replicas, fetch_of(1, replica_id=DEBUG_REPLICA, max_wait_ms=0))
+        partition = partition_of(replicas, AT)
         assert partition is not None
         assert partition.state.high_watermark == 0
 
@@ -53,7 +54,7 @@ async def test_it_reads_a_follower(tmp_path: Path) -> None:
             assert answer_of(replicas, replica_id) is ErrorCode.NOT_LEADER_OR_FOLLOWER
             refused = replicas.list_offset(AT, LATEST, replica_id=replica_id)
             assert refused.error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert size(replicas.fetch(fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
+        assert size(fetch_from(replicas, fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=0))) > 0
         for timestamp, offset in ((LATEST, 1), (EARLIEST, 0), (1, 0)):
             found = replicas.list_offset(AT, timestamp, replica_id=DEBUG_REPLICA)
             assert (found.error_code, found.offset) == (ErrorCode.NONE, offset)
@@ -72,7 +73,7 @@ async def test_a_follower_still_checks_the_leader_epoch(tmp_path: Path) -> None:
 async def test_what_a_follower_commits_ends_its_wait(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         take = follow(replicas)
-        waiting = replicas.fetch(fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=60_000))
+        waiting = fetch_from(replicas, fetch_of(0, replica_id=DEBUG_REPLICA, max_wait_ms=60_000))
         assert isinstance(waiting, asyncio.Future)
         take(from_leader(0))
         async with asyncio.timeout(5):

@@ -10,6 +10,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, TopicId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.broker.one_broker import BATCH
+from tests.support.broker.replica_calls import append_to
 from tests.support.groups.asking import asking, create
 from tests.support.groups.single_broker import TestController
 
@@ -39,7 +40,7 @@ async def test_a_consumer_of_another_leader_epoch_reads_nothing(
     async with asking(tmp_path) as (broker, connection):
         topic_id = TopicId(await create(connection, AT.topic, partitions=1))
         raise_leader_epoch(broker.controller, 3)
-        assert broker.replicas.append(AT, BATCH, acks=1, timeout_ms=0).done()
+        assert append_to(broker.replicas, AT, BATCH, acks=1, timeout_ms=0).done()
         wanted = FetchPartition(
             partition=0,
             current_leader_epoch=known_epoch,

@@ -16,6 +16,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.identifiers import Offset
 from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, one_broker, size
+from tests.support.broker.replica_calls import append_to, fetch_from, partition_of
 
 
 class FollowerTwo:
@@ -43,7 +44,7 @@ class FollowerTwo:
         )
 
     async def fetch(self, max_wait_ms: int = 0) -> list[FetchedPartition]:
-        fetched = self.replicas.fetch(self.spec(max_wait_ms))
+        fetched = fetch_from(self.replicas, self.spec(max_wait_ms))
         return await fetched if isinstance(fetched, asyncio.Future) else fetched
 
 
@@ -51,10 +52,10 @@ async def test_a_follower_acknowledges_by_naming_and_learns_what_is_committed(
     tmp_path: Path,
 ) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        follower, partition = FollowerTwo(replicas), replicas.partition(AT)
+        follower, partition = FollowerTwo(replicas), partition_of(replicas, AT)
         assert partition is not None
         assert [one.high_watermark for one in await follower.fetch()] == [0]
-        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        produced = append_to(replicas, AT, BATCH, acks=-1, timeout_ms=1000)
         assert size(await follower.fetch()) == len(BATCH)
         assert not produced.done()
         assert size(await follower.fetch()) == len(BATCH)  # not named: it has not taken them
@@ -107,7 +108,7 @@ async def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Pat
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
         await follower.fetch()
-        first, second = (replicas.fetch(follower.spec(60_000)) for _ in range(2))
+        first, second = (fetch_from(replicas, follower.spec(60_000)) for _ in range(2))
         assert isinstance(first, asyncio.Future)
         assert isinstance(second, asyncio.Future)
         assert first.result() == []
@@ -118,7 +119,7 @@ async def test_the_next_fetch_of_a_session_ends_the_one_that_waits(tmp_path: Pat
 async def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         follower = FollowerTwo(replicas)
-        waiting = replicas.fetch(follower.spec(60_000))
+        waiting = fetch_from(replicas, follower.spec(60_000))
         assert isinstance(waiting, asyncio.Future)
         waiting.cancel()
         await asyncio.sleep(0)

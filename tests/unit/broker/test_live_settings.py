@@ -20,7 +20,7 @@ ALONE = image(1, 0, 0, (1,), replicas=(1,))
 
 
 def segments(replicas: Replicas) -> list[Offset]:
-    driver = replicas.driver(AT)
+    driver = replicas.drivers.get(AT)
     assert driver is not None
     return [*driver.log.segment_base_offsets]
 
@@ -52,7 +52,7 @@ async def test_what_a_topic_does_not_say_stays_the_brokers(tmp_path: Path) -> No
     async with one_broker(
         tmp_path, log_settings=LogSettings(segment_bytes=1000, segment_ms=5)
     ) as replicas:
-        driver = replicas.driver(AT)
+        driver = replicas.drivers.get(AT)
         assert driver is not None
         changed = {"segment_ms": "7", "index_interval_bytes": "9", "cleanup_policy": "compact"}
         publish(replicas, ALONE, **changed)

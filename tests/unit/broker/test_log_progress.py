@@ -17,7 +17,7 @@ async def test_logs_that_are_to_be_opened_are_told_until_all_are_open(tmp_path: 
     replicas = await start(tmp_path, disk_queue=queue)
     assert replicas.descriptions.progress() == "opening logs: 0 of 1, 0 MiB read"
     queue.release()
-    assert replicas.driver(AT) is not None
+    assert replicas.drivers.get(AT) is not None
     assert replicas.descriptions.progress() == ""
     await replicas.stop()
     assert replicas.descriptions.progress() == "closing logs: 1 of 1"

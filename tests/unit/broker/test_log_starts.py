@@ -26,6 +26,7 @@ from tests.support.broker.one_broker import (
     publish,
     run,
 )
+from tests.support.broker.replica_calls import fetch_from, partition_of
 from tests.support.broker.replicas import BROKERS, image
 
 CHECKPOINT = "log-start-offset-checkpoint"
@@ -42,7 +43,7 @@ def delete(
 
 
 def start_of(replicas: Replicas) -> int:
-    partition = replicas.partition(AT)
+    partition = partition_of(replicas, AT)
     assert partition is not None
     return partition.state.log_start_offset
 
@@ -53,7 +54,7 @@ def segments(directory: Path) -> list[str]:
 
 def hear(replicas: Replicas, log_start: int, fetch_offset: int) -> None:
     """The follower fetches."""
-    driver = replicas.driver(AT)
+    driver = replicas.drivers.get(AT)
     assert driver is not None
     driver.judge_follower_fetch(
         0,
@@ -82,7 +83,7 @@ def test_what_is_deleted_stays_so_and_its_segments_go(tmp_path: Path) -> None:
         assert result == (ErrorCode.NONE, 5)
         assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 5\n"
         await until_removed(tmp_path, [f"{offset:020d}.log" for offset in (4, 6)])
-        below, at = replicas.fetch(fetch_of(4)), replicas.fetch(fetch_of(5))
+        below, at = fetch_from(replicas, fetch_of(4)), fetch_from(replicas, fetch_of(5))
         assert isinstance(below, list)
         assert isinstance(at, list)
         assert (below[0].error_code, below[0].log_start_offset) == (
@@ -138,7 +139,7 @@ async def test_a_follower_adopts_and_keeps_its_leaders_start(tmp_path: Path) -> 
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         take = follow(replicas)
         take(from_leader(0) + from_leader(1))
-        driver = replicas.driver(AT)
+        driver = replicas.drivers.get(AT)
         assert driver is not None
         driver.append_as_follower(
             b"",
@@ -181,8 +182,10 @@ async def test_a_parked_follower_is_told_of_a_new_start_at_once_and_consumers_ar
         publish(replicas, image(1, 0, 1, (1,), replicas=(1, 2)))
         append(replicas)
         append(replicas)
-        follower = replicas.fetch(fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000))
-        consumer = replicas.fetch(fetch_of(2, max_wait_ms=60_000))
+        follower = fetch_from(
+            replicas, fetch_of(2, replica_id=2, leader_epoch=0, max_wait_ms=60_000)
+        )
+        consumer = fetch_from(replicas, fetch_of(2, max_wait_ms=60_000))
         assert isinstance(follower, asyncio.Future)
         assert isinstance(consumer, asyncio.Future)
         deleted = delete(replicas, 2)
@@ -202,7 +205,7 @@ async def test_a_follower_fetches_at_once_when_its_start_is_kept(
         follow(replicas)(from_leader(0))
         has_fetched = asyncio.Event()
         monkeypatch.setattr(replicas._log_starts, "_fetch_now", has_fetched.set)
-        driver = replicas.driver(AT)
+        driver = replicas.drivers.get(AT)
         assert driver is not None
         driver.advance_log_start(0, Offset(1))
         async with asyncio.timeout(5):

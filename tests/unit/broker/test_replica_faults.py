@@ -27,6 +27,7 @@ from tests.support.broker.one_broker import (
     sequenced,
     size,
 )
+from tests.support.broker.replica_calls import fetch_from, partition_of
 from tests.support.broker.replicas import ALL_ALIVE, image
 
 OTHER = TopicPartition("orders", 1)
@@ -34,9 +35,9 @@ OTHER = TopicPartition("orders", 1)
 
 def assert_offline(replicas: Replicas) -> None:
     """The partition answers KAFKA_STORAGE_ERROR, and the broker asks to be fenced."""
-    assert replicas.driver(AT) is None
+    assert replicas.drivers.get(AT) is None
     assert append(replicas).error_code is ErrorCode.KAFKA_STORAGE_ERROR
-    answers = replicas.fetch(fetch_of(0))
+    answers = fetch_from(replicas, fetch_of(0))
     assert isinstance(answers, list)
     assert answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
     assert not replicas.may_lead.is_set()
@@ -61,7 +62,7 @@ async def test_a_leader_on_a_full_disk_refuses_and_goes_on_when_there_is_room(
         refused = append(replicas, acks=-1, records=sequenced(1))
         assert refused.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         assert not replicas.failure.done()
-        assert size(replicas.fetch(fetch_of(0))) == len(sequenced(0))
+        assert size(fetch_from(replicas, fetch_of(0))) == len(sequenced(0))
         disk.errors = {}
         assert append(replicas, acks=-1, records=sequenced(1)).base_offset == 1
 
@@ -92,11 +93,11 @@ async def test_a_read_that_fails_is_the_error_of_one_request(tmp_path: Path) -> 
     async with one_broker(tmp_path, disk=disk) as replicas:
         append(replicas)
         disk.errors = {"pread": EIO}
-        answers = replicas.fetch(fetch_of(0))
+        answers = fetch_from(replicas, fetch_of(0))
         assert isinstance(answers, list)
         assert answers[0].error_code is ErrorCode.KAFKA_STORAGE_ERROR
         disk.errors = {}
-        assert size(replicas.fetch(fetch_of(0))) == len(BATCH)
+        assert size(fetch_from(replicas, fetch_of(0))) == len(BATCH)
         assert append(replicas).base_offset == 1
 
 
@@ -117,7 +118,7 @@ async def test_a_flush_that_fails_takes_the_replica_offline_at_the_next_tick(
         answer = append(replicas, records=sequenced(3))
         assert answer.error_code is ErrorCode.KAFKA_STORAGE_ERROR
         async with asyncio.timeout(10):
-            while replicas.driver(AT) is not None:
+            while replicas.drivers.get(AT) is not None:
                 await asyncio.sleep(0)
         disk.errors = {}
         assert_offline(replicas)
@@ -143,13 +144,13 @@ async def test_a_log_for_which_there_is_no_handle_or_no_room_is_opened_later(
         topic = TopicImage(name=AT.topic, topic_id=TOPIC_ID, partitions=(now, now))
         cluster = ClusterImage(brokers=ALL_ALIVE, topics={AT.topic: topic})
         replicas.publish(ClusterDelta(partitions=frozenset({AT, OTHER})), cluster)
-        assert replicas.driver(OTHER) is None
-        assert replicas.driver(AT) is not None
+        assert replicas.drivers.get(OTHER) is None
+        assert replicas.drivers.get(AT) is not None
         # What is tried again and again reads bytes, but makes no progress.
         assert replicas.descriptions.progress() == "opening logs: 1 of 2"
         disk.errors = {}
         async with asyncio.timeout(10):
-            while replicas.driver(OTHER) is None:
+            while replicas.drivers.get(OTHER) is None:
                 await asyncio.sleep(0)
         assert not replicas.failure.done()
 
@@ -168,7 +169,7 @@ async def test_a_follower_on_a_full_disk_or_with_a_bad_answer_asks_again_later(
         disk.errors = {}
         assert take(torn).failures > 0
         assert take(from_leader(7)).failures > 0  # does not continue the log
-        partition = replicas.partition(AT)
+        partition = partition_of(replicas, AT)
         assert partition is not None
         assert (partition.state.high_watermark, partition.state.log_end_offset) == (1, 1)
         assert take(from_leader(1)).failures == 0

@@ -15,6 +15,7 @@ from tests.support.broker.one_broker import (
     publish,
     sequenced,
 )
+from tests.support.broker.replica_calls import partition_of
 from tests.support.broker.replicas import image
 
 
@@ -34,7 +35,7 @@ async def test_a_follower_that_leads_knows_the_producers_of_its_log(tmp_path: Pa
 
 async def test_what_was_cut_or_started_over_is_not_taken_for_a_duplicate(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        take, driver = follow(replicas), replicas.driver(AT)
+        take, driver = follow(replicas), replicas.drivers.get(AT)
         assert driver is not None
         take(from_leader(0, sequence=0) + from_leader(1, sequence=1))
         driver.feed(
@@ -70,6 +71,6 @@ async def test_only_a_batch_of_the_epoch_that_is_followed_is_taken(tmp_path: Pat
         take, newer = follow(replicas), from_leader(1)
         restamp(newer, 0, base_offset=1, leader_epoch=2)
         take(from_leader(0) + newer)
-        partition = replicas.partition(AT)
+        partition = partition_of(replicas, AT)
         assert partition is not None
         assert partition.state.log_end_offset == 1  # KAFKA-18723

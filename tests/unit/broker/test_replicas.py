@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult, ReadEnd
+from quorumlog.broker.partitions.core.data_path import FetchedPartition, ProduceResult
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.io import appends
 from quorumlog.broker.partitions.log import partition_driver
@@ -30,6 +30,7 @@ from tests.support.broker.one_broker import (
     size,
     start,
 )
+from tests.support.broker.replica_calls import append_to, fetch_from
 from tests.support.broker.replicas import ALL_ALIVE, BROKERS, image
 from tests.support.waiting import until
 
@@ -44,7 +45,7 @@ async def test_a_lone_replica_commits_at_once(tmp_path: Path) -> None:
 
 async def test_a_long_poll_ends_with_enough_bytes(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
-        poll = replicas.fetch(fetch_of(0, min_bytes=2 * len(BATCH)))
+        poll = fetch_from(replicas, fetch_of(0, min_bytes=2 * len(BATCH)))
         assert isinstance(poll, asyncio.Future)
         append(replicas)
         await asyncio.sleep(0)
@@ -57,39 +58,39 @@ async def test_the_first_batch_is_returned_even_if_it_is_too_large(tmp_path: Pat
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         append(replicas)
-        assert size(replicas.fetch(fetch_of(0, max_bytes=1))) == len(BATCH)
-        assert size(replicas.fetch(fetch_of(0, partition_max_bytes=1))) == len(BATCH)
-        assert size(replicas.fetch(fetch_of(0))) == 2 * len(BATCH)
+        assert size(fetch_from(replicas, fetch_of(0, max_bytes=1))) == len(BATCH)
+        assert size(fetch_from(replicas, fetch_of(0, partition_max_bytes=1))) == len(BATCH)
+        assert size(fetch_from(replicas, fetch_of(0))) == 2 * len(BATCH)
 
 
 async def test_consumers_wait_for_the_high_watermark_and_followers_do_not(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        consumer = replicas.fetch(fetch_of(0))
-        follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
+        consumer = fetch_from(replicas, fetch_of(0))
+        follower = fetch_from(replicas, fetch_of(0, replica_id=2, leader_epoch=0))
         assert isinstance(consumer, asyncio.Future)
         assert isinstance(follower, asyncio.Future)
-        produced = [replicas.append(AT, BATCH, acks=-1, timeout_ms=1000) for _ in range(3)]
+        produced = [append_to(replicas, AT, BATCH, acks=-1, timeout_ms=1000) for _ in range(3)]
         assert size(await follower) == 3 * len(BATCH)  # one answer for all three
         assert not consumer.done()
         assert not any(one.done() for one in produced)
-        replicas.fetch(fetch_of(3, replica_id=2, leader_epoch=0)).cancel()  # type: ignore[union-attr]  # it waits
+        fetch_from(replicas, fetch_of(3, replica_id=2, leader_epoch=0)).cancel()  # type: ignore[union-attr]  # it waits
         assert [one.result().base_offset for one in produced] == [0, 1, 2]
         assert size(await consumer) == 3 * len(BATCH)
-        assert replicas.read_local(AT, 0, 1, ReadEnd.LOG_END).next_offset == 1
+        assert replicas.read_local(AT, 0, 1).next_offset == 1
 
 
 async def test_a_higher_epoch_of_the_same_leader_keeps_produces_and_wakes_fetches(
     tmp_path: Path,
 ) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        follower = replicas.fetch(fetch_of(0, replica_id=2, leader_epoch=0))
+        follower = fetch_from(replicas, fetch_of(0, replica_id=2, leader_epoch=0))
         assert isinstance(follower, asyncio.Future)
         publish(replicas, image(1, 1, 1, (1, 2), replicas=(1, 2)))
         assert (await follower)[0].error_code is ErrorCode.FENCED_LEADER_EPOCH
-        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        produced = append_to(replicas, AT, BATCH, acks=-1, timeout_ms=1000)
         publish(replicas, image(1, 2, 2, (1, 2), replicas=(1, 2)))
         assert not produced.done()
-        waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=2))
+        waits = fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=2))
         assert isinstance(waits, asyncio.Future)
         waits.cancel()
         assert produced.result().error_code is ErrorCode.NONE
@@ -107,8 +108,8 @@ async def test_who_waits_when_the_leader_is_deposed_is_told(tmp_path: Path) -> N
                 seen.append(("resigned", leader_epoch))
 
         replicas.add_leadership_listener(Listener())
-        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
-        consumer = replicas.fetch(fetch_of(0))
+        produced = append_to(replicas, AT, BATCH, acks=-1, timeout_ms=1000)
+        consumer = fetch_from(replicas, fetch_of(0))
         publish(replicas, image(2, 1, 1, (1, 2), replicas=(1, 2)))
         assert produced.result().error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert isinstance(consumer, asyncio.Future)
@@ -125,10 +126,10 @@ async def test_a_duplicate_waits_for_the_first_attempt(tmp_path: Path) -> None:
         batch = encode_batch(
             [Record(0, 1, None, b"v")], producer_id=5, producer_epoch=0, base_sequence=0
         )
-        first, second = (replicas.append(AT, batch, acks=-1, timeout_ms=1000) for _ in range(2))
+        first, second = (append_to(replicas, AT, batch, acks=-1, timeout_ms=1000) for _ in range(2))
         assert not first.done()
         assert not second.done()
-        waits = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0))
+        waits = fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=0))
         assert first.result() == second.result() == ProduceResult(ErrorCode.NONE, 0, -1, 0)
         cast(asyncio.Future[Any], waits).cancel()
 
@@ -151,15 +152,15 @@ async def test_who_waits_for_a_topic_gets_nothing_of_the_next_one_of_its_name(
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         spec = fetch_of(0, replica_id, leader_epoch=0)
         spec.partitions[0].topic_id = TOPIC_ID
-        waiting = replicas.fetch(spec)
-        produced = replicas.append(AT, BATCH, acks=-1, timeout_ms=1000)
+        waiting = fetch_from(replicas, spec)
+        produced = append_to(replicas, AT, BATCH, acks=-1, timeout_ms=1000)
         assert isinstance(waiting, asyncio.Future)
         recreate(replicas, TopicId(b"n" * 16))
         assert produced.result().error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert append(replicas, acks=-1).base_offset == 0
         [answer] = await waiting
         assert (answer.error_code, list(answer.records)) == (ErrorCode.UNKNOWN_TOPIC_ID, [])
-        [late] = cast(list[FetchedPartition], replicas.fetch(spec))
+        [late] = cast(list[FetchedPartition], fetch_from(replicas, spec))
         assert late.error_code is ErrorCode.UNKNOWN_TOPIC_ID
 
 
@@ -167,13 +168,13 @@ async def test_only_so_many_produces_wait(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(appends, "WAITING_MAX", 2)
 
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
-        waiting = [replicas.append(AT, BATCH, acks=-1, timeout_ms=2**31 - 1) for _ in range(2)]
+        waiting = [append_to(replicas, AT, BATCH, acks=-1, timeout_ms=2**31 - 1) for _ in range(2)]
         refused = append(replicas, acks=-1)
         assert refused.error_code is ErrorCode.REQUEST_TIMED_OUT
         assert append(replicas, acks=1).base_offset == 2  # it was not appended
-        cast(asyncio.Future[Any], replicas.fetch(fetch_of(3, 2, leader_epoch=0))).cancel()
+        cast(asyncio.Future[Any], fetch_from(replicas, fetch_of(3, 2, leader_epoch=0))).cancel()
         assert [one.result().base_offset for one in waiting] == [0, 1]
-        assert not replicas.append(AT, BATCH, acks=-1, timeout_ms=1000).done()
+        assert not append_to(replicas, AT, BATCH, acks=-1, timeout_ms=1000).done()
 
 
 async def test_a_truncation_that_cuts_no_record_reads_none(
@@ -186,7 +187,7 @@ async def test_a_truncation_that_cuts_no_record_reads_none(
         append(replicas)
         publish(replicas, image(1, 5, 1, (1, 2), replicas=(1, 2)))
         publish(replicas, image(2, 6, 2, (1, 2), replicas=(1, 2)))
-        driver, rebuilt = replicas.driver(AT), list[int]()
+        driver, rebuilt = replicas.drivers.get(AT), list[int]()
         assert driver is not None
 
         def note(log: Log, kind: type[ProducerStates]) -> ProducerStates:
@@ -216,7 +217,7 @@ async def test_configs_take_effect_when_they_are_published(tmp_path: Path) -> No
 
 async def test_an_append_that_failed_leaves_no_trace(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
-        driver = replicas.driver(AT)
+        driver = replicas.drivers.get(AT)
         assert driver is not None
         batches = [
             encode_batch(
@@ -248,14 +249,14 @@ async def test_no_log_is_opened_once_it_stops(tmp_path: Path) -> None:
         )
         cluster = ClusterImage(brokers=ALL_ALIVE, topics={"other": topic})
         replicas.publish(ClusterDelta(partitions=frozenset({other})), cluster)
-        assert replicas.driver(other) is None
+        assert replicas.drivers.get(other) is None
     assert not (tmp_path / "other-0").exists()
 
 
 async def test_a_replica_that_is_removed_while_it_is_flushed_harms_nobody(tmp_path: Path) -> None:
     replicas = await start(tmp_path)
-    await until(lambda: replicas.driver(AT) is not None)
-    driver = replicas.driver(AT)
+    await until(lambda: replicas.drivers.get(AT) is not None)
+    driver = replicas.drivers.get(AT)
     assert driver is not None
     flush, begun, may_flush = driver.log.flush, threading.Event(), threading.Event()
 

@@ -22,6 +22,7 @@ from quorumlog.wire.codec.records import Record, encode_batch
 from quorumlog.wire.io.connection import KafkaConnection
 from tests.support.broker.one_broker import AT, BATCH, append, fetch_of, one_broker, size
 from tests.support.broker.peer import Peer
+from tests.support.broker.replica_calls import append_to, fetch_from
 from tests.support.groups.asking import create
 from tests.support.groups.single_broker import SETTINGS, single_broker
 
@@ -72,12 +73,12 @@ def short(replicas: Replicas) -> Callable[[], None]:
 async def test_a_fetch_that_finds_no_room_waits_for_it_and_followers_do_not(tmp_path: Path) -> None:
     async with one_broker(tmp_path, isr=(1, 2)) as replicas:
         append(replicas)
-        replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))  # committed
+        fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))  # committed
         end = short(replicas)
         accounts = [replicas.response_memory.open_account() for _ in range(2)]
-        waiting = [replicas.fetch(fetch_of(0, account=account)) for account in accounts]
+        waiting = [fetch_from(replicas, fetch_of(0, account=account)) for account in accounts]
         append(replicas)
-        follower = replicas.fetch(fetch_of(1, replica_id=2, leader_epoch=0))
+        follower = fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=0))
         assert size(follower) == len(BATCH)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -96,12 +97,12 @@ async def test_the_time_to_wait_ends_a_wait_for_room(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         end, account = short(replicas), replicas.response_memory.open_account()
-        assert size(replicas.fetch(fetch_of(0, account=account, max_wait_ms=0))) == 0
-        waits = replicas.fetch(fetch_of(0, account=account, max_wait_ms=1))
+        assert size(fetch_from(replicas, fetch_of(0, account=account, max_wait_ms=0))) == 0
+        waits = fetch_from(replicas, fetch_of(0, account=account, max_wait_ms=1))
         assert isinstance(waits, asyncio.Future)
         assert size(await waits) == 0
         end()
-        assert size(replicas.fetch(fetch_of(0, account=account))) == len(BATCH)
+        assert size(fetch_from(replicas, fetch_of(0, account=account))) == len(BATCH)
         account.close()
 
 
@@ -111,13 +112,13 @@ async def test_a_long_poll_gives_up_what_it_has_gathered_for_one_that_finds_no_r
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         patient, other = (replicas.response_memory.open_account() for _ in range(2))
-        gathers = replicas.fetch(
-            fetch_of(0, account=patient, min_bytes=1000, max_wait_ms=2**31 - 1)
+        gathers = fetch_from(
+            replicas, fetch_of(0, account=patient, min_bytes=1000, max_wait_ms=2**31 - 1)
         )
         assert isinstance(gathers, asyncio.Future)
         assert not gathers.done()
         end = short(replicas)
-        waits = replicas.fetch(fetch_of(0, account=other))
+        waits = fetch_from(replicas, fetch_of(0, account=other))
         assert size(await gathers) == len(BATCH)
         end()
         assert isinstance(waits, asyncio.Future)
@@ -131,7 +132,7 @@ async def test_a_consumer_that_leaves_gives_back_what_was_read_for_it(tmp_path: 
     async with one_broker(tmp_path) as replicas:
         append(replicas)
         account = replicas.response_memory.open_account()
-        gathers = replicas.fetch(fetch_of(0, account=account, min_bytes=1000))
+        gathers = fetch_from(replicas, fetch_of(0, account=account, min_bytes=1000))
         assert isinstance(gathers, asyncio.Future)
         gathers.cancel()
         account.close()
@@ -183,7 +184,7 @@ async def test_many_consumers_that_never_read_stay_within_the_limit_and_others_g
         asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
         topic_id = await create(asking, AT.topic, partitions=1)
         for _ in range(BIG_BATCHES):
-            broker.replicas.append(AT, BIG, acks=1, timeout_ms=0)
+            append_to(broker.replicas, AT, BIG, acks=1, timeout_ms=0)
         server = Server(broker.context, on_fatal=broker.violations.append)
         listener = socket.create_server(("127.0.0.1", 0))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -215,7 +216,7 @@ async def test_a_client_that_takes_nothing_for_the_idle_time_is_closed(tmp_path:
         asking = await KafkaConnection.open("127.0.0.1", broker.port, client_id="test")
         topic_id = await create(asking, AT.topic, partitions=1)
         for _ in range(BIG_BATCHES):
-            broker.replicas.append(AT, BIG, acks=1, timeout_ms=0)
+            append_to(broker.replicas, AT, BIG, acks=1, timeout_ms=0)
         server = Server(
             replace(broker.context, settings=settings), on_fatal=broker.violations.append
         )

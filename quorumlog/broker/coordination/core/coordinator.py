@@ -3,14 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from quorumlog.broker.coordination.core.effects import (
-    AdvanceLogStart,
-    AnswerRequest,
-    AppendRecords,
-)
+from quorumlog.broker.coordination.core.effects import CoordinatorEffect
 from quorumlog.wire.codec.error_codes import ErrorCode
 
-Effect = AppendRecords[Any] | AnswerRequest[Any] | AdvanceLogStart
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -36,7 +31,10 @@ class Coordinator(Protocol):
         """The errors of an append that mean "not in the log", each with the code for clients."""
 
     def replay_encoded(self, key: bytes, value: bytes | None) -> None:
-        """Apply one committed record; a record of an unknown kind is no error."""
+        """Apply one committed record; a record of an unknown kind is no error.
+
+        Raises ValueError: the record cannot be read.
+        """
 
     def encode(self, record: Any) -> tuple[bytes, bytes | None]:
         """Return key and value of a record of AppendRecords."""
@@ -44,7 +42,7 @@ class Coordinator(Protocol):
     def loaded(self, now_ms: int, log_start_offset: int, log_end_offset: int) -> None:
         """Start to serve. What was replayed was at [log_start_offset, log_end_offset)."""
 
-    def step(self, now_ms: int, event: Any) -> Sequence[Effect]:
+    def step(self, now_ms: int, event: Any) -> Sequence[CoordinatorEffect]:
         """Handle one event, shared or its own; return the effects, in order.
 
         Raises InvariantViolation: our bug.

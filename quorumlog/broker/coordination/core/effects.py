@@ -1,7 +1,7 @@
-"""The effects that every coordinator may return: imperatives, performed in order."""
+"""The effects of coordinators and of the shards that drive them: imperatives, done in order."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from quorumlog.wire.codec.identifiers import Offset
 
@@ -11,7 +11,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecords(Generic[RecordT]):
-    """Append as one batch with acks=all, then feed WriteCommitted or WriteFailed, in log order."""
+    """Of a coordinator: append as one batch; feed WriteCommitted or WriteFailed, in log order."""
 
     write_id: int
     records: tuple[RecordT, ...]
@@ -30,3 +30,30 @@ class AdvanceLogStart:
     """Let the log start at `offset`: all that is live is committed at or after it."""
 
     offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLog:
+    """Read committed batches from `offset` on, then feed LogRead."""
+
+    offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendBatch:
+    """Append the encoded batch with acks=all and without a timeout, then feed AppendEnded."""
+
+    append_id: int
+    records: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Tell the operator. `is_problem`: something went wrong."""
+
+    text: str
+    is_problem: bool = False
+
+
+CoordinatorEffect = AppendRecords[Any] | AnswerRequest[Any] | AdvanceLogStart
+Effect = ReadLog | AppendBatch | AnswerRequest[Any] | AdvanceLogStart | Report

@@ -1,10 +1,11 @@
-"""The events of every coordinator: facts, in the past tense."""
+"""The events of coordinators and of the shards that drive them: facts, in the past tense."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
+from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Epoch, Offset
 
 RequestT = TypeVar("RequestT")
 
@@ -19,7 +20,7 @@ class RequestReceived(Generic[RequestT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteCommitted:
-    """The high watermark passed the records of this write; the log goes on at `next_offset`."""
+    """To a coordinator: the high watermark passed this write; the log goes on at `next_offset`."""
 
     write_id: int
     next_offset: Offset = UNKNOWN_OFFSET
@@ -27,7 +28,7 @@ class WriteCommitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFailed:
-    """The records of this write are not in the log and never will be.
+    """To a coordinator: the records of this write are not in the log and never will be.
 
     `error_code` is one that the clients of the coordinator understand.
     """
@@ -39,3 +40,44 @@ class WriteFailed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """Time has passed: it is `now_ms`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BecameLeader:
+    """We lead the partition, since `leader_epoch` at the latest."""
+
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resigned:
+    """We lead the partition no longer, as of `leader_epoch`."""
+
+    leader_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stopped:
+    """The broker stops, or must not go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRead:
+    """The read of a ReadLog has ended."""
+
+    read: LocalRead
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendEnded:
+    """The append of an AppendBatch has ended: `base_offset` is that of the batch, unless refused.
+
+    An error may leave open whether the batch is in the log.
+    """
+
+    append_id: int
+    error_code: ErrorCode
+    base_offset: int
+
+
+Event = RequestReceived[Any] | BecameLeader | Resigned | Stopped | LogRead | AppendEnded | Ticked

@@ -2,7 +2,7 @@
 
 Every loaded partition of `__consumer_offsets` has one `GroupCoordinator`. It changes what is
 durable only by applying committed records, so its durable state is the replayed log, always. One
-driver owns it (`coordination/io/coordinator_shard.py`; tests have others), and does the following.
+driver owns it (`coordination/core/coordinator_shard.py`; tests have others) and does the following.
 
 Loading. Call `replay` for every committed record of the log, in order, then `loaded` once, then
 `step`. The log is loaded when the high watermark has reached its end: a record that the next leader

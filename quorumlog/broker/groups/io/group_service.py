@@ -6,9 +6,12 @@ Source: KIP-62; the coordinator of a group is the leader of its partition.
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, TypeVar
 
-from quorumlog.broker.coordination.io.coordinator_shard import CoordinatorLog, CoordinatorShard
+from quorumlog.broker.coordination.core.coordinator_shard import Phase
+from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
+from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
@@ -21,7 +24,6 @@ from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 R = TypeVar("R")
-GroupShard = CoordinatorShard[GroupCoordinator]
 
 
 class GroupService:
@@ -44,23 +46,21 @@ class GroupService:
         self._wall_ms = wall_ms
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
-        self._shards: Final[dict[TopicPartition, GroupShard]] = {}
+        self._drivers: Final[dict[TopicPartition, ShardDriver[GroupCoordinator]]] = {}
 
     def became_leader(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Load the groups of the partition; keep loaded groups if only the epoch rose."""
-        if topic_partition.topic != OFFSETS_TOPIC:
-            return
-        shard = self._shards.get(topic_partition)
-        if shard is None:
-            shard = self._open(topic_partition)
-        shard.leader_epoch = max(shard.leader_epoch, leader_epoch)
+        if topic_partition.topic == OFFSETS_TOPIC:
+            driver = self._drivers.get(topic_partition) or self._open(topic_partition)
+            driver.feed(BecameLeader(leader_epoch=leader_epoch))
 
     def resigned(self, topic_partition: TopicPartition, leader_epoch: Epoch) -> None:
         """Forget the groups of the partition: members get NOT_COORDINATOR."""
-        shard = self._shards.get(topic_partition)
-        if shard is not None and leader_epoch >= shard.leader_epoch:
-            del self._shards[topic_partition]
-            shard.close()
+        driver = self._drivers.get(topic_partition)
+        if driver is not None:
+            driver.feed(Resigned(leader_epoch=leader_epoch))
+            if driver.shard.phase is Phase.CLOSED:
+                del self._drivers[topic_partition]
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
         """Count the partitions of the offsets topic; forget the offsets of deleted topics."""
@@ -69,8 +69,8 @@ class GroupService:
             self._partitions = len(topic.partitions)
         deleted = tuple(sorted(delta.deleted_topics))
         if deleted:
-            for _, shard in sorted(self._shards.items()):
-                shard.feed(events.TopicsDeleted(topics=deleted))
+            for _, driver in sorted(self._drivers.items()):
+                driver.feed(events.TopicsDeleted(topics=deleted))
 
     def partition_of(self, group_id: str) -> TopicPartition:
         """Return the partition of the offsets topic that holds the group."""
@@ -78,45 +78,39 @@ class GroupService:
 
     def ask(self, request: GroupRequest[R]) -> asyncio.Future[R]:
         """Return the answer of the group's coordinator, or NOT_COORDINATOR if that is elsewhere."""
-        shard = self._shards.get(self.partition_of(request.group_id))
-        if shard is not None:
-            return shard.ask(request)
+        driver = self._drivers.get(self.partition_of(request.group_id))
+        if driver is not None:
+            return driver.ask(request)
         refusal: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         refusal.set_result(request.refuse(ErrorCode.NOT_COORDINATOR))
         return refusal
 
     def coordinator(self, group_id: str) -> GroupCoordinator | ErrorCode:
         """Return the coordinator of the group, for reading; or why there is none here."""
-        shard = self._shards.get(self.partition_of(group_id))
-        return ErrorCode.NOT_COORDINATOR if shard is None else shard.coordinator
+        driver = self._drivers.get(self.partition_of(group_id))
+        return ErrorCode.NOT_COORDINATOR if driver is None else driver.shard.coordinator
 
     def coordinators(self) -> Iterator[GroupCoordinator | ErrorCode]:
         """Yield the coordinator of each partition that we lead, or why it does not answer."""
-        for _, shard in sorted(self._shards.items()):
-            yield shard.coordinator
+        for _, driver in sorted(self._drivers.items()):
+            yield driver.shard.coordinator
 
     def stop(self) -> None:
         """Forget all groups; answer every open request NOT_COORDINATOR."""
-        for shard in self._shards.values():
-            shard.close()
-        self._shards.clear()
+        for driver in self._drivers.values():
+            driver.feed(Stopped())
+        self._drivers.clear()
 
-    def _open(self, topic_partition: TopicPartition) -> GroupShard:
-        shard = CoordinatorShard(
+    def _open(self, topic_partition: TopicPartition) -> ShardDriver[GroupCoordinator]:
+        driver = self._drivers[topic_partition] = ShardDriver(
             topic_partition,
             replicas=self._replicas,
-            coordinator=GroupCoordinator(self._settings),
+            new_coordinator=partial(GroupCoordinator, self._settings),
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
-            on_lost=self._load_again,
         )
-        self._shards[topic_partition] = shard
-        return shard
-
-    def _load_again(self, lost: GroupShard) -> None:
-        if self._shards.get(lost.topic_partition) is lost:
-            self._open(lost.topic_partition).leader_epoch = lost.leader_epoch
+        return driver
 
     def _steady_ms(self) -> int:
         """Return the wall-clock time of the start plus the monotonic time since then."""

@@ -87,11 +87,16 @@ class FetchedPartition(NamedTuple):
 
 
 class LocalRead(NamedTuple):
-    """A read on this broker: `records` are whole batches in [asked offset, next_offset)."""
+    """A read on this broker: `records` are whole batches in [asked offset, next_offset).
+
+    `log_end_offset` is that of all records, committed or not. Without a replica nothing is known.
+    """
 
     error_code: ErrorCode
     records: bytes | memoryview = b""
     next_offset: Offset = UNKNOWN_OFFSET
+    log_start_offset: Offset = UNKNOWN_OFFSET
+    log_end_offset: Offset = UNKNOWN_OFFSET
 
 
 class OffsetAnswer(NamedTuple):

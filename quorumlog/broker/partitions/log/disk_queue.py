@@ -26,19 +26,6 @@ class DiskQueue(Protocol):
         """
 
 
-class InlineQueue:
-    """Does all work at once, within `submit`: for simulations and unit tests."""
-
-    def submit(
-        self,
-        key: Hashable,  # noqa: ARG002 - one thing at a time, whatever the key
-        work: Callable[[], T],
-        done: Callable[[T | StorageError], None],
-    ) -> None:
-        """Do `work`, and tell `done`."""
-        done(outcome_of(work))
-
-
 def outcome_of(work: Callable[[], T]) -> T | StorageError:
     """Return the result of `work`, or why the disk refused it."""
     try:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
+from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
 from quorumlog.broker.partitions.core.producer_state import ProducerStates
@@ -31,7 +32,7 @@ from quorumlog.metadata_quorum.image import (
 )
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
-from quorumlog.storage.errors import DiskExhausted, StorageError
+from quorumlog.storage.errors import DiskExhausted, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
@@ -327,6 +328,24 @@ class ReplicaSet:
         """Return the configuration of a topic as this broker takes it."""
         image = self.image.topics.get(topic)
         return TopicConfig({} if image is None else image.configs, self._topic_defaults)
+
+    def read_local(self, at: TopicPartition, offset: int, max_bytes: int) -> LocalRead:
+        """Read whole committed batches from a replica; at least one if there is any."""
+        driver = self.drivers.get(at)
+        if driver is None or driver.is_cutting:
+            return LocalRead(self.error_for_missing(at))
+        start, end = driver.log.log_start_offset, driver.end(ReadEnd.LOG_END)
+        committed = ReadEnd.HIGH_WATERMARK
+        try:
+            read = driver.read(
+                Offset(offset), max_bytes=max_bytes, end=committed, at_least_one=True
+            )
+        except OffsetOutOfRange:
+            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start)
+        except StorageError:
+            return LocalRead(ErrorCode.KAFKA_STORAGE_ERROR)
+        records, next_offset = b"".join(read.chunks), Offset(read.next_offset)
+        return LocalRead(ErrorCode.NONE, records, next_offset, start, end)
 
     def error_for_missing(self, at: TopicPartition) -> ErrorCode:
         """Say why a partition is not in `drivers`."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.chaos.faults import leadership, machines, network
 from quorumlog.chaos.faults.fault import Fault
 from quorumlog.chaos.faults.processes import Kill, Pause
@@ -26,7 +25,7 @@ from quorumlog.chaos.simulation.worlds.groups.consumer_group import (
     ConsumerGroup,
     draw_group_options,
 )
-from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
+from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, shards_of
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.world import QuorumWorld, draw_quorum_options
 from quorumlog.metadata_quorum.core.quorum import Quorum
@@ -109,8 +108,8 @@ def _build_brokers(
 
 
 def _build_groups(schedule: Schedule, mutant: str | None) -> World:
-    coordinator = GroupCoordinator if mutant is None else GROUP_MUTANTS.made[mutant]
-    return BrokersWorld(schedule, ConsumerGroup(schedule, coordinator))
+    new_shard = shards_of() if mutant is None else GROUP_MUTANTS.made[mutant]
+    return BrokersWorld(schedule, ConsumerGroup(schedule, new_shard))
 
 
 _BROKER_HUNT: Final = Hunt(role="partition-leader", every_ms=(200, 4_000))

@@ -281,12 +281,12 @@ def test_a_loaded_group_with_more_members_than_it_may_have_rebalances() -> None:
     """KIP-389: the limit may have been lowered before the coordinator took over."""
     group = Coordination()
     group.stable("a", "b")
-    limited = Coordination(replace(SETTINGS, group_max_size=1), log=group.log)
+    limited = Coordination(replace(SETTINGS, group_max_size=1), batches=group.batches)
     assert limited.answer(beat("a", 1)) is ErrorCode.REBALANCE_IN_PROGRESS
     first, second = limited.ask(join("b")), limited.ask(join("a"))
     assert joined(limited, second).error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
     assert joined(limited, first).error_code is ErrorCode.NONE
-    same_limit = Coordination(replace(SETTINGS, group_max_size=2), log=group.log)
+    same_limit = Coordination(replace(SETTINGS, group_max_size=2), batches=group.batches)
     assert same_limit.answer(beat("a", 1)) is ErrorCode.NONE
 
 

@@ -7,7 +7,7 @@ import pytest
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.events import Event
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommittedOffset
-from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
+from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import (
     ClusterDelta,
@@ -90,7 +90,7 @@ async def test_what_is_not_of_groups_is_passed_over() -> None:
         encode_batch([Record(0, 0, None, b"without a key", ())]),
         encode_batch([Record(0, 0, b"\0\x63" + bytes(9), b"of another kind", ())]),
     ):
-        world.log.append(WHERE, batch, acks=-1, timeout_ms=0)
+        world.log.append(WHERE, batch, acks=-1, timeout_ms=0, done=lambda _: None)
     await world.lead()
     assert world.offset() is None
     assert await world.commit(1) is ErrorCode.NONE
@@ -102,14 +102,10 @@ async def test_a_long_log_is_loaded_with_breaks_for_others() -> None:
 
     class Long(MemoryLog):
         def read_local(
-            self,
-            topic_partition: TopicPartition,
-            offset: int,
-            max_bytes: int,
-            end: ReadEnd = ReadEnd.HIGH_WATERMARK,
+            self, topic_partition: TopicPartition, offset: int, max_bytes: int
         ) -> LocalRead:
-            rest = b"".join(self.batches[offset:])  # one record each
-            return LocalRead(ErrorCode.NONE, rest, Offset(len(self.batches)))
+            rest, end = b"".join(self.batches[offset:]), Offset(len(self.batches))
+            return LocalRead(ErrorCode.NONE, rest, end, log_end_offset=end)  # one record each
 
     world = World(Long())
     await world.lead()

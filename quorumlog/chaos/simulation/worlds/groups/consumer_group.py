@@ -1,6 +1,7 @@
 """The workload of the world `groups`: a consumer group, whose offsets the brokers keep."""
 
 import re
+from collections.abc import Callable
 from typing import Final
 
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
@@ -9,7 +10,7 @@ from quorumlog.chaos.simulation.kernel.options import Options
 from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
 from quorumlog.chaos.simulation.worlds.groups.cluster import Cluster, positions_of
-from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import CoordinatorHost, GroupShard
 from quorumlog.chaos.simulation.worlds.groups.member import GROUP_ID, Member
 from quorumlog.chaos.simulation.worlds.groups.oracle import GroupOracle
 from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
@@ -42,10 +43,10 @@ class ConsumerGroup:
 
     topic = OFFSETS_TOPIC
 
-    def __init__(self, schedule: Schedule, coordinator_class: type[GroupCoordinator]) -> None:
+    def __init__(self, schedule: Schedule, new_shard: Callable[[int], GroupShard]) -> None:
         self._options: Final = Options(schedule)
         self._seed: Final = schedule.seed
-        self._coordinator_class: Final = coordinator_class
+        self._new_shard: Final = new_shard
         first = self._options.number("nodes") + 1
         self.machine_ids = tuple(range(first, first + self._options.number("members")))
         self._brokers: BrokersWorld
@@ -61,7 +62,7 @@ class ConsumerGroup:
         cluster = Cluster(brokers.places[0], brokers.nodes, environment.network.arrivals_us)
         self._cluster = cluster
         for node_id, node in brokers.nodes.items():
-            host = cluster.hosts[node_id] = CoordinatorHost(node, self._coordinator_class)
+            host = cluster.hosts[node_id] = CoordinatorHost(node, cluster.at, self._new_shard)
             node.coordinators.append(host)
         members = []
         for index, machine_id in enumerate(self.machine_ids):
@@ -84,9 +85,10 @@ class ConsumerGroup:
         """Check what the coordinator shows against what was acknowledged, once it has loaded."""
         leader_id = self._cluster.find_coordinator(seeded("end", self._seed))
         coordinator = None if leader_id is None else self._cluster.hosts[leader_id].coordinator
-        if coordinator is not None:
-            self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
-        return coordinator is not None
+        if not isinstance(coordinator, GroupCoordinator):
+            return False
+        self._oracle.finish(positions_of(coordinator.fetch_offsets(GROUP_ID, None)))
+        return True
 
     def _find(self, tag: str) -> int | None:
         """Return where a committed record has this tag first."""

@@ -1,7 +1,10 @@
-"""Coordinators that break one rule each: the world must find them."""
+"""Coordinators and shards that break one rule each: the world must find them."""
 
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.groups.core.classic import ClassicProtocol
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.effects import AppendRecords, Effect
@@ -10,17 +13,33 @@ from quorumlog.broker.groups.core.group import Group
 from quorumlog.broker.groups.core.group_outbox import WriteDone
 from quorumlog.broker.groups.core.records import OffsetRecord
 from quorumlog.broker.groups.core.requests import CommitOffsets, CommitResult, SyncResult
+from quorumlog.broker.partitions.core.data_path import LocalRead
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.chaos.simulation.worlds.groups.coordinator_host import GroupShard
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.identifiers import Epoch, TopicPartition
+
+NewShard = Callable[[int], GroupShard]
+"""Makes the shard of a run: `(now_ms)`."""
+
+_SETTINGS: Final = BrokerSettings(
+    group_min_session_timeout_ms=100, group_initial_rebalance_delay_ms=200
+)
 
 
-def _coordinator(broken: type[GroupCoordinator]) -> type[GroupCoordinator]:
-    return broken
+def shards_of(*broken: type[Any]) -> NewShard:
+    """Return what makes shards in which `broken` replaces the coordinator, or the shard itself."""
+    coordinator_class, shard_class = GroupCoordinator, CoordinatorShard[GroupCoordinator]
+    for one in broken:
+        if issubclass(one, GroupCoordinator):
+            coordinator_class = one
+        else:
+            shard_class = one
+    return partial(shard_class, partial(coordinator_class, _SETTINGS))
 
 
-GROUP_MUTANTS: Final = Mutants(_coordinator)
+GROUP_MUTANTS: Final = Mutants(shards_of)
 
 
 @GROUP_MUTANTS.breaks("a commit is acknowledged before its record is committed")
@@ -96,3 +115,18 @@ class _LoadsTheOldestOffsets(GroupCoordinator):
         super().replay_encoded(key, value)
         for group_id, offsets in before.items():  # the first record of a key wins, not the last
             self.committed.offsets[group_id].update(offsets)
+
+
+@GROUP_MUTANTS.breaks(
+    "a coordinator that takes over does not wait until all of its log is committed"
+)
+class _ServesBeforeAllIsCommitted(CoordinatorShard[GroupCoordinator]):
+    def _is_whole(self, read: LocalRead) -> bool:
+        del read
+        return True
+
+
+@GROUP_MUTANTS.breaks("a broker that no longer leads goes on to serve its groups")
+class _ServesAfterItResigned(CoordinatorShard[GroupCoordinator]):
+    def _handle_resigned(self, leader_epoch: Epoch) -> None:
+        pass

@@ -1,0 +1,253 @@
+"""One partition of an internal topic that this broker leads: loads it, then serves from it.
+
+`coordination/core/__init__.py` has the contract with the drivers.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar, assert_never
+
+from quorumlog.broker.coordination.core import effects, events
+from quorumlog.broker.coordination.core.coordinator import Coordinator, CoordinatorRequest
+from quorumlog.broker.coordination.core.effects import Effect
+from quorumlog.broker.partitions.core.data_path import LocalRead
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_EPOCH, Epoch, Offset
+from quorumlog.wire.codec.records import BatchHeader, Record, decode_batches, encode_batch
+
+CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
+
+LOAD_POLL_MS: Final = 20  # between two looks whether the rest of the log is committed by now
+BATCHES_AT_ONCE: Final = 100  # replayed in one step: some ms
+
+
+class Phase(Enum):
+    """What a shard does."""
+
+    LOADING = auto()
+    ACTIVE = auto()
+    FAILED = auto()  # its log cannot be read
+    CLOSED = auto()
+
+
+REFUSALS: Final[Mapping[Phase, ErrorCode]] = {
+    Phase.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    Phase.FAILED: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    Phase.CLOSED: ErrorCode.NOT_COORDINATOR,
+}
+
+
+@dataclass(slots=True)
+class _Write:
+    """An append that is under way; `ended`: known, but not those ahead of it."""
+
+    append_id: int
+    write_id: int
+    records: int
+    ended: events.AppendEnded | None = None
+
+
+class CoordinatorShard(Generic[CoordinatorT]):
+    """Loads, serves while it leads, and loads again when the outcome of a write is not known.
+
+    # DEVIATION: Kafka serves as soon as it has read its log to the end. We serve once all that we
+    # have read is committed, so that no member gets an offset that the next leader may not have:
+    # docs/decisions/0005-groups-change-when-their-record-is-committed.md
+    """
+
+    def __init__(self, new_coordinator: Callable[[], CoordinatorT], now_ms: int) -> None:
+        self.phase = Phase.LOADING
+        self._new_coordinator: Final = new_coordinator
+        self._leader_epoch = NO_EPOCH
+        self._last_append_id = 0
+        self._effects: list[Effect] = []
+        self._asked: dict[int, CoordinatorRequest[Any]] = {}
+        self._begin_to_load(now_ms)
+
+    def _begin_to_load(self, now_ms: int) -> None:
+        self.phase = Phase.LOADING
+        self._coordinator = self._new_coordinator()
+        self._writes = deque[_Write]()
+        self._log_start = self._read_up_to = Offset(0)
+        self._unreplayed: Iterator[tuple[BatchHeader, Sequence[Record]]] = iter(())
+        self._load_on_at_ms: int | None = now_ms  # None: a read is under way
+        self._fed_while_loading: list[Any] = []
+
+    @property
+    def coordinator(self) -> CoordinatorT | ErrorCode:
+        """The coordinator, for reading; or why it may not be read."""
+        return self._coordinator if self.phase is Phase.ACTIVE else REFUSALS[self.phase]
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """The time of the next tick, if nothing else happens; None: no tick is needed."""
+        if self.phase is Phase.LOADING:
+            return self._load_on_at_ms
+        return self._coordinator.next_deadline_ms if self.phase is Phase.ACTIVE else None
+
+    def step(self, now_ms: int, event: Any) -> list[Effect]:
+        """Handle an `events.Event` or one of the coordinator's own; return the effects, in order.
+
+        Raises InvariantViolation: our bug.
+        """
+        self._effects = []
+        match event:
+            case events.BecameLeader(leader_epoch=leader_epoch):
+                self._leader_epoch = max(self._leader_epoch, leader_epoch)
+            case events.Resigned(leader_epoch=leader_epoch):
+                self._handle_resigned(leader_epoch)
+            case events.Stopped():
+                self._close()
+            case events.LogRead(read=read):
+                self._handle_read(now_ms, read)
+            case events.AppendEnded():
+                self._handle_append_ended(now_ms, event)
+            case events.RequestReceived(request_id=request_id, request=request):
+                self._handle_request(now_ms, request_id, request)
+            case events.Ticked() if self.phase is Phase.LOADING:
+                self._maybe_load_on(now_ms)
+            case _ if self.phase is Phase.LOADING:
+                self._fed_while_loading.append(event)
+            case _:
+                self._feed(now_ms, event)
+        return self._effects
+
+    # --- Serving ---
+
+    def _handle_request(
+        self, now_ms: int, request_id: int, request: CoordinatorRequest[Any]
+    ) -> None:
+        self._asked[request_id] = request
+        if self.phase is Phase.ACTIVE:
+            self._feed(now_ms, events.RequestReceived(request_id=request_id, request=request))
+        else:
+            self._refuse_all(REFUSALS[self.phase])
+
+    def _feed(self, now_ms: int, event: Any) -> None:
+        """Let the coordinator handle an event; it is dropped if there is none any more."""
+        if self.phase is not Phase.ACTIVE:
+            return
+        for effect in self._coordinator.step(now_ms, event):
+            match effect:
+                case effects.AnswerRequest(request_id=request_id):
+                    del self._asked[request_id]
+                    self._effects.append(effect)
+                case effects.AppendRecords():
+                    self._append(now_ms, effect)
+                case effects.AdvanceLogStart(offset=offset):
+                    self._effects.append(effects.Report(text=f"rewritten, starts at {offset}"))
+                    self._effects.append(effect)
+                case _:
+                    assert_never(effect)
+
+    def _append(self, now_ms: int, effect: effects.AppendRecords[Any]) -> None:
+        records = [
+            Record(offset, now_ms, *self._coordinator.encode(record), ())
+            for offset, record in enumerate(effect.records)
+        ]
+        self._last_append_id += 1
+        append_id = self._last_append_id
+        self._writes.append(_Write(append_id, effect.write_id, len(records)))
+        batch = effects.AppendBatch(append_id=append_id, records=encode_batch(records))
+        self._effects.append(batch)
+
+    def _handle_append_ended(self, now_ms: int, event: events.AppendEnded) -> None:
+        """Report the writes that have ended, in log order. One of an earlier load is not known."""
+        for write in self._writes:
+            if write.append_id == event.append_id:
+                write.ended = event
+        while self._writes and (ended := self._writes[0].ended) is not None:
+            self._report_write(now_ms, self._writes.popleft(), ended)
+
+    def _report_write(self, now_ms: int, write: _Write, ended: events.AppendEnded) -> None:
+        error_code, not_written = ended.error_code, self._coordinator.not_written
+        write_id = write.write_id
+        if error_code is ErrorCode.NONE:
+            next_offset = Offset(ended.base_offset + write.records)
+            self._feed(now_ms, events.WriteCommitted(write_id=write_id, next_offset=next_offset))
+        elif error_code in not_written:
+            told = not_written[error_code]
+            self._feed(now_ms, events.WriteFailed(write_id=write_id, error_code=told))
+        else:
+            self._load_again(now_ms, error_code)
+
+    def _load_again(self, now_ms: int, error_code: ErrorCode) -> None:
+        """Load again: a record may or may not be in the log; only the log can tell."""
+        self._refuse_all(ErrorCode.NOT_COORDINATOR)
+        self._report_problem(f"a write ended with {error_code.name}")
+        self._begin_to_load(now_ms)
+
+    # --- The end ---
+
+    def _handle_resigned(self, leader_epoch: Epoch) -> None:
+        if leader_epoch >= self._leader_epoch:  # KAFKA-18137
+            self._close()
+
+    def _close(self) -> None:
+        """Stop serving: answer every open request NOT_COORDINATOR."""
+        self.phase = Phase.CLOSED
+        self._writes.clear()
+        self._refuse_all(ErrorCode.NOT_COORDINATOR)
+
+    def _refuse_all(self, error_code: ErrorCode) -> None:
+        for request_id, request in self._asked.items():
+            refusal = request.refuse(error_code)
+            self._effects.append(effects.AnswerRequest(request_id=request_id, result=refusal))
+        self._asked.clear()
+
+    def _report_problem(self, text: str) -> None:
+        self._effects.append(effects.Report(text=text, is_problem=True))
+
+    # --- Loading ---
+
+    def _maybe_load_on(self, now_ms: int) -> None:
+        """Replay the next of what was read, or read on. Every commit is a batch: there are many."""
+        if self._load_on_at_ms is None or now_ms < self._load_on_at_ms:
+            return
+        try:
+            count = self._replay()
+        except ValueError as error:
+            self.phase = Phase.FAILED
+            self._report_problem(f"cannot be loaded: {error!r}")
+            return
+        if count < BATCHES_AT_ONCE:
+            self._load_on_at_ms = None
+            self._effects.append(effects.ReadLog(offset=self._read_up_to))
+
+    def _replay(self) -> int:
+        count = 0
+        for header, records in islice(self._unreplayed, BATCHES_AT_ONCE):
+            count += 1
+            for record in () if header.is_control else records:
+                if record.key is not None:
+                    self._coordinator.replay_encoded(record.key, record.value)
+        return count
+
+    def _handle_read(self, now_ms: int, read: LocalRead) -> None:
+        if self.phase is not Phase.LOADING:
+            return
+        self._load_on_at_ms = now_ms + LOAD_POLL_MS
+        if read.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._log_start = self._read_up_to = read.log_start_offset
+        elif read.error_code is ErrorCode.NONE and read.next_offset > self._read_up_to:
+            self._load_on_at_ms = now_ms
+            self._unreplayed = decode_batches(read.records)
+            self._read_up_to = read.next_offset
+        elif read.error_code is ErrorCode.NONE and self._is_whole(read):
+            self._begin_to_serve(now_ms)
+
+    def _is_whole(self, read: LocalRead) -> bool:
+        """Whether there is nothing above the high watermark, either."""
+        return read.log_end_offset <= self._read_up_to
+
+    def _begin_to_serve(self, now_ms: int) -> None:
+        self._coordinator.loaded(now_ms, self._log_start, self._read_up_to)
+        self.phase = Phase.ACTIVE
+        self._effects.append(effects.Report(text=f"loaded, epoch {self._leader_epoch}"))
+        for event in self._fed_while_loading:
+            self._feed(now_ms, event)
+        self._fed_while_loading.clear()
+        self._feed(now_ms, events.Ticked())  # the log may be due for a rewrite

@@ -1,0 +1,115 @@
+"""A shard over a log in memory: what it appends waits until the test commits or fails it."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
+
+from quorumlog.broker.coordination.core import effects, events
+from quorumlog.broker.coordination.core.coordinator import Coordinator
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
+from quorumlog.broker.partitions.core.data_path import LocalRead
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.records import iterate_headers
+
+CoordinatorT = TypeVar("CoordinatorT", bound=Coordinator)
+
+
+class DrivenShard(Generic[CoordinatorT]):
+    """`batches` are committed; a write under way is in `writes`, in order."""
+
+    def __init__(
+        self,
+        new_coordinator: Callable[[], CoordinatorT],
+        *,
+        batches: Iterable[bytes] = (),
+        now_ms: int = 0,
+    ) -> None:
+        self.now_ms = now_ms
+        self.batches = [*batches]
+        self.log_start = self.uncommitted = 0
+        self.read_error = ErrorCode.NONE
+        self.writes: list[effects.AppendBatch] = []
+        self.replies: dict[int, Any] = {}
+        self.reports: list[str] = []
+        self.starts: list[int] = []
+        self.reading: Offset | None = None
+        self.last_request_id = 0
+        self.shard = CoordinatorShard(new_coordinator, now_ms)
+
+    @property
+    def coordinator(self) -> CoordinatorT:
+        coordinator = self.shard.coordinator
+        assert not isinstance(coordinator, ErrorCode), coordinator
+        return coordinator
+
+    @property
+    def end(self) -> int:
+        batches = (header for batch in self.batches for _, header in iterate_headers(batch))
+        return self.log_start + sum(header.record_count for header in batches)
+
+    def load(self) -> None:
+        """Let the shard read until it serves, fails, or waits for records to be committed."""
+        while self.shard.phase is Phase.LOADING and self.shard.next_deadline_ms == self.now_ms:
+            self.step(events.Ticked())
+            if self.reading is not None:
+                offset, self.reading = self.reading, None
+                self.step(events.LogRead(read=self.read(offset)))
+
+    def read(self, offset: Offset) -> LocalRead:
+        if self.read_error is not ErrorCode.NONE:
+            return LocalRead(self.read_error)
+        start, end = Offset(self.log_start), Offset(self.end)
+        if offset < start:
+            return LocalRead(ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=start)
+        records = b"".join(self.batches) if offset < end else b""
+        return LocalRead(ErrorCode.NONE, records, end, start, Offset(end + self.uncommitted))
+
+    def step(self, event: Any) -> None:
+        for effect in self.shard.step(self.now_ms, event):
+            match effect:
+                case effects.AnswerRequest(request_id=request_id, result=result):
+                    assert request_id not in self.replies, "answered twice"
+                    self.replies[request_id] = result
+                case effects.AppendBatch():
+                    self.writes.append(effect)
+                case effects.ReadLog(offset=offset):
+                    assert self.reading is None, "one read is under way at most"
+                    self.reading = offset
+                case effects.AdvanceLogStart(offset=offset):
+                    self.starts.append(offset)
+                case effects.Report(text=text):
+                    self.reports.append(text)
+
+    def ask(self, request: Any) -> int:
+        self.last_request_id += 1
+        self.step(events.RequestReceived(request_id=self.last_request_id, request=request))
+        return self.last_request_id
+
+    def commit_writes(self) -> None:
+        while self.writes:
+            self.commit_write()
+
+    def commit_write(self) -> None:
+        self.end_write(ErrorCode.NONE)
+
+    def fail_write(self, error_code: ErrorCode = ErrorCode.NOT_ENOUGH_REPLICAS) -> None:
+        self.end_write(error_code)
+
+    def end_write(self, error_code: ErrorCode, index: int = 0) -> None:
+        write, base_offset = self.writes.pop(index), -1
+        if error_code is ErrorCode.NONE:
+            base_offset = self.end
+            self.batches.append(write.records)
+        append_id = write.append_id
+        self.step(
+            events.AppendEnded(append_id=append_id, error_code=error_code, base_offset=base_offset)
+        )
+
+    def tick(self, elapsed_ms: int) -> None:
+        """Let time pass as a driver does: it looks whenever the shard wants it to."""
+        until_ms = self.now_ms + elapsed_ms
+        while (deadline_ms := self.shard.next_deadline_ms) is not None and deadline_ms <= until_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.step(events.Ticked())
+        self.now_ms = until_ms
+        self.step(events.Ticked())
