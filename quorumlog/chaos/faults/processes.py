@@ -11,15 +11,8 @@ class Kill(ProcessFault):
     """SIGKILL to a node: its writes stay in the page cache of its machine."""
 
     needs: ClassVar[frozenset[Operation]] = frozenset({"kill", "start"})
-
-    def inflict(self, node_ids: tuple[int, ...], running: Sequence[int]) -> tuple[Step, ...]:
-        """Kill the nodes."""
-        del running
-        return (Step(operation="kill", node_ids=node_ids),)
-
-    def take_back(self, node_ids: tuple[int, ...]) -> tuple[Step, ...]:
-        """Start them again."""
-        return (Step(operation="start", node_ids=node_ids),)
+    breaks: ClassVar[Operation] = "kill"
+    mends: ClassVar[Operation] = "start"
 
 
 @named("kill_all", "SIGKILL every node at once, start them again after a while", targets=(ALL,))
@@ -40,6 +33,7 @@ class PauseKill(ProcessFault):
     """
 
     needs: ClassVar[frozenset[Operation]] = frozenset({"kill", "start", "pause", "resume"})
+    mends: ClassVar[Operation] = "start"
     alone_us: int = ranged(0, 60 * MILLION, default=700_000)
 
     def inflict(self, node_ids: tuple[int, ...], running: Sequence[int]) -> tuple[Step, ...]:
@@ -51,26 +45,15 @@ class PauseKill(ProcessFault):
             Step(operation="resume", node_ids=others),
         )
 
-    def take_back(self, node_ids: tuple[int, ...]) -> tuple[Step, ...]:
-        """Start what was killed."""
-        return (Step(operation="start", node_ids=node_ids),)
-
 
 @named("pause", "SIGSTOP a node, SIGCONT it after a while: its connections stay open")
 class Pause(ProcessFault):
     """SIGSTOP to a node: it goes on later, unaware that time has passed."""
 
     needs: ClassVar[frozenset[Operation]] = frozenset({"pause", "resume"})
+    breaks: ClassVar[Operation] = "pause"
+    mends: ClassVar[Operation] = "resume"
     drawn_duration_ms: ClassVar[tuple[int, int]] = (500, 5_000)
-
-    def inflict(self, node_ids: tuple[int, ...], running: Sequence[int]) -> tuple[Step, ...]:
-        """Stop the nodes."""
-        del running
-        return (Step(operation="pause", node_ids=node_ids),)
-
-    def take_back(self, node_ids: tuple[int, ...]) -> tuple[Step, ...]:
-        """Let them go on."""
-        return (Step(operation="resume", node_ids=node_ids),)
 
 
 FAULTS: Final = (Kill, KillAll, PauseKill, Pause)
