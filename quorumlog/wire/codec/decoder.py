@@ -1,9 +1,9 @@
 """Bytes -> message, by straight-line functions, compiled for each (class, version) at first use.
 
-The bytes are not trusted: whatever they are, the result is a message or MalformedFrame, soon and
-with memory in proportion to the frame: an array may not claim more elements than the rest of the
-frame could hold. Unknown tagged fields are skipped (KIP-482). Bytes after the message are ignored,
-as Kafka does. Records are views.
+A decoder does not trust the bytes. For any bytes it returns a message or raises MalformedFrame, and
+it takes time and memory in proportion to the frame: an array may not claim more elements than the
+rest of the frame could hold. It skips unknown tagged fields (KIP-482), and ignores bytes after the
+message, as Kafka does. Records are views.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,9 +29,9 @@ from quorumlog.wire.codec.varint import finish_uvarint, skip_tagged_fields
 MessageT = TypeVar("MessageT", bound=Message)
 Decode = Callable[[memoryview, int, int], tuple[Message, int]]
 STRING_BYTES_MAX: Final = 32_767
-"""What an int16 can say: as Kafka, we take no more where a varint could (KIP-482)."""
+"""The largest int16. Kafka takes no longer strings, even if their length is a varint (KIP-482)."""
 DECODING_ERRORS = (IndexError, PackError, UnicodeDecodeError)
-"""What a decoder meets at the end of a truncated frame, or in garbage; its caller makes it
+"""The errors that a decoder raises for a cut-off frame or for garbage. Its caller turns them into
 MalformedFrame.
 """
 

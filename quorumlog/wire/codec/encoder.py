@@ -25,8 +25,8 @@ from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
 
 Encode = Callable[[Message, list[Buffer], list[Buffer]], None]
 COPY_BELOW_BYTES: Final = 1024
-"""Records smaller than this are copied next to what surrounds them: cheaper than one more buffer to
-send.
+"""Smaller records are copied next to the bytes around them, because one more buffer to send costs
+more.
 """
 
 
@@ -50,7 +50,7 @@ def encode_message(message: Message, version: int) -> list[Buffer]:
 def encoder_for(message_class: type[Message], version: int) -> Encode:
     """Return, compiled at first use, the function (message, chunks, parts) that appends its bytes.
 
-    To `chunks` go whole buffers, to `parts` what follows the last of them.
+    `chunks` gets whole buffers, and `parts` the bytes that follow the last of them.
     """
     encode = _encoders.get((message_class, version))
     if encode is None:

@@ -2,8 +2,8 @@
 
 A broker answers the requests of one connection in their order, so an answer belongs to the oldest
 request that has none yet; its correlation id must say so too, or the connection is closed. As in
-Kafka's own client, a request that times out closes the connection: nothing behind it on this
-connection could be answered sooner, and a new one may find a way around what is wrong.
+Kafka's own client, a request that times out closes the connection: later requests on it would wait
+behind that one, and a new connection may avoid what is wrong.
 Source: KIP-35 and KIP-511 (which versions the broker knows).
 """
 
@@ -71,7 +71,7 @@ class _ClientProtocol(FrameProtocol):
 
 
 class KafkaConnection:
-    """Requests out, answers back. Made by `open`; ended by `close`, or by the peer: see `closed`.
+    """Sends requests and returns their answers. `open` makes it; `close` or the peer ends it.
 
     Invariants:
       1. At most `in_flight_max` requests wait for an answer; further callers wait in their order.
@@ -122,7 +122,7 @@ class KafkaConnection:
                 await connection._loop.create_connection(lambda: connection._protocol, host, port)
         except TimeoutError as error:
             raise RequestTimedOut(f"no connection to {host}:{port} in time") from error
-        # A name or port that cannot be; at the interpreter's exit no thread looks up names.
+        # An impossible name or port; or the interpreter exits, and no thread looks up names.
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise ConnectionLost(f"{host}:{port}: {error}") from error
         try:
