@@ -32,7 +32,7 @@ PLANTS: list[tuple[int, Imports]] = [
     (4, [("quorumlog.broker.server", "quorumlog.metadata_quorum.core")]),
     (5, [("quorumlog.broker.groups.core", "asyncio")]),
     (5, [("quorumlog.chaos.schedule", "random")]),
-    (5, [("quorumlog.chaos.faults.processes", "os")]),
+    (5, [("quorumlog.chaos.faults.kill", "os")]),
     (5, [("quorumlog.broker.groups.core", CLOCK[0]), CLOCK]),
     (6, [("quorumlog.storage.core", "random")]),
     (6, [("quorumlog.broker.partitions.log", "quorumlog.broker.deadline_timer")]),

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from quorumlog.cli.options import DEFAULT_DIR
-from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail
+from quorumlog.cli.output import EXIT_FAILED, cluster_errors, fail, say
 from quorumlog.client import KafkaError
 
 if TYPE_CHECKING:
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
+_ELSEWHERE: Final = "127.0.0.1:9092"
+
 Bootstrap = Annotated[
     str | None,
     typer.Option(
         metavar="HOST:PORT,...",
-        show_default="the cluster in DIR, else 127.0.0.1:9092",
+        show_default=f"the cluster in DIR, else {_ELSEWHERE}",
         help="Brokers to connect to.",
     ),
 ]
@@ -34,7 +36,8 @@ def resolve(bootstrap: str | None, directory: Path = DEFAULT_DIR) -> str:
     from quorumlog.cluster.layout import CLUSTER_FILE
 
     if directory == DEFAULT_DIR and not (directory / CLUSTER_FILE).exists():
-        return "127.0.0.1:9092"
+        say(f"no cluster in {directory} (`quorumlog up` makes one): connecting to {_ELSEWHERE}")
+        return _ELSEWHERE
     with cluster_errors():
         cluster = LocalCluster.open(directory)
     if all(cluster.pid(node.id) is None for node in cluster.nodes):

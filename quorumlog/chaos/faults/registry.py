@@ -1,13 +1,13 @@
-"""Every kind of fault, by name: a new one is a class in a file beside this one."""
+"""Every kind of fault, by name: a new one is a file beside this one, and a word in `_MODULES`."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from quorumlog.chaos.faults import leadership, machines, network, processes
+from quorumlog.chaos.faults import kill, kill_all, leadership, machines, network, pause, pause_kill
 from quorumlog.chaos.faults.fault import Fault, Operation, ProcessFault
 from quorumlog.chaos.registered import registered
 
-_MODULES: Final = (processes, network, machines, leadership)
+_MODULES: Final = (kill, kill_all, pause_kill, pause, network, machines, leadership)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {
     kind.name: kind for module in _MODULES for kind in module.FAULTS
@@ -32,10 +32,9 @@ def fault_kind(name: str) -> type[Fault]:
 
 def process_fault(name: str) -> type[ProcessFault]:
     """Return the kind of this name if operations on processes make it up. Raises ValueError."""
-    kind = fault_kind(name)
-    if not issubclass(kind, ProcessFault):
-        raise FaultUnsupported(kind.name, "a cluster of processes", PROCESS_FAULTS)
-    return kind
+    if (plain := name.replace("-", "_")) in FAULTS.keys() - PROCESS_FAULTS.keys():
+        raise FaultUnsupported(plain, "a cluster of processes", PROCESS_FAULTS)
+    return registered(PROCESS_FAULTS, plain, "fault")
 
 
 def faults_made_of(operations: Collection[Operation]) -> list[str]:

@@ -5,7 +5,8 @@ from typing import Final, Protocol
 
 from quorumlog.chaos.faults import machines, network
 from quorumlog.chaos.faults.fault import ALL, MILLION
-from quorumlog.chaos.faults.processes import Kill, Pause
+from quorumlog.chaos.faults.kill import Kill
+from quorumlog.chaos.faults.pause import Pause
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.network import Network

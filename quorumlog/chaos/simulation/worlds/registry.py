@@ -7,7 +7,8 @@ from typing import Final
 
 from quorumlog.chaos.faults import leadership, machines, network
 from quorumlog.chaos.faults.fault import Fault
-from quorumlog.chaos.faults.processes import Kill, Pause
+from quorumlog.chaos.faults.kill import Kill
+from quorumlog.chaos.faults.pause import Pause
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.options import DrawOptions
