@@ -8,14 +8,13 @@ JVM and seconds before it begins; it needs no more memory as the history grows
 import os
 import sys
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from quorumlog.chaos.history.files import locate_history
 from quorumlog.chaos.history.model import HistoryError
 
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
-ENGINE_CHOICES: Final[tuple[EngineChoice, ...]] = get_args(EngineChoice)
 
 # What the check held at its peak, rounded up: 290 to 340 bytes a message of a Parquet file, 5 bytes
 # a byte of JSON lines.

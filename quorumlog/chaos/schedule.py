@@ -16,7 +16,7 @@ parameters of a fault stand beside the fields that every action has.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
 from quorumlog.chaos.faults.fault import ALL, ROLES, Fault
 from quorumlog.chaos.faults.registry import check_supported, fault_kind
@@ -28,6 +28,13 @@ Target = str | tuple[int, ...]
 Option = bool | int | float | str | tuple[int, ...]
 """The value of an option of a workload, or of a simulated world."""
 
+_Kind = TypeVar("_Kind")
+_NOUNS: Final[Mapping[object, str]] = {
+    int: "a whole number",
+    str: "text",
+    list: "a list",
+    dict: "an object",
+}
 _ACTION_FIELDS: Final = ("t_us", "duration_us", "fault", "target")
 
 
@@ -135,19 +142,16 @@ def _schedule_of(document: Mapping[str, Any]) -> Schedule:
     expected = {"format", "seed", "duration_us", "workload", "options", "actions"}
     if unknown := sorted(document.keys() - expected):
         raise ScheduleError(f"a schedule has no field {unknown[0]!r}")
-    actions = document.get("actions")
-    if not isinstance(actions, list):
-        raise ScheduleError("actions: a list is expected")
-    workload = document.get("workload", "")
-    if not isinstance(workload, str):
-        raise ScheduleError("workload: a name is expected")
+    document = {"workload": "", "options": {}, **document}
     try:
+        actions = enumerate(_field(document, "actions", list))
+        options = _field(document, "options", dict).items()
         return Schedule(
-            seed=_whole(document, "seed"),
-            duration_us=_whole(document, "duration_us"),
-            actions=tuple(_action_of(place, action) for place, action in enumerate(actions)),
-            workload=workload,
-            options=_options_of(document.get("options", {})),
+            seed=_field(document, "seed", int),
+            duration_us=_field(document, "duration_us", int),
+            actions=tuple(_action_of(place, action) for place, action in actions),
+            workload=_field(document, "workload", str),
+            options={name: _option_of(name, value) for name, value in options},
         )
     except ScheduleError:
         raise
@@ -160,7 +164,7 @@ def _from_format_1(document: Mapping[str, Any]) -> dict[str, Any]:
     actions = document.get("actions")
     listed = actions if isinstance(actions, list) else []
     known = [action for action in listed if isinstance(action, dict)]
-    ends = [_whole(action, "t_us") + _whole(action, "duration_us") for action in known]
+    ends = [_field(action, "t_us", int) + _field(action, "duration_us", int) for action in known]
     return {**document, "format": FORMAT, "duration_us": max(ends, default=0)}
 
 
@@ -170,8 +174,8 @@ def _action_of(place: int, document: object) -> Action:
             raise ScheduleError("an object is expected")
         kind = fault_kind(str(document.get("fault")))
         return Action(
-            t_us=_whole(document, "t_us"),
-            duration_us=_whole(document, "duration_us"),
+            t_us=_field(document, "t_us", int),
+            duration_us=_field(document, "duration_us", int),
             fault=_fault_of(kind, document),
             target=_target_of(document.get("target")),
         )
@@ -192,13 +196,20 @@ def _fault_of(kind: type[Fault], document: Mapping[str, Any]) -> Fault:
     return kind(**given)
 
 
+def _field(document: Mapping[str, Any], name: str, kind: type[_Kind]) -> _Kind:
+    """Return what the document says, if it is of this type."""
+    value = document.get(name)
+    _check_type(name, value, kind)
+    return cast(_Kind, value)
+
+
 def _check_type(name: str, value: object, expected: object) -> None:
     if get_origin(expected) is Literal:
         choices = get_args(expected)
         if value not in choices:
             raise ScheduleError(f"{name} = {value!r}: one of {', '.join(choices)} is expected")
     elif type(value) is not expected:
-        raise ScheduleError(f"{name} = {value!r}: {getattr(expected, '__name__', '')} is expected")
+        raise ScheduleError(f"{name} = {value!r}: {_NOUNS[expected]} is expected")
 
 
 def _target_of(target: object) -> Target:
@@ -211,22 +222,9 @@ def _target_of(target: object) -> Target:
     )
 
 
-def _options_of(document: object) -> dict[str, Option]:
-    if not isinstance(document, dict):
-        raise ScheduleError("options: an object is expected")
-    return {name: _option_of(name, value) for name, value in document.items()}
-
-
 def _option_of(name: str, value: object) -> Option:
     if isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list) and all(type(item) is int for item in value):
         return tuple(value)
     raise ScheduleError(f"option {name} = {value!r}: a number, text or whole numbers are expected")
-
-
-def _whole(document: Mapping[str, Any], name: str) -> int:
-    value = document.get(name)
-    if type(value) is not int:
-        raise ScheduleError(f"{name} = {value!r}: a whole number is expected")
-    return value

@@ -1,7 +1,7 @@
 """Turns rows (an invocation, a completion) into entries (one per message): see `entries`.
 
-It works on all rows of any set of processes, so a history may be cut between processes. It refuses
-no row: one that does not fit the model becomes a PROBLEM entry, and the verdict is not valid then.
+It works on all rows of any set of processes, so a history may be cut between processes. It accepts
+every row. A row that does not fit the model becomes a PROBLEM entry, and the verdict is not valid.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ _KINDS: Final = {
     "poll": POLL,
     "final_poll": FINAL_POLL,
     "final_end": FINAL_END,
-    _TXN: SEND,  # not judged: its values are taken for sends that may or may not have happened
+    _TXN: SEND,  # not judged: its values may or may not have been sent
 }
 _POSITIONS: Final = ("assign", "subscribe", "seek", "crash")
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
@@ -152,7 +152,7 @@ def _kinds(rows: Rows, pairs: Pairs) -> Kinds:
 def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
     """Return one entry per message.
 
-    What an operation of `altered` meant to send is there too, as sends that may have happened.
+    An operation of `altered` also gives what it meant to send, as sends that may have happened.
     """
     kinds, outcomes = _kinds(rows, pairs), outcomes_of(rows, pairs)
     sources = _sources(rows, pairs, kinds, altered)
@@ -162,7 +162,7 @@ def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
     message = rows.starts[sources.row[source]] + ordinal
     invocation, completion = pairs.invocation[operation], pairs.completion[operation]
     is_completed = completion >= 0
-    # An invocation knows of no offsets, whatever it holds; those of a txn are not judged.
+    # An invocation has no true offsets, even if it holds some. Those of a txn are not judged.
     has_no_offset = (sources.row[source] == invocation) | rows.is_f(invocation, _TXN)
     kind, process, key = kinds[operation], rows.process[invocation], rows.message_key[message]
     is_poll = (kind == POLL) | (kind == FINAL_POLL)

@@ -2,9 +2,9 @@
 
 A fault lasts from its first row to the row that ends it: `start` ends a kill (or `kill-all`),
 `resume` a pause, `stop-x` (or `x-stop`) what `start-x` (or `x`) began, and `heal` ends everything.
-An end that names no node ends the fault on every node. What nothing ends lasts to the end of the
-history. `node-ended` is no fault: a process ended without a kill. A start that ended in
-`not-ready` leaves its fault open.
+A row that ends a fault and names no node ends it on every node. A fault that no row ends lasts
+until the end of the history. `node-ended` is not a fault: a process ended without a kill. After a
+start that ended in `not-ready`, the fault goes on.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class Band:
 
 
 def fault_bands(table: pa.Table) -> list[Band]:
-    """Return the bands in the order in which they began. Other rows than the nemesis's may lack."""
+    """Return the bands in the order in which they began. It reads only the nemesis's rows."""
     nemesis = table.filter(pc.field("process") == NEMESIS)
     nemesis = nemesis.select(["index", "time_ns", "f", "node", "details"])
     bands: list[Band] = []

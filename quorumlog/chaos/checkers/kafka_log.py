@@ -62,8 +62,8 @@ def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
     entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
-    # Where final reads are marked, an unread value below their end is lost, another undecided.
-    # Jepsen's checker takes the end of the history for the end of the final reads.
+    # If final reads are marked, an unread value below their end is lost, and any other unread value
+    # is undecided. Jepsen's checker assumes that the final reads end where the history ends.
     unseen = Severity.UNKNOWN if final_reads_marked else Severity.INVALID
     ordered, figures = order_anomalies(order)
     partial.results = [

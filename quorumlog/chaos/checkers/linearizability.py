@@ -4,11 +4,11 @@ Offsets give the order of the appends, so no search is needed. With, for the rec
   L_j = the invocation of its send,
   U_j = the earliest completion which proves that it was there: its acknowledgement, or a poll
         that returned any offset >= j,
-the log is linearizable if and only if max(L_0..L_j) <= U_j for all j: the moments can then be
-chosen in the order of the offsets, greedily. Otherwise some record was seen, or acknowledged,
+the log is linearizable if and only if max(L_0..L_j) <= U_j for all j: a greedy choice in the order
+of the offsets then finds a moment for each record. Otherwise some record was seen, or acknowledged,
 before a record below it was even sent. An indeterminate send that was seen counts from its
-invocation on. Offsets in dispute (two values, or a value elsewhere too) are left out: they are
-reported as such. Source: the log with offsets as a special case of Wing and Gong's problem.
+invocation on. The check leaves out offsets in dispute (two values, or a value elsewhere too): other
+anomalies report them. Source: the log with offsets as a special case of Wing and Gong's problem.
 """
 
 from dataclasses import dataclass
@@ -34,8 +34,8 @@ class Bounds:
 def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     """Return `nonlinearizable-log`, if some record became visible too early.
 
-    Left to `nonmonotonic-send`, which always finds it: a process whose own later send went below
-    its own earlier one.
+    It leaves out a process whose later send went below its own earlier one, because
+    `nonmonotonic-send` always finds that.
     """
     entries = order.entries
     at, culprit = violations(bounds.lower, bounds.upper, order.key_start)

@@ -20,7 +20,7 @@ from quorumlog.chaos.checkers.entries import (
 )
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
 from quorumlog.chaos.checkers.version_order import ABSENT, NEVER, VersionOrder, earliest
-from quorumlog.chaos.checkers.witnesses import NOBODY, Told, first_entry, invalid
+from quorumlog.chaos.checkers.witnesses import NO_ENTRY, Told, first_entry, invalid
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class FinalReads:
     def passed(self, order: VersionOrder) -> Flags:
         """Tell which values must be among what was read to the log's end.
 
-        Those below that end, and those that were known before the end was asked for.
+        They are below that end, or were known before the reader asked for the end.
         """
         values = order.values
         offset = np.append(order.place_offset, NEVER)[values.last]  # ABSENT finds what is appended
@@ -78,7 +78,7 @@ def is_from_start(entries: Entries) -> Flags:
 def log_anomalies(
     order: VersionOrder, finals: FinalReads, *, unseen: Severity
 ) -> list[CheckResult]:
-    """Return the anomalies of the log. `unseen` is what an unread acknowledged value means."""
+    """Return the anomalies of the log. `unseen`: how bad an unread acknowledged value is."""
     lost = _lost(order, finals)
     results = [
         _phantom(order),
@@ -151,8 +151,9 @@ def _duplicate(order: VersionOrder) -> CheckResult:
 def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
     """Find acknowledged values that no ok poll returned, though readers got past them.
 
-    Past: a higher place was polled (by its value's first place, so that conflicting offsets hide
-    nothing) by a reader that had not sought there, or the final reads reached the log's end.
+    Readers got past a value if the final reads reached the log's end, or if a reader that had not
+    sought there polled a higher place. The first place of the polled value counts, so that
+    conflicting offsets hide nothing.
     """
     entries, values = order.entries, order.values
     reached = np.full(len(entries.keys), ABSENT)
@@ -167,7 +168,7 @@ def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
         key, place = int(values.key[found[n]]), int(values.last[found[n]])
         beyond = reads & (entries.key == key)
         proof, why = first_entry(beyond & (order.place_of > max(place, 0))), "skipped"
-        if place == ABSENT or proof == NOBODY:
+        if place == ABSENT or proof == NO_ENTRY:
             proof, why = int(finals.end_entry[key]), "not in the log when it was read to its end"
         note = f"acknowledged, {why}: no poll ever returned it"
         return note, [("lost send", int(sends[n])), ("read past", proof)]
@@ -192,7 +193,7 @@ def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
         return "polled once, absent from the final reads", [
             ("vanished send", int(sends[n])),
             ("read before", _ok_poll_of(order, value)),
-            ("read past", beyond if beyond != NOBODY else int(finals.end_entry[key])),
+            ("read past", beyond if beyond != NO_ENTRY else int(finals.end_entry[key])),
         ]
 
     return invalid(entries, "vanished-write", sends, tell)

@@ -1,9 +1,9 @@
 """Changes of a reader's position by anything other than reading.
 
-Two polls of a process follow each other only if nothing between them moved its position:
-assign and subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's
-checker; a seek forgets the keys it names, a crash forgets all. So does a poll of unknown outcome:
-it may have taken records that no row shows.
+Two polls of a process follow each other only if nothing between them moved its position. Assign and
+subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's checker. A
+seek forgets the keys that it names. A crash forgets all keys, and so does a poll of unknown
+outcome, because it may have taken records that no row shows.
 """
 
 from collections.abc import Mapping, Sequence

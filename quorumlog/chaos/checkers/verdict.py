@@ -1,8 +1,8 @@
 """The result of a check: a verdict of three values, anomalies with witnesses, and gaps.
 
-The worst verdict wins: False, then "unknown", then True. Parts of a history are checked apart
-(by key) and merged here: counts add up, and of the witnesses the first by operation index stay, so
-that the same history gives the same verdict however it was cut.
+The worst verdict wins: False, then "unknown", then True. A history is checked in parts (by key),
+and `merge` joins what was found: it adds the counts, and keeps the first witnesses by operation
+index. So the same history gives the same verdict, wherever it was cut.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ WITNESSES_MAX: Final = 32  # kept per anomaly: Jepsen's figure
 
 Valid = bool | Literal["unknown"]
 
-# Root causes first: an anomaly early in this list often brings those after it along.
+# Root causes come first: an anomaly often causes others that come after it in this list.
 RANKING: Final = (
     "node-ended",
     "phantom",
@@ -122,7 +122,7 @@ class Verdict:
 
 
 def worst(verdicts: Iterable[Valid]) -> Valid:
-    """Return False if any is False, else "unknown" if any is, else True. Nothing is unknown."""
+    """Return False if any is False, else "unknown" if any is or there is none, else True."""
     seen = list(verdicts)
     if any(valid is False for valid in seen):
         return False
@@ -130,7 +130,7 @@ def worst(verdicts: Iterable[Valid]) -> Valid:
 
 
 def first_examples(examples: Iterable[str]) -> list[str]:
-    """Return the first examples, the short ones before the long: so that 9 comes before 10."""
+    """Return the first examples. Short ones come before long ones, so 9 comes before 10."""
     return sorted(examples, key=lambda text: (len(text), text))[:WITNESSES_MAX]
 
 
@@ -151,7 +151,7 @@ def merge(partials: Sequence[Partial]) -> Partial:
 
 
 def _merge_results(results: Sequence[CheckResult]) -> list[CheckResult]:
-    """Merge by name; where some of a name count and others are allowed, only those that count."""
+    """Merge by name. If results of a name differ in severity, keep only those of the worst."""
     by_name: dict[str, CheckResult] = {}
     for result in results:
         known = by_name.get(result.name)

@@ -1,9 +1,9 @@
 """The order of each key's log as the history shows it, and the facts about each value.
 
-The log of a key: the values at each offset, by every acknowledged send that got an offset and by
-every poll, even a failed one: a poll must never show what is not in the log. Offsets that were
-never seen are left out, so that places in the order are dense: holes are legal (transaction
-markers, aborted records, compaction). Source: jepsen.tests.kafka, version-orders.
+The log of a key has the values that acknowledged sends and polls name at each offset. A failed poll
+counts as well, because a poll must never show what is not in the log. The order leaves out offsets
+that no operation saw, so its places are dense: holes are legal (transaction markers, aborted
+records, compaction). Source: jepsen.tests.kafka, version-orders.
 """
 
 from dataclasses import dataclass

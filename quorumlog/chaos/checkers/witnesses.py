@@ -11,13 +11,13 @@ from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Severit
 Witness = dict[str, Any]
 Told = tuple[str, Sequence[tuple[str, int]]]
 """What a witness tells: a note, then a role and an entry for each operation."""
-NOBODY: Final = -1
+NO_ENTRY: Final = -1
 
 
 def first_by_operation(entries: Entries, primary: Ints) -> Ints:
     """Return the places of the first findings, by the operation of each one's primary entry.
 
-    This order is the one `verdict.merge` goes by.
+    `verdict.merge` uses the same order.
     """
     order = np.lexsort((entries.ordinal[primary], entries.key[primary], entries.op[primary]))
     return order[:WITNESSES_MAX]
@@ -26,21 +26,21 @@ def first_by_operation(entries: Entries, primary: Ints) -> Ints:
 def invalid(entries: Entries, name: str, primary: Ints, tell: Callable[[int], Told]) -> CheckResult:
     """Return the anomaly `name`, found once for each of its `primary` entries.
 
-    `tell` gets the place of a finding in `primary`; what it tells of NOBODY is left out.
+    `tell` gets the place of a finding in `primary`; what it tells of NO_ENTRY is left out.
     """
     told = [_witness(entries, *tell(n)) for n in first_by_operation(entries, primary).tolist()]
     return CheckResult(name=name, severity=Severity.INVALID, count=len(primary), witnesses=told)
 
 
 def _witness(entries: Entries, note: str, told: Sequence[tuple[str, int]]) -> Witness:
-    ops = [_operation(entries, role, entry) for role, entry in told if entry != NOBODY]
+    ops = [_operation(entries, role, entry) for role, entry in told if entry != NO_ENTRY]
     return {"key": entries.keys[int(entries.key[told[0][1]])], "note": note, "ops": ops}
 
 
 def first_entry(chosen: Flags) -> int:
-    """Return the first entry of `chosen`, or NOBODY."""
+    """Return the first entry of `chosen`, or NO_ENTRY."""
     place = int(chosen.argmax()) if len(chosen) else 0
-    return place if len(chosen) and chosen[place] else NOBODY
+    return place if len(chosen) and chosen[place] else NO_ENTRY
 
 
 def _operation(entries: Entries, role: str, entry: int) -> Witness:

@@ -1,7 +1,8 @@
 """quorumlog's own client."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from quorumlog.chaos.drivers.driver import Record, SendFailed
@@ -39,6 +40,15 @@ async def _acknowledged(delivery: Delivery) -> int:
         raise SendFailed(str(error), definite=error.definite) from error
 
 
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn errors of the client into those of a driver."""
+    try:
+        yield
+    except KafkaError as error:
+        raise ConnectionError(str(error)) from error
+
+
 class ClientConsumer:
     """A consumer of assigned partitions."""
 
@@ -53,10 +63,8 @@ class ClientConsumer:
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         """Return what arrived, in order per partition. Raises ConnectionError."""
-        try:
+        with _translated():
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
-        except KafkaError as error:
-            raise ConnectionError(str(error)) from error
         return [
             Record(record.topic, record.partition, record.offset, record.value or b"")
             for records in polled.values()
@@ -66,10 +74,8 @@ class ClientConsumer:
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
         """Return the high watermark of each partition (exclusive). Raises ConnectionError."""
         wanted = [TopicPartition(topic, partition) for partition in partitions]
-        try:
+        with _translated():
             ends = await self._consumer.end_offsets(wanted)
-        except KafkaError as error:
-            raise ConnectionError(str(error)) from error
         return {asked.partition: end for asked, end in ends.items()}
 
     async def close(self) -> None:
@@ -91,10 +97,8 @@ class ClientDriver:
             max_block_ms=_DELIVERY_TIMEOUT_MS,
             retry_backoff_ms=20,
         )
-        try:
+        with _translated():
             await producer.start()
-        except KafkaError as error:
-            raise ConnectionError(str(error)) from error
         return ClientProducer(producer)
 
     async def consumer(self, bootstrap: str, client_id: str) -> ClientConsumer:
@@ -108,24 +112,20 @@ class ClientDriver:
             retry_backoff_ms=20,
             default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
         )
-        try:
+        with _translated():
             await consumer.start()
-        except KafkaError as error:
-            raise ConnectionError(str(error)) from error
         return ClientConsumer(consumer)
 
     async def create_topic(
         self, bootstrap: str, topic: str, *, partitions: int, replication_factor: int
     ) -> None:
         """Create a topic and return when its metadata is committed. Raises ConnectionError."""
-        try:
+        with _translated():
             async with Admin(bootstrap_servers=bootstrap) as admin:
                 wanted = NewTopic(
                     name=topic, num_partitions=partitions, replication_factor=replication_factor
                 )
                 await admin.create_topics([wanted])
-        except KafkaError as error:
-            raise ConnectionError(str(error)) from error
 
 
 DRIVER: Final = ClientDriver()

@@ -47,19 +47,25 @@ class Fault:
 
 
 class ProcessFault(Fault):
-    """A fault that consists of operations on the processes of the nodes."""
+    """A fault that consists of operations on the processes of the nodes.
+
+    needs: the operations of its steps. `breaks` and `mends` are the steps of a simple fault.
+    """
 
     __slots__ = ()
     needs: ClassVar[frozenset[Operation]]
+    breaks: ClassVar[Operation]
+    mends: ClassVar[Operation]
     drawn_duration_ms: ClassVar[tuple[int, int]] = (1_000, 4_000)
 
     def inflict(self, node_ids: tuple[int, ...], running: Sequence[int]) -> tuple[Step, ...]:
         """Return the steps that break `node_ids`; `running` are all nodes that run."""
-        raise NotImplementedError
+        del running
+        return (Step(operation=self.breaks, node_ids=node_ids),)
 
     def take_back(self, node_ids: tuple[int, ...]) -> tuple[Step, ...]:
         """Return the steps that end the fault."""
-        raise NotImplementedError
+        return (Step(operation=self.mends, node_ids=node_ids),)
 
 
 FaultT = TypeVar("FaultT", bound=Fault)

@@ -19,6 +19,7 @@ class PauseKill(ProcessFault):
     """
 
     needs: ClassVar[frozenset[Operation]] = frozenset({"kill", "start", "pause", "resume"})
+    mends: ClassVar[Operation] = "start"
     alone_us: int = ranged(0, 60 * MILLION, default=700_000)
 
     def inflict(self, node_ids: tuple[int, ...], running: Sequence[int]) -> tuple[Step, ...]:
@@ -29,10 +30,6 @@ class PauseKill(ProcessFault):
             Step(operation="kill", node_ids=node_ids),
             Step(operation="resume", node_ids=others),
         )
-
-    def take_back(self, node_ids: tuple[int, ...]) -> tuple[Step, ...]:
-        """Start what was killed."""
-        return (Step(operation="start", node_ids=node_ids),)
 
 
 FAULTS: Final = (PauseKill,)

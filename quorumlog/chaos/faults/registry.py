@@ -3,15 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from quorumlog.chaos.faults import (
-    kill,
-    kill_all,
-    leadership,
-    machines,
-    network,
-    pause,
-    pause_kill,
-)
+from quorumlog.chaos.faults import kill, kill_all, leadership, machines, network, pause, pause_kill
 from quorumlog.chaos.faults.fault import Fault, Operation, ProcessFault
 from quorumlog.chaos.registered import registered
 

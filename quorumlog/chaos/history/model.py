@@ -35,6 +35,7 @@ NEMESIS: Final = -1
 UNKNOWN_OFFSET: Final = -1
 TYPES: Final = ("invoke", "ok", "info", "fail")
 REBALANCED: Final = "rebalanced"
+_ALWAYS: Final = ("index", "time_ns", "process", "type", "f")  # in a JSON line, even if 0
 
 
 class HistoryError(Exception):
@@ -65,16 +66,6 @@ class Operation:
 
     def as_json(self) -> dict[str, object]:
         """Return the row as it stands in a JSON line, without empty fields."""
-        row: dict[str, object] = {
-            "index": self.index,
-            "time_ns": self.time_ns,
-            "process": self.process,
-            "type": self.type,
-            "f": self.f,
-        }
-        if self.messages:
-            row["messages"] = [message._asdict() for message in self.messages]
-        for name in ("error", "node", "details"):
-            if text := getattr(self, name):
-                row[name] = text
-        return row
+        row = {name: getattr(self, name) for name in self.__slots__}
+        row["messages"] = [message._asdict() for message in self.messages]
+        return {name: value for name, value in row.items() if name in _ALWAYS or value}

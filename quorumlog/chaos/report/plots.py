@@ -26,9 +26,10 @@ _LANE_PX: Final = 13
 
 
 def legend(*items: tuple[str, str]) -> str:
-    """Return a legend: (class, words) each."""
+    """Return a legend: (class, words) each, and the bands of the faults."""
     shown = "".join(
-        f'<span><i class="{style}"></i>{escape(words)}</span>' for style, words in items
+        f'<span><i class="{style}"></i>{escape(words)}</span>'
+        for style, words in (*items, ("band", "fault"))
     )
     return f'<p class="legend">{shown}</p>'
 
@@ -61,7 +62,7 @@ def latency_plot(series: RunSeries) -> str:
         chart.line([(seconds, cuts[n]) for seconds, cuts in found], name, name)
     dots = [(style, f"a send, {style}") for style in OUTCOMES]
     lines = [(f"p{quantile * 100:g}", f"p{quantile * 100:g} of ok") for quantile in QUANTILES]
-    return chart.svg("Latency of sends over time") + legend(*dots, *lines, ("band", "fault"))
+    return chart.svg("Latency of sends over time") + legend(*dots, *lines)
 
 
 def rate_plot(series: RunSeries) -> str:
@@ -85,7 +86,7 @@ def rate_plot(series: RunSeries) -> str:
     for style, words, rate in lines:
         chart.line(rate, style, words)
     items = [(style, words) for style, words, _ in lines]
-    return chart.svg("Rates over time") + legend(*items, ("band", "fault"))
+    return chart.svg("Rates over time") + legend(*items)
 
 
 def timeline_plot(series: RunSeries) -> str:
@@ -107,7 +108,6 @@ def timeline_plot(series: RunSeries) -> str:
         ("cell other", "other"),
         ("cell info", "info"),
         ("cell fail", "fail"),
-        ("band", "fault"),
     ]
     return f"{svg}{''.join(parts)}</svg>{legend(*items)}{note}"
 
@@ -175,7 +175,6 @@ def offsets_plot(series: RunSeries, key: str, witnesses: Sequence[dict[str, Any]
             ("poll", "polled"),
             ("final", "polled at last"),
             ("fail", "part of a witness"),
-            ("band", "fault"),
         )
         + note
     )

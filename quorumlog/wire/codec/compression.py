@@ -1,7 +1,7 @@
 """The compression types of record batches, in the framing that Kafka's Java client writes.
 
-What comes from elsewhere may claim any size, so `decompress` has a limit. Libraries are imported at
-first use. Sources: KAFKA-527 (snappy in xerial's frames), KIP-57 (lz4 frames of independent
+A batch of a peer may claim any size, so `decompress` has a limit. Libraries are imported at first
+use. Sources: KAFKA-527 (snappy in xerial's frames), KIP-57 (lz4 frames of independent
 blocks), KIP-110 (zstd).
 """
 
@@ -134,7 +134,7 @@ def _decompress_zstd(data: memoryview, size_max: int) -> bytes:
 
 
 def _zstd_frame_end(data: memoryview) -> int:
-    """Return where the first frame ends. The library reads a cut-off frame without a word.
+    """Return where the first frame ends. The library reads a cut-off frame without an error.
 
     The frame has been decompressed, so all but its end is known to be right. Raises CorruptBatch if
     the end is not there. Source: RFC 8878, sections 3.1.1 and 3.1.1.2.
@@ -179,7 +179,7 @@ def _compress_snappy(data: bytes) -> bytes:
 
 
 def _decompress_snappy(data: memoryview, size_max: int) -> bytes:
-    """Both framings: xerial's (Java, most clients) and one raw block (librdkafka)."""
+    """Decompress both framings: xerial's (Java, most clients) and one raw block (librdkafka)."""
     if data[: len(XERIAL_MAGIC)] != memoryview(XERIAL_MAGIC):
         return _decompress_snappy_block(data, size_max)
     if data[: len(XERIAL_HEADER)] != memoryview(XERIAL_HEADER):

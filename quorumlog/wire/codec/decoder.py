@@ -1,18 +1,17 @@
 """Bytes -> message, by straight-line functions, compiled for each (class, version) at first use.
 
-The bytes are not trusted: whatever they are, the result is a message or MalformedFrame, soon and
-with memory in proportion to the frame: an array may not claim more elements than the rest of the
-frame could hold. Unknown tagged fields are skipped (KIP-482). Bytes after the message are ignored,
-as Kafka does. Records are views.
+A decoder does not trust the bytes. For any bytes it returns a message or raises MalformedFrame, and
+it takes time and memory in proportion to the frame: an array may not claim more elements than the
+rest of the frame could hold. It skips unknown tagged fields (KIP-482), and ignores bytes after the
+message, as Kafka does. Records are views.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct as Packer
 from struct import error as PackError  # noqa: N812 - it is an exception, under the name of one
 from struct import unpack_from
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
-from quorumlog.invariants import require
 from quorumlog.wire.codec.errors import MalformedFrame
 from quorumlog.wire.codec.layout import (
     FIXED_FORMATS,
@@ -30,9 +29,9 @@ from quorumlog.wire.codec.varint import finish_uvarint, skip_tagged_fields
 MessageT = TypeVar("MessageT", bound=Message)
 Decode = Callable[[memoryview, int, int], tuple[Message, int]]
 STRING_BYTES_MAX: Final = 32_767
-"""What an int16 can say: as Kafka, we take no more where a varint could (KIP-482)."""
+"""The largest int16. Kafka takes no longer strings, even if their length is a varint (KIP-482)."""
 DECODING_ERRORS = (IndexError, PackError, UnicodeDecodeError)
-"""What a decoder meets at the end of a truncated frame, or in garbage; its caller makes it
+"""The errors that a decoder raises for a cut-off frame or for garbage. Its caller turns them into
 MalformedFrame.
 """
 
@@ -57,17 +56,15 @@ def decoder_for(message_class: type[Message], version: int) -> Decode:
     """
     decode = _decoders.get((message_class, version))
     if decode is None:
-        name = message_class.__name__
-        require(version in message_class.VERSIONS, f"{name} has a version {version}")
-        source = _DecoderSource(version, flexible=version >= message_class.FLEXIBLE_SINCE)
-        decode = _decoders[message_class, version] = source.compile(message_class)
+        source = _DecoderSource(message_class, version, _SCOPE)
+        decode = _decoders[message_class, version] = source.compile()
     return decode
 
 
 _decoders: Final[dict[tuple[type[Message], int], Decode]] = {}
 
 
-_SCOPE: Final[dict[str, Any]] = {
+_SCOPE: Final[Mapping[str, object]] = {
     "MalformedFrame": MalformedFrame,
     "finish_uvarint": finish_uvarint,
     "new": object.__new__,
@@ -76,56 +73,47 @@ _SCOPE: Final[dict[str, Any]] = {
 }
 
 
-class _DecoderSource:
+class _DecoderSource(SourceWriter):
     """Writes the source of one decoder.
 
     In it `b` is the frame, `p` the position and `end` the frame's size.
     """
 
-    def __init__(self, version: int, *, flexible: bool) -> None:
-        self._version: Final = version
-        self._flexible: Final = flexible
-        self._source: Final = SourceWriter(_SCOPE)
-        self._emit: Final = self._source.emit
-        self._name: Final = self._source.name
-        self._fixed: Final = self._source.fixed
-
-    def compile(self, message_class: type[Message]) -> Decode:
+    def compile(self) -> Decode:
         """Compile what decodes one message."""
-        self._emit(0, "def decode(b, p, end):")
-        self._struct(1, message_class, "message")
+        self.emit(0, "def decode(b, p, end):")
+        self._struct(1, self.message_class, "message")
         self._flush(1)
-        self._emit(1, "return message, p")
-        name = f"<decoder of {message_class.__name__} v{self._version}>"
-        return self._source.compile("decode", name)
+        self.emit(1, "return message, p")
+        return self.function("decode")
 
     def _flush(self, depth: int) -> None:
         """Unpack what waits: before anything whose place depends on it, and after a loop."""
-        formats, targets = self._source.take_fixed()
+        formats, targets = self.take_fixed()
         if formats:
             packer = Packer(f">{formats}")
-            unpack = self._source.constant(self._name("unpack_"), packer.unpack_from)
-            self._emit(depth, f"({targets},) = {unpack}(b, p)")
-            self._emit(depth, f"p += {packer.size}")
+            unpack = self.constant(self.name("unpack_"), packer.unpack_from)
+            self.emit(depth, f"({targets},) = {unpack}(b, p)")
+            self.emit(depth, f"p += {packer.size}")
 
     def _struct(self, depth: int, struct: type[Struct], target: str) -> None:
         """Read a struct into a new local variable."""
-        layout = layout_of(struct, self._version)
-        self._emit(depth, f"{target} = new({self._class(struct)})")
+        layout = layout_of(struct, self.version)
+        self.emit(depth, f"{target} = new({self._class(struct)})")
         for field in (*layout.absent, *layout.tagged):
-            self._emit(depth, f"{target}.{field.name} = {self._default(field)}")
+            self.emit(depth, f"{target}.{field.name} = {self._default(field)}")
         for field in layout.fields:
             self._field(depth, field, f"{target}.{field.name}")
-        if not self._flexible:
+        if not self.flexible:
             return
         self._flush(depth)
         if layout.tagged:
             self._tagged_fields(depth, layout.tagged, target)
         else:
-            self._emit(depth, "p = skip_tagged_fields(b, p) if b[p] else p + 1")
+            self.emit(depth, "p = skip_tagged_fields(b, p) if b[p] else p + 1")
 
     def _class(self, struct: type[Struct]) -> str:
-        return self._source.constant(struct.__name__, struct)
+        return self.constant(struct.__name__, struct)
 
     def _default(self, field: FieldLayout) -> str:
         if isinstance(field.default, Struct):
@@ -138,109 +126,109 @@ class _DecoderSource:
         elif field.struct is None:
             self._scalar(depth, field, target)
         else:
-            value = self._name("value")
+            value = self.name("value")
             if field.nullable:
                 # KIP-893: a byte says whether the struct is there.
-                self._fixed("b", value)
+                self.fixed("b", value)
                 self._flush(depth)
-                self._emit(depth, f"if {value} < 0:")
-                self._emit(depth + 1, f"{target} = None")
-                self._emit(depth, "else:")
+                self.emit(depth, f"if {value} < 0:")
+                self.emit(depth + 1, f"{target} = None")
+                self.emit(depth, "else:")
                 depth += 1
             self._struct(depth, field.struct, value)
             self._flush(depth)
-            self._emit(depth, f"{target} = {value}")
+            self.emit(depth, f"{target} = {value}")
 
     def _length(self, depth: int, size: str, legacy_format: str) -> None:
         """Read a length or count; below 0 means null."""
-        if not self._flexible:
-            self._fixed(legacy_format, size)
+        if not self.flexible:
+            self.fixed(legacy_format, size)
             self._flush(depth)
             return
         self._flush(depth)
         self._uvarint(depth, size)
-        self._emit(depth, f"{size} -= 1")
+        self.emit(depth, f"{size} -= 1")
 
     def _uvarint(self, depth: int, target: str) -> None:
-        self._emit(depth, f"{target} = b[p]")
-        self._emit(depth, "p += 1")
-        self._emit(depth, f"if {target} > 127:")
-        self._emit(depth + 1, f"{target}, p = finish_uvarint(b, p, {target})")
+        self.emit(depth, f"{target} = b[p]")
+        self.emit(depth, "p += 1")
+        self.emit(depth, f"if {target} > 127:")
+        self.emit(depth + 1, f"{target}, p = finish_uvarint(b, p, {target})")
 
     def _null(self, depth: int, field: FieldLayout, target: str, size: str) -> None:
-        self._emit(depth, f"if {size} < 0:")
+        self.emit(depth, f"if {size} < 0:")
         refusal = f'raise MalformedFrame("{field.name} is null")'
-        self._emit(depth + 1, f"{target} = None" if field.nullable else refusal)
+        self.emit(depth + 1, f"{target} = None" if field.nullable else refusal)
 
     def _scalar(self, depth: int, field: FieldLayout, target: str) -> None:
         if field.wire_type in FIXED_FORMATS:
-            self._fixed(FIXED_FORMATS[field.wire_type], target)
+            self.fixed(FIXED_FORMATS[field.wire_type], target)
             return
-        size, stop = self._name("size"), self._name("stop")
+        size, stop = self.name("size"), self.name("stop")
         self._length(depth, size, "h" if field.wire_type == "string" else "i")
         self._null(depth, field, target, size)
-        self._emit(depth, "else:")
-        self._emit(depth + 1, f"{stop} = p + {size}")
-        is_compact_string = field.wire_type == "string" and self._flexible
+        self.emit(depth, "else:")
+        self.emit(depth + 1, f"{stop} = p + {size}")
+        is_compact_string = field.wire_type == "string" and self.flexible
         or_too_long = f" or {size} > {STRING_BYTES_MAX}" if is_compact_string else ""
-        self._emit(depth + 1, f"if {stop} > end{or_too_long}:")
+        self.emit(depth + 1, f"if {stop} > end{or_too_long}:")
         refusal = f'f"{field.name}: {{{size}}} bytes, {{end - p}} are left"'
-        self._emit(depth + 2, f"raise MalformedFrame({refusal})")
+        self.emit(depth + 2, f"raise MalformedFrame({refusal})")
         value = {
             "string": 'str(b[p:{0}], "utf-8")',
             "bytes": "bytes(b[p:{0}])",
             "records": "b[p:{0}]",
         }
-        self._emit(depth + 1, f"{target} = {value[field.wire_type].format(stop)}")
-        self._emit(depth + 1, f"p = {stop}")
+        self.emit(depth + 1, f"{target} = {value[field.wire_type].format(stop)}")
+        self.emit(depth + 1, f"p = {stop}")
 
     def _array(self, depth: int, field: FieldLayout, target: str) -> None:
-        size = self._name("size")
+        size = self.name("size")
         self._length(depth, size, "i")
         self._null(depth, field, target, size)
-        self._emit(depth, f"elif {size} > (end - p) // {self._element_size(field)}:")
-        self._emit(depth + 1, f'raise MalformedFrame("{field.name} is longer than the frame")')
-        self._emit(depth, "else:")
+        self.emit(depth, f"elif {size} > (end - p) // {self._element_size(field)}:")
+        self.emit(depth + 1, f'raise MalformedFrame("{field.name} is longer than the frame")')
+        self.emit(depth, "else:")
         depth += 1
         if field.struct is None and field.wire_type in FIXED_FORMATS:
-            self._emit(depth, f"{target} = [*unpack_from({array_format(field, size)}, b, p)]")
-            self._emit(depth, f"p += {FIXED_SIZES[field.wire_type]} * {size}")
+            self.emit(depth, f"{target} = [*unpack_from({array_format(field, size)}, b, p)]")
+            self.emit(depth, f"p += {FIXED_SIZES[field.wire_type]} * {size}")
             return
-        values, element = self._name("values"), self._name("element")
-        self._emit(depth, f"{target} = {values} = []")
-        self._emit(depth, f"for _ in range({size}):")
+        values, element = self.name("values"), self.name("element")
+        self.emit(depth, f"{target} = {values} = []")
+        self.emit(depth, f"for _ in range({size}):")
         if field.struct is None:
             self._scalar(depth + 1, element_of(field), element)
         else:
             self._struct(depth + 1, field.struct, element)
         self._flush(depth + 1)
-        self._emit(depth + 1, f"{values}.append({element})")
+        self.emit(depth + 1, f"{values}.append({element})")
 
     def _element_size(self, field: FieldLayout) -> int:
         """Return the fewest bytes of one element."""
         if field.struct is not None:
-            return minimum_size(field.struct, self._version, flexible=self._flexible)
+            return minimum_size(field.struct, self.version, flexible=self.flexible)
         if field.wire_type in FIXED_SIZES:
             return FIXED_SIZES[field.wire_type]
-        return 1 if self._flexible else 2
+        return 1 if self.flexible else 2
 
     def _tagged_fields(self, depth: int, fields: Sequence[FieldLayout], target: str) -> None:
-        count, tag, size, stop = (self._name(name) for name in ("count", "tag", "size", "stop"))
+        count, tag, size, stop = (self.name(name) for name in ("count", "tag", "size", "stop"))
         self._uvarint(depth, count)
-        self._emit(depth, f"for _ in range({count}):")
+        self.emit(depth, f"for _ in range({count}):")
         depth += 1
         self._uvarint(depth, tag)
         self._uvarint(depth, size)
-        self._emit(depth, f"{stop} = p + {size}")
-        self._emit(depth, f"if {stop} > end:")
-        self._emit(depth + 1, 'raise MalformedFrame("a tagged field is longer than the frame")')
+        self.emit(depth, f"{stop} = p + {size}")
+        self.emit(depth, f"if {stop} > end:")
+        self.emit(depth + 1, 'raise MalformedFrame("a tagged field is longer than the frame")')
         keyword = "if"
         for field in fields:
-            self._emit(depth, f"{keyword} {tag} == {field.tag}:")
+            self.emit(depth, f"{keyword} {tag} == {field.tag}:")
             self._field(depth + 1, field, f"{target}.{field.name}")
             self._flush(depth + 1)
-            self._emit(depth + 1, f"if p != {stop}:")
-            self._emit(depth + 2, f'raise MalformedFrame("{field.name} has another size")')
+            self.emit(depth + 1, f"if p != {stop}:")
+            self.emit(depth + 2, f'raise MalformedFrame("{field.name} has another size")')
             keyword = "elif"
-        self._emit(depth, "else:")
-        self._emit(depth + 1, f"p = {stop}")
+        self.emit(depth, "else:")
+        self.emit(depth + 1, f"p = {stop}")

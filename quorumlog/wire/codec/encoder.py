@@ -4,11 +4,11 @@ Neighbouring fields of fixed size, and the lengths that follow them, become one 
 record buffers are handed on, not copied. The source of a compiled function is its `__doc__`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct as Packer
 from struct import error as PackError  # noqa: N812 - it is an exception, under the name of one
 from struct import pack
-from typing import Any, Final
+from typing import Final
 
 from quorumlog.invariants import require
 from quorumlog.wire.codec.errors import UnencodableMessage
@@ -25,8 +25,8 @@ from quorumlog.wire.codec.varint import UVARINT_LIMIT, UVARINTS, encode_uvarint
 
 Encode = Callable[[Message, list[Buffer], list[Buffer]], None]
 COPY_BELOW_BYTES: Final = 1024
-"""Records smaller than this are copied next to what surrounds them: cheaper than one more buffer to
-send.
+"""Smaller records are copied next to the bytes around them, because one more buffer to send costs
+more.
 """
 
 
@@ -50,14 +50,12 @@ def encode_message(message: Message, version: int) -> list[Buffer]:
 def encoder_for(message_class: type[Message], version: int) -> Encode:
     """Return, compiled at first use, the function (message, chunks, parts) that appends its bytes.
 
-    To `chunks` go whole buffers, to `parts` what follows the last of them.
+    `chunks` gets whole buffers, and `parts` the bytes that follow the last of them.
     """
     encode = _encoders.get((message_class, version))
     if encode is None:
-        name = message_class.__name__
-        require(version in message_class.VERSIONS, f"{name} has a version {version}")
-        source = _EncoderSource(version, flexible=version >= message_class.FLEXIBLE_SINCE)
-        encode = _encoders[message_class, version] = source.compile(message_class)
+        source = _EncoderSource(message_class, version, _SCOPE)
+        encode = _encoders[message_class, version] = source.compile()
     return encode
 
 
@@ -82,7 +80,7 @@ def total_size(buffers: Sequence[Buffer]) -> int:
     return sum(map(len, buffers))
 
 
-_SCOPE: Final[dict[str, Any]] = {
+_SCOPE: Final[Mapping[str, object]] = {
     "append_records": append_records,
     "encode_uvarint": encode_uvarint,
     "pack": pack,
@@ -91,48 +89,40 @@ _SCOPE: Final[dict[str, Any]] = {
 }
 
 
-class _EncoderSource:
+class _EncoderSource(SourceWriter):
     """Writes the source of one encoder.
 
     `_write`: the name of the function that takes bytes; it changes inside a tagged field, whose
     size must be known before it is written.
     """
 
-    def __init__(self, version: int, *, flexible: bool) -> None:
-        self._version: Final = version
-        self._flexible: Final = flexible
-        self._write = "write"
-        self._source: Final = SourceWriter(_SCOPE)
-        self._emit: Final = self._source.emit
-        self._name: Final = self._source.name
-        self._fixed: Final = self._source.fixed
+    _write = "write"
 
-    def compile(self, message_class: type[Message]) -> Encode:
+    def compile(self) -> Encode:
         """Compile what encodes one message."""
-        self._emit(0, "def encode(message, chunks, parts):")
-        self._emit(1, "write = parts.append")
-        self._struct(1, message_class, "message")
+        self.emit(0, "def encode(message, chunks, parts):")
+        self.emit(1, "write = parts.append")
+        self._struct(1, self.message_class, "message")
         self._flush(1)
-        name = f"<encoder of {message_class.__name__} v{self._version}>"
-        return self._source.compile("encode", name)
+        return self.function("encode")
 
     def _flush(self, depth: int) -> None:
         """Pack what waits: before a value of variable size, before a branch, and after a loop."""
-        formats, expressions = self._source.take_fixed()
+        formats, expressions = self.take_fixed()
         if (formats, expressions) == ("B", "0"):
-            self._emit(depth, rf'{self._write}(b"\0")')
+            self.emit(depth, rf'{self._write}(b"\0")')
         elif formats:
-            packer = self._source.constant(self._name("pack_"), Packer(f">{formats}").pack)
-            self._emit(depth, f"{self._write}({packer}({expressions}))")
+            packer = self.constant(self.name("pack_"), Packer(f">{formats}").pack)
+            self.emit(depth, f"{self._write}({packer}({expressions}))")
 
     def _struct(self, depth: int, struct: type[Struct], expression: str) -> None:
-        layout = layout_of(struct, self._version)
+        layout = layout_of(struct, self.version)
         for field in layout.fields:
             self._field(depth, field, f"{expression}.{field.name}")
         if layout.tagged:
             self._tagged_fields(depth, layout.tagged, expression)
-        elif self._flexible:
-            self._fixed("B", "0")
+        elif self.flexible:
+            self.fixed("B", "0")
 
     def _field(self, depth: int, field: FieldLayout, expression: str) -> None:
         if field.is_array:
@@ -142,12 +132,12 @@ class _EncoderSource:
         elif field.nullable:
             # KIP-893: a byte says whether the struct is there.
             self._flush(depth)
-            value = self._name("value")
-            self._emit(depth, f"{value} = {expression}")
-            self._emit(depth, f"if {value} is None:")
-            self._emit(depth + 1, rf'{self._write}(b"\xff")')
-            self._emit(depth, "else:")
-            self._fixed("b", "1")
+            value = self.name("value")
+            self.emit(depth, f"{value} = {expression}")
+            self.emit(depth, f"if {value} is None:")
+            self.emit(depth + 1, rf'{self._write}(b"\xff")')
+            self.emit(depth, "else:")
+            self.fixed("b", "1")
             self._struct(depth + 1, field.struct, value)
             self._flush(depth + 1)
         else:
@@ -155,55 +145,55 @@ class _EncoderSource:
 
     def _scalar(self, depth: int, field: FieldLayout, expression: str) -> None:
         if field.wire_type in FIXED_FORMATS:
-            self._fixed(FIXED_FORMATS[field.wire_type], expression)
+            self.fixed(FIXED_FORMATS[field.wire_type], expression)
             return
-        value, size = self._name("value"), self._name("size")
-        self._emit(depth, f"{value} = {expression}")
+        value, size = self.name("value"), self.name("size")
+        self.emit(depth, f"{value} = {expression}")
         if field.nullable:
-            self._emit(depth, f"if {value} is None:")
-            self._emit(depth + 1, f'{value}, {size} = b"", -1')
-            self._emit(depth, "else:")
+            self.emit(depth, f"if {value} is None:")
+            self.emit(depth + 1, f'{value}, {size} = b"", -1')
+            self.emit(depth, "else:")
         inner = depth + 1 if field.nullable else depth
         if field.wire_type == "string":
-            self._emit(inner, f"{value} = {value}.encode()")
+            self.emit(inner, f"{value} = {value}.encode()")
         is_records = field.wire_type == "records"
         if is_records:
             measure = f"total_size({value}) if type({value}) in (list, tuple) else len({value})"
-            self._emit(inner, f"{size} = {measure}")
+            self.emit(inner, f"{size} = {measure}")
         else:
-            self._emit(inner, f"{size} = len({value})")
+            self.emit(inner, f"{size} = len({value})")
         self._length(depth, size, "h" if field.wire_type == "string" else "i")
         self._flush(depth)
         if is_records:
             require(self._write == "write", "records are never tagged")
-            self._emit(depth, f"append_records(chunks, parts, {value}, {size})")
+            self.emit(depth, f"append_records(chunks, parts, {value}, {size})")
         else:
-            self._emit(depth, f"{self._write}({value})")
+            self.emit(depth, f"{self._write}({value})")
 
     def _length(self, depth: int, size: str, legacy_format: str) -> None:
         """Write a length or count, -1 for null."""
-        if not self._flexible:
-            self._fixed(legacy_format, size)
+        if not self.flexible:
+            self.fixed(legacy_format, size)
             return
         self._flush(depth)
         short = f"UVARINTS[{size} + 1] if {size} < {UVARINT_LIMIT - 1}"
-        self._emit(depth, f"{self._write}({short} else encode_uvarint({size} + 1))")
+        self.emit(depth, f"{self._write}({short} else encode_uvarint({size} + 1))")
 
     def _array(self, depth: int, field: FieldLayout, expression: str) -> None:
-        value, size, element = self._name("value"), self._name("size"), self._name("element")
-        self._emit(depth, f"{value} = {expression}")
+        value, size, element = self.name("value"), self.name("size"), self.name("element")
+        self.emit(depth, f"{value} = {expression}")
         count = f"len({value})"
-        self._emit(
+        self.emit(
             depth,
             f"{size} = " + (f"-1 if {value} is None else {count}" if field.nullable else count),
         )
         self._length(depth, size, "i")
         self._flush(depth)
         if field.struct is None and field.wire_type in FIXED_FORMATS:
-            self._emit(depth, f"if {size} > 0:")
-            self._emit(depth + 1, f"{self._write}(pack({array_format(field, size)}, *{value}))")
+            self.emit(depth, f"if {size} > 0:")
+            self.emit(depth + 1, f"{self._write}(pack({array_format(field, size)}, *{value}))")
             return
-        self._emit(depth, f"for {element} in {value}" + (" or ():" if field.nullable else ":"))
+        self.emit(depth, f"for {element} in {value}" + (" or ():" if field.nullable else ":"))
         if field.struct is None:
             self._scalar(depth + 1, element_of(field), element)
         else:
@@ -213,25 +203,25 @@ class _EncoderSource:
     def _tagged_fields(self, depth: int, fields: Sequence[FieldLayout], expression: str) -> None:
         self._flush(depth)
         present = [self._differs(field, f"{expression}.{field.name}") for field in fields]
-        self._emit(depth, f"if {' or '.join(present)}:")
-        sections = self._name("sections")
-        self._emit(depth + 1, f"{sections} = []")
+        self.emit(depth, f"if {' or '.join(present)}:")
+        sections = self.name("sections")
+        self.emit(depth + 1, f"{sections} = []")
         outer = self._write
         for field, is_present in zip(fields, present, strict=True):
-            parts, section = self._name("parts"), self._name("section")
-            self._emit(depth + 1, f"if {is_present}:")
-            self._emit(depth + 2, f"{parts} = []")
+            parts, section = self.name("parts"), self.name("section")
+            self.emit(depth + 1, f"if {is_present}:")
+            self.emit(depth + 2, f"{parts} = []")
             self._write = f"{parts}.append"
             self._field(depth + 2, field, f"{expression}.{field.name}")
             self._flush(depth + 2)
-            self._emit(depth + 2, f'{section} = b"".join({parts})')
+            self.emit(depth + 2, f'{section} = b"".join({parts})')
             head = f"encode_uvarint({field.tag}) + encode_uvarint(len({section}))"
-            self._emit(depth + 2, f"{sections}.append({head} + {section})")
+            self.emit(depth + 2, f"{sections}.append({head} + {section})")
         self._write = outer
-        self._emit(depth + 1, f"{outer}(encode_uvarint(len({sections})))")
-        self._emit(depth + 1, f'{outer}(b"".join({sections}))')
-        self._emit(depth, "else:")
-        self._emit(depth + 1, rf'{outer}(b"\0")')
+        self.emit(depth + 1, f"{outer}(encode_uvarint(len({sections})))")
+        self.emit(depth + 1, f'{outer}(b"".join({sections}))')
+        self.emit(depth, "else:")
+        self.emit(depth + 1, rf'{outer}(b"\0")')
 
     def _differs(self, field: FieldLayout, expression: str) -> str:
         """Return the condition under which a tagged field is written: not its default."""

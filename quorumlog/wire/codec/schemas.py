@@ -114,7 +114,7 @@ def encode_request(
 
 
 def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
-    """Return the frame that answers the request of `header`; else as `encode_request`."""
+    """Return the frame that answers the request of `header`; as `encode_request` does."""
     version = header.api_version
     chunks = encode_message(response, version)
     correlation_id = _INT32.pack(header.correlation_id)
@@ -126,8 +126,8 @@ def encode_response(header: RequestHeader, response: Response) -> list[Buffer]:
 def decode_response(api_key: int, api_version: int, frame: Buffer) -> tuple[int, Response]:
     """Return (correlation_id, response) in `frame` (without its length).
 
-    Its records are views into `frame`. The caller knows API and version: it has asked. But a broker
-    that lacks the version of an ApiVersions request answers in version 0, with error 35 (KIP-511).
+    Its records are views into `frame`. API and version are those of the request. But a broker that
+    lacks the version of an ApiVersions request answers in version 0, with error 35 (KIP-511).
     Raises MalformedFrame.
     """
     view = memoryview(frame)

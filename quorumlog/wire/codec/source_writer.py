@@ -1,19 +1,29 @@
 """Writes the source of one function and compiles it, for encoders and decoders."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
+
+from quorumlog.invariants import require
+from quorumlog.wire.codec.message import Message
 
 
 class SourceWriter:
     """The text of one function as it grows, and the names that it refers to: `scope`, constants.
 
+    The function is for one version of a message, which is `flexible` or not (KIP-482).
     Neighbouring values of fixed size wait, so that one `struct.Struct` packs or unpacks them.
     """
 
-    def __init__(self, scope: dict[str, Any]) -> None:
+    def __init__(
+        self, message_class: type[Message], version: int, scope: Mapping[str, object]
+    ) -> None:
+        require(version in message_class.VERSIONS, f"{message_class.__name__} v{version} is known")
+        self.message_class: Final = message_class
+        self.version: Final = version
+        self.flexible: Final = version >= message_class.FLEXIBLE_SINCE
         self._waiting: list[tuple[str, str]] = []
         self._lines: Final[list[str]] = []
-        self._scope: Final = dict(scope)
+        self._scope: Final[dict[str, Any]] = dict(scope)
         self._names = 0
 
     def emit(self, depth: int, line: str) -> None:
@@ -40,10 +50,11 @@ class SourceWriter:
         formats = "".join(format_ for format_, _ in waiting)
         return formats, ", ".join(expression for _, expression in waiting)
 
-    def compile(self, function: str, filename: str) -> Callable[..., Any]:
-        """Return the function of that name; the text is its `__doc__`."""
+    def function(self, name: str) -> Callable[..., Any]:
+        """Compile the text and return the function of this name; the text is its `__doc__`."""
         text = "\n".join(self._lines)
+        filename = f"<{name} {self.message_class.__name__} v{self.version}>"
         exec(compile(text, filename, "exec"), self._scope)  # noqa: S102 - text that is made here
-        compiled: Callable[..., Any] = self._scope[function]
+        compiled: Callable[..., Any] = self._scope[name]
         compiled.__doc__ = text
         return compiled

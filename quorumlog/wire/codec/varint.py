@@ -19,8 +19,8 @@ def encode_uvarint(value: int) -> bytes:
 
 UVARINT_LIMIT: Final = 2048
 UVARINTS: Final = tuple(encode_uvarint(value) for value in range(UVARINT_LIMIT))
-"""The encodings of the small numbers, which are nearly all there are: a look-up costs a tenth of a
-call.
+"""The encodings of the small numbers. Nearly all numbers are small, and a look-up costs a tenth of
+a call.
 """
 
 

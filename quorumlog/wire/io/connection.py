@@ -2,8 +2,8 @@
 
 A broker answers the requests of one connection in their order, so an answer belongs to the oldest
 request that has none yet; its correlation id must say so too, or the connection is closed. As in
-Kafka's own client, a request that times out closes the connection: nothing behind it on this
-connection could be answered sooner, and a new one may find a way around what is wrong.
+Kafka's own client, a request that times out closes the connection: later requests on it would wait
+behind that one, and a new connection may avoid what is wrong.
 Source: KIP-35 and KIP-511 (which versions the broker knows).
 """
 
@@ -23,7 +23,7 @@ from quorumlog.wire.codec.schemas import (
     decode_response,
     encode_request,
 )
-from quorumlog.wire.io.frames import FRAME_MAX_BYTES, FrameProtocol
+from quorumlog.wire.io.frames import FrameProtocol
 
 __all__ = ["ConnectionLost", "KafkaConnection", "RequestTimedOut", "UnsupportedVersion"]
 
@@ -58,8 +58,8 @@ class _Pending:
 class _ClientProtocol(FrameProtocol):
     """Hands frames and the end of the connection to its owner."""
 
-    def __init__(self, owner: "KafkaConnection", *, frame_max_bytes: int) -> None:
-        super().__init__(frame_max_bytes=frame_max_bytes)
+    def __init__(self, owner: "KafkaConnection") -> None:
+        super().__init__()
         self._owner: Final = owner
 
     def frame_received(self, frame: memoryview) -> None:
@@ -71,7 +71,7 @@ class _ClientProtocol(FrameProtocol):
 
 
 class KafkaConnection:
-    """Requests out, answers back. Made by `open`; ended by `close`, or by the peer: see `closed`.
+    """Sends requests and returns their answers. `open` makes it; `close` or the peer ends it.
 
     Invariants:
       1. At most `in_flight_max` requests wait for an answer; further callers wait in their order.
@@ -85,10 +85,9 @@ class KafkaConnection:
         client_id: str | None,
         request_timeout_ms: int,
         in_flight_max: int,
-        frame_max_bytes: int,
     ) -> None:
         self._loop: Final = asyncio.get_running_loop()
-        self._protocol: Final = _ClientProtocol(self, frame_max_bytes=frame_max_bytes)
+        self._protocol: Final = _ClientProtocol(self)
         self._client_id: Final = client_id
         self._request_timeout_ms: Final = request_timeout_ms
         self._in_flight_max: Final = in_flight_max
@@ -108,7 +107,6 @@ class KafkaConnection:
         client_id: str | None,
         request_timeout_ms: int = REQUEST_TIMEOUT_MS,
         in_flight_max: int = IN_FLIGHT_MAX,
-        frame_max_bytes: int = FRAME_MAX_BYTES,
     ) -> "KafkaConnection":
         """Connect, and learn which versions the broker knows.
 
@@ -118,14 +116,13 @@ class KafkaConnection:
             client_id=client_id,
             request_timeout_ms=request_timeout_ms,
             in_flight_max=in_flight_max,
-            frame_max_bytes=frame_max_bytes,
         )
         try:
             async with asyncio.timeout(request_timeout_ms / 1000):
                 await connection._loop.create_connection(lambda: connection._protocol, host, port)
         except TimeoutError as error:
             raise RequestTimedOut(f"no connection to {host}:{port} in time") from error
-        # A name or port that cannot be; at the interpreter's exit no thread looks up names.
+        # An impossible name or port; or the interpreter exits, and no thread looks up names.
         except (OSError, ValueError, OverflowError, RuntimeError) as error:
             raise ConnectionLost(f"{host}:{port}: {error}") from error
         try:

@@ -1,7 +1,7 @@
-"""Frames on a socket: four bytes of length, then as many bytes. The same for brokers and clients.
+"""Frames on a socket, for brokers and clients: four bytes of length, then as many bytes.
 
-The socket is read into one buffer of ours; a frame is a view into it, so that nothing is copied on
-the way. Refused: a length that is negative or over the limit, which closes the connection.
+A connection reads into one buffer of its own, and a frame is a view into it: nothing is copied. A
+length that is negative or over the limit closes the connection.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ WRITELINES_NEVER_PAUSES: Final = (3, 12) <= sys.version_info < (3, 12, 9) or (
     3,
     13,
 ) <= sys.version_info < (3, 13, 2)
-"""CVE-2024-12254: there, only asyncio's `write` looks at how much the peer has not taken."""
+"""CVE-2024-12254: in these versions only asyncio's `write` checks how much is not sent yet."""
 _LENGTH: Final = Packer(">i")
 
 
@@ -52,7 +52,7 @@ class FrameProtocol(asyncio.BufferedProtocol):
     # Hooks.
 
     def connection_opened(self) -> None:
-        """Take note: the connection can be written to."""
+        """Do what follows the start of the connection: it can be written to."""
 
     def frame_received(self, frame: memoryview) -> None:
         """Take one frame, without its length. The read-only view is valid during this call.
@@ -62,16 +62,16 @@ class FrameProtocol(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def connection_closed(self, error: Exception | None) -> None:
-        """Take note: nothing more will come. `error`: why, or None if it was closed in order.
+        """Do what follows the end of the connection. `error`: why; None: it was closed in order.
 
         MalformedFrame if the peer sent a frame of impossible length.
         """
 
     def writing_paused(self) -> None:
-        """Take note: the peer does not take what we send; it is kept in memory until it does."""
+        """Send less: the peer does not take what was sent, which stays in memory until it does."""
 
     def writing_resumed(self) -> None:
-        """Take note: what waited is nearly gone; write on."""
+        """Send again: the peer has taken nearly all of what waited."""
 
     # For the owner.
 

@@ -23,7 +23,7 @@ def one_action(**changes: object) -> str:
         ("{", "not JSON"),
         ('{"format": 3}', "format 3 is not a schedule's"),
         ('{"version": 1, "faults": []}', "format None is not a schedule's"),
-        ('{"format": 2, "seed": 1, "duration_us": 9}', "actions: a list"),
+        ('{"format": 2, "seed": 1, "duration_us": 9}', "actions = None: a list"),
         ('{"format": 2, "seed": 1, "duration_us": 9, "actions": [], "x": 1}', "no field 'x'"),
         ('{"format": 2, "seed": NaN, "duration_us": 9, "actions": []}', "NaN"),
         (one_action(t_us=None), "action 0: t_us = None: a whole number"),
@@ -36,7 +36,7 @@ def one_action(**changes: object) -> str:
         (one_action(direction="in"), "fault kill has no parameter 'direction'"),
         (one_action(fault="one_way_cut"), "fault one_way_cut needs direction"),
         (one_action(fault="one_way_cut", direction="up"), "direction = 'up': one of in, out"),
-        (one_action(fault="loss", target="all", ppm="9"), "ppm = '9': int is expected"),
+        (one_action(fault="loss", target="all", ppm="9"), "ppm = '9': a whole number is expected"),
         (one_action(fault="loss", target="all", ppm=-9), "ppm = -9: it must be from 0 to 1000000"),
     ],
 )

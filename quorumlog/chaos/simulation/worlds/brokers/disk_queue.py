@@ -1,7 +1,7 @@
 """A disk queue whose work takes simulated time: a partition is busy meanwhile, others are not."""
 
 from collections.abc import Callable, Hashable
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from quorumlog.broker.partitions.log.disk_queue import outcome_of
 from quorumlog.chaos.simulation.kernel.machine import Machine
@@ -11,17 +11,13 @@ from quorumlog.storage.errors import StorageError
 T = TypeVar("T")
 
 
-class Take(Protocol):
-    """How a process takes in what has happened."""
-
-    def __call__(self, action: Callable[..., None], *arguments: object) -> None:
-        """Call `action` now, or after a pause of the process."""
-
-
 class SimulatedDiskQueue:
     """A DiskQueue of one life of a process. What is under way when that ends is never done."""
 
-    def __init__(self, machine: Machine, environment: Environment, take: Take) -> None:
+    def __init__(
+        self, machine: Machine, environment: Environment, take: Callable[..., None]
+    ) -> None:
+        """`take` calls an action with its arguments now, or after a pause of the process."""
         self._machine: Final = machine
         self._environment: Final = environment
         self._take: Final = take

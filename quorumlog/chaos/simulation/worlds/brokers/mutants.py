@@ -51,7 +51,7 @@ class Unchecked(PartitionInvariants):
     """Checks nothing: the outcome must show the damage."""
 
     def check(self, before: Marks, *, truncates: bool = False) -> None:
-        """Look away."""
+        """Check nothing."""
 
 
 def _replica(*broken: type[Any]) -> BrokenRules:

@@ -38,7 +38,7 @@ class _Unchecked(Quorum):
     """A quorum without its own checks."""
 
     def check_invariants(self, before: tuple[int, int, int, int]) -> None:
-        """Look away."""
+        """Check nothing."""
 
 
 def _mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
@@ -140,7 +140,7 @@ class _AnswersStaleFetches(Leadership):
 @MUTANTS.breaks("a leader without a majority is due to resign for ever, and does not (KAFKA-15489)")
 class _NeverResigns(Leadership):
     def resign(self, role: Role) -> None:
-        """Lead on."""
+        """Do nothing."""
 
 
 @MUTANTS.breaks("a follower acknowledges what is not on its disk")
@@ -162,7 +162,7 @@ class _TruncatesTooMuch(Followership):
         return start
 
     def _require_uncommitted(self, offset: Offset) -> None:
-        """Look away."""
+        """Check nothing."""
 
 
 @MUTANTS.breaks("a follower believes a high watermark while its log diverges (KAFKA-14704)")

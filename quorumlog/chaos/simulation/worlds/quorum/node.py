@@ -5,7 +5,6 @@ a crash may come meanwhile.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
@@ -44,8 +43,6 @@ class QuorumNode:
         quorum_class: type[Quorum],
         settings: QuorumSettings,
         segment_bytes: int,
-        peers: Mapping[int, "QuorumNode"],
-        became_leader: Callable[[], None],
     ) -> None:
         self.machine: Final = machine
         self.node_id: Final = machine.node_id
@@ -68,8 +65,6 @@ class QuorumNode:
         self._quorum_class: Final = quorum_class
         self._settings: Final = settings
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
-        self._peers: Final = peers
-        self._became_leader: Final = became_leader
         self._rng: Final = seeded(f"node {machine.node_id}", environment.seed)
         directory = f"{LOG_DIR}/{DIRECTORY}"
         self._elections: Final = ElectionStore(machine.disk, directory, voters)
@@ -118,7 +113,7 @@ class QuorumNode:
             return
         for caller in self.asked.values():
             self._messenger.fail_request(self.node_id, caller)
-        for peer in self._peers.values():
+        for peer in self._messenger.nodes.values():
             if peer.machine.is_up and peer.quorum.leader_id == self.node_id:
                 peer.notice_if_dead(self.node_id)
 
@@ -145,12 +140,12 @@ class QuorumNode:
 
     def notice_if_dead(self, leader_id: int) -> None:
         """Connect: a machine that runs without the process refuses at once."""
-        if leader_id >= 0 and not self._peers[leader_id].machine.is_up:
+        if leader_id >= 0 and not self._messenger.nodes[leader_id].machine.is_up:
             self.machine.later(1_000, self._connected, leader_id)
 
     def _connected(self, leader_id: int) -> None:
         is_reachable = self._environment.network.is_connected(self.node_id, leader_id)
-        if is_reachable and not self._peers[leader_id].machine.is_up:
+        if is_reachable and not self._messenger.nodes[leader_id].machine.is_up:
             self.feed(events.PeerProcessDied(node_id=BrokerId(leader_id)))
 
     def read_entries(self) -> list[Entry]:
@@ -262,7 +257,6 @@ class QuorumNode:
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
                 self._advance(high_watermark)
             case effects.BecomeLeader(leader_epoch=leader_epoch):
-                self._became_leader()
                 self._oracle.became_leader(self.node_id, leader_epoch)
             case effects.ResignLeadership():
                 self._proposals.clear()
