@@ -151,8 +151,7 @@ class ShardDriver(Generic[CoordinatorT]):
                 self._timer = None
             return
         loop = asyncio.get_running_loop()
-        # A millisecond at least: the handle that uvloop returns for a call due at once has no time.
-        when = loop.time() + max(deadline_ms - self._now_ms(), 1) / 1000
+        when = loop.time() + max(deadline_ms - self._now_ms(), 0) / 1000
         if self._timer is not None:
             if self._ticks_at_s <= when:
                 return
