@@ -149,16 +149,25 @@ class Log:
 
     # --- appends ---
 
-    def append_as_leader(self, records: Buffer, *, leader_epoch: int, wall_ms: int) -> AppendInfo:
+    def append_as_leader(
+        self,
+        records: Buffer,
+        *,
+        leader_epoch: int,
+        wall_ms: int,
+        header: BatchHeader | None = None,
+    ) -> AppendInfo:
         """Append whole batches, giving them the next offsets and this leader epoch.
 
         The caller has checked the CRCs; the buffer is not changed, the records are not copied.
-        wall_ms counts for the age of the segment where the batches have no timestamp. Raises
-        CorruptBatch (not whole batches), RecordsTooLarge, StorageError: nothing is appended.
+        wall_ms counts for the age of the segment where the batches have no timestamp. header: of
+        the only batch, if the caller has read it. Raises CorruptBatch (not whole batches),
+        RecordsTooLarge, StorageError: nothing is appended.
         """
         self._health.require_usable()
         append = stamped_by_leader(
             memoryview(records),
+            header,
             next_offset=self._log_end_offset,
             leader_epoch=leader_epoch,
             latest_epoch=self.epochs.latest_epoch,

@@ -20,12 +20,12 @@ from quorumlog.wire.codec.errors import BatchTooLarge, CorruptBatch
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.record_runs import RUN_MAX, Run, find_run
 from quorumlog.wire.codec.records import (
+    COMPRESSION_MASK,
     CRC_END,
     HEADER_BYTES,
     RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    Compression,
 )
 
 _INT64_MAX: Final = 2**63 - 1
@@ -60,10 +60,9 @@ def unfold(batch: Buffer, header: BatchHeader, *, decompressed_bytes_max: int) -
     Raises CorruptBatch; BatchTooLarge if they decompress to more than `decompressed_bytes_max`.
     """
     body = memoryview(batch)[HEADER_BYTES : header.size_in_bytes]
-    compression = header.compression
-    if compression is Compression.NONE:
+    if not header.attributes & COMPRESSION_MASK:
         return body
-    return decompress(compression, body, size_max=decompressed_bytes_max)
+    return decompress(header.compression, body, size_max=decompressed_bytes_max)
 
 
 def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> RecordsSummary:
