@@ -132,5 +132,7 @@ def _append(
     offsets = spans[-1].last_offset - base_offset
     if size > INT32_MAX or offsets > INT32_MAX:
         raise RecordsTooLarge(f"one append of {size} bytes and {offsets} offsets")
-    max_timestamp = max([span.max_timestamp for span in spans])
+    max_timestamp = (
+        max([span.max_timestamp for span in spans]) if len(spans) > 1 else spans[0].max_timestamp
+    )
     return Append(chunks, spans, base_offset, size, max_timestamp, epoch_starts)

@@ -195,7 +195,8 @@ class Log:
 
     def _append(self, append: Append, wall_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp
-        self.epochs.extend(append.epoch_starts)
+        if append.epoch_starts:
+            self.epochs.extend(append.epoch_starts)
         if self._segments.active.index.must_roll_for(
             size=append.size,
             last_offset=last_offset,

@@ -12,24 +12,27 @@ from struct import Struct as Packer
 from typing import Final, NamedTuple
 
 from quorumlog.wire.codec.records import SMALL_VARINTS
+from quorumlog.wire.codec.varint import uvarint
 
 Run = tuple[int, int, int, int, bool]
 """(records, position after them, least time delta, largest, whether their keys are null)."""
 
+Split = Callable[[memoryview, int], tuple[bytes, ...]]
+"""From data, and where the records start in it, to the pieces of their frames."""
+
 RUN_MAX: Final = 64  # so many offset deltas take one byte
 _WORTH: Final = 8  # one in so many of the records that are compared; else to walk is cheaper
+CACHED_MAX: Final = 256  # a producer's batches resemble each other
 _NULL: Final = 1  # the length -1, as it is written
 
-# The bytes of the numbers from 0 on, as they are written: up to 63 in one byte, 8191 in two.
-_ONLY: Final = bytes(range(0, 0x80, 2))
-_FIRST: Final = bytes(range(0x80, 0x100, 2))
+_ONLY: Final = bytes(range(0, 0x80, 2))  # a number from 0 to 63, as it is written
+_FIRST: Final = bytes(range(0x80, 0x100, 2))  # the first byte of a number >= 0 of several
 
 
 class _Frames(NamedTuple):
     """What some records in a row have around their keys and values, as they should be."""
 
-    split: Callable[[memoryview, int], tuple[bytes, ...]]
-    """From all bytes of the records, and where they start, to the pieces of their frames."""
+    split: Split
     expected: bytes
     time_delta: int  # as it is written
     has_null_key: bool
@@ -45,33 +48,35 @@ def find_run(data: memoryview, start: int, index: int, length: int) -> Run | Non
     if size >= 0x80:
         size, body = size + (data[body] - 1 << 7), body + 1
     record_size = body - start + (size >> 1)
-    if start + record_size * length > len(data):
+    end = start + record_size * length
+    if end > len(data):
         length = (len(data) - start) // record_size
+        end = start + record_size * length
     if length < 2 or data[start] != data[start + record_size]:
         return None
     offset_at = body + (2 if data[body + 1] < 0x80 else 3)  # behind attributes and the time
-    head = data[start : offset_at + (2 if index < RUN_MAX else 3)].tobytes()
-    frames = _frames(head, offset_at - start, index, length)
+    offset_size = 1 if index < 64 else 2 if index < 8192 else 3
+    head = data[start : offset_at + offset_size + 1].tobytes()
+    frames = _frames(head, index, length)
     if frames is None:
         return None
     split, expected, time, has_null_key = frames
     found = b"".join(split(data, start))
     if found == expected:
         delta = time >> 1 ^ -(time & 1)
-        return length, start + record_size * length, delta, delta, has_null_key
+        return length, end, delta, delta, has_null_key
     times = _times_of_leading(found, expected, length, range(body + 1 - start, offset_at - start))
     if len(times) * _WORTH < length:
         return None
-    end = start + record_size * len(times)
-    return len(times), end, min(times), max(times), has_null_key
+    return len(times), start + record_size * len(times), min(times), max(times), has_null_key
 
 
-@lru_cache(maxsize=256)  # a producer's batches resemble each other
-def _frames(head: bytes, offset_at: int, index: int, length: int) -> _Frames | None:
-    """Return the frames of `length` records, the first of which begins with `head`.
+@lru_cache(maxsize=CACHED_MAX)
+def _frames(head: bytes, index: int, length: int) -> _Frames | None:
+    """Return the frames of records [index, index + length), the first of which begins with `head`.
 
-    That ends with the length of its key; its offset delta is at `offset_at`. None if there is no
-    run of such records, or one that is not looked for.
+    That ends with the length of its key. None if there is no run of such records, or one that is
+    not looked for.
     """
     is_short = head[0] < 0x80
     size = head[0] if is_short else head[0] + (head[1] - 1 << 7)
@@ -93,17 +98,23 @@ def _frames(head: bytes, offset_at: int, index: int, length: int) -> _Frames | N
         or head[-1] >= 0x80
         or (head[-1] & 1 and head[-1] != _NULL)
         or not 0 <= value_size < len(SMALL_VARINTS)
-        or index + length > len(SMALL_VARINTS)
     ):
         return None
     tail = SMALL_VARINTS[value_size]
-    skip = f"{key_size}x{len(tail)}s{value_size}x"
-    split = Packer(f"{len(head)}s" + f"{skip}{1 + len(head)}s" * (length - 1) + f"{skip}1s")
-    columns = [
-        head[:offset_at] + SMALL_VARINTS[delta] + head[-1:] + tail + b"\0"
-        for delta in range(index, index + length)
-    ]
-    return _Frames(split.unpack_from, b"".join(columns), time, head[-1] == _NULL)
+    offsets = [uvarint(2 * delta) for delta in range(index, index + length)]
+    before, behind = head[: -1 - len(offsets[0])], head[-1:] + tail + b"\0"
+    expected = b"".join([before + offset + behind for offset in offsets])
+    split = _splitter(len(head), key_size, len(tail), value_size, length)
+    return _Frames(split, expected, time, head[-1] == _NULL)
+
+
+@lru_cache(maxsize=CACHED_MAX)
+def _splitter(head_size: int, key_size: int, tail_size: int, value_size: int, length: int) -> Split:
+    """Return what splits all bytes of `length` records, for which `struct` compiles a format."""
+    skip = f"{key_size}x{tail_size}s{value_size}x"
+    return Packer(
+        f"{head_size}s" + f"{skip}{1 + head_size}s" * (length - 1) + f"{skip}1s"
+    ).unpack_from
 
 
 def _times_of_leading(found: bytes, expected: bytes, length: int, places: range) -> list[int]:
@@ -114,12 +125,12 @@ def _times_of_leading(found: bytes, expected: bytes, length: int, places: range)
         masked[place::width] = found[place::width]
     right = length
     if found != masked:
-        starts = range(width, len(found) + 1, width)
-        right = bisect_left(starts, True, key=lambda end: found[:end] != masked[:end])
-    low, *high = (found[place::width][:right] for place in places)
-    if high:
-        is_right = high[0].isascii() and not low.translate(None, _FIRST)
-        return (
-            [(b - 1 << 7) + a >> 1 for a, b in zip(low, high[0], strict=True)] if is_right else []
-        )
-    return [] if low.translate(None, _ONLY) else [a >> 1 for a in low]
+        ends = range(width, len(found) + 1, width)
+        right = bisect_left(ends, True, key=lambda end: found[:end] != masked[:end])
+    low, *more = (found[place::width][:right] for place in places)
+    if not more:
+        return [] if low.translate(None, _ONLY) else [a >> 1 for a in low]
+    (high,) = more
+    if low.translate(None, _FIRST) or not high.isascii():
+        return []
+    return [a + (b - 1 << 7) >> 1 for a, b in zip(low, high, strict=True)]
