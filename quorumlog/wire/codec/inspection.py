@@ -189,12 +189,18 @@ def _skip_headers(data: Buffer, p: int, headers_left: int) -> tuple[int, int]:
     if headers_left < 0:
         raise BatchTooLarge("too many headers of records in one batch")
     for _ in range(count >> 1):
-        length, p = (data[p], p + 1) if data[p] < 0x80 else _read_varint(data, p, 5)
+        length = data[p]
+        p += 1
+        if length >= 0x80:
+            length, p = _read_varint(data, p - 1, 5)
         if length & 1:
             raise CorruptBatch("a header without a key")
         end = p + (length >> 1)
         str(data[p:end], "utf-8")  # Java replaces what is not UTF-8, other clients stumble over it
-        length, p = (data[end], end + 1) if data[end] < 0x80 else _read_varint(data, end, 5)
+        length = data[end]
+        p = end + 1
+        if length >= 0x80:
+            length, p = _read_varint(data, end, 5)
         if not length & 1:
             p += length >> 1
         elif length != _NULL:
