@@ -96,8 +96,7 @@ class Log:
         try:
             loaded = load_log(disk, directory, settings, known, note_read)
         except OSError as error:
-            message = f"cannot open the log in {directory}: {error}"
-            raise storage_error(message, error) from error
+            raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
         segments = SegmentList(disk, directory, loaded.segments)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         if log_start_offset is not None and log_start_offset > log.log_end_offset:
@@ -150,19 +149,13 @@ class Log:
     # --- appends ---
 
     def append_as_leader(
-        self,
-        records: Buffer,
-        *,
-        leader_epoch: int,
-        wall_ms: int,
-        header: BatchHeader | None = None,
+        self, records: Buffer, header: BatchHeader | None = None, *, leader_epoch: int, wall_ms: int
     ) -> AppendInfo:
         """Append whole batches, giving them the next offsets and this leader epoch.
 
-        The caller has checked the CRCs; the buffer is not changed, the records are not copied.
-        wall_ms counts for the age of the segment where the batches have no timestamp. header: of
-        the only batch, if the caller has read it. Raises CorruptBatch (not whole batches),
-        RecordsTooLarge, StorageError: nothing is appended.
+        The caller has checked the CRCs, and may give the header of an only batch. The buffer is
+        neither changed nor copied. wall_ms is for the age of a segment without timestamps. Raises
+        CorruptBatch (not whole batches), RecordsTooLarge, StorageError: nothing is appended.
         """
         self._health.require_usable()
         append = stamped_by_leader(
@@ -195,8 +188,7 @@ class Log:
 
     def _append(self, append: Append, wall_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp
-        if append.epoch_starts:
-            self.epochs.extend(append.epoch_starts)
+        self.epochs.extend(append.epoch_starts)
         if self._segments.active.index.must_roll_for(
             size=append.size,
             last_offset=last_offset,
@@ -210,9 +202,8 @@ class Log:
             self._undo_append(error)
             raise storage_error(f"cannot append in {self.directory}: {error}", error) from error
         self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
-        return AppendInfo(
-            Offset(append.base_offset), Offset(last_offset), max_timestamp, append.size
-        )
+        base_offset = Offset(append.base_offset)
+        return AppendInfo(base_offset, Offset(last_offset), max_timestamp, append.size)
 
     def _roll(self, base_offset: int) -> None:
         try:
@@ -285,8 +276,7 @@ class Log:
         """Find the first record with the largest timestamp; else as `offset_for_timestamp`."""
         self._health.require_usable()
         with self._health.reading():
-            start = self._log_start_offset
-            return find_latest(self._segments_from(start), start)
+            return find_latest(self._segments_from(self._log_start_offset), self._log_start_offset)
 
     def _segments_from(self, offset: int) -> Iterator[Segment]:
         return self._segments.from_offset(offset, flushed_offset=self._flushed_offset)

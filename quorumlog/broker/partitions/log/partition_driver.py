@@ -182,7 +182,7 @@ class PartitionDriver:
         """
         leader_epoch = self.partition.state.leader_epoch
         info = self.log.append_as_leader(
-            records, leader_epoch=leader_epoch, wall_ms=wall_ms, header=header
+            records, header, leader_epoch=leader_epoch, wall_ms=wall_ms
         )
         if info.first_offset == self.log.active_base_offset:
             self._keep_producers(info.first_offset)
