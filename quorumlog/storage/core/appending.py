@@ -15,6 +15,7 @@ from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     HEADER_BYTES,
+    BatchHeader,
     iterate_headers,
     restamp,
     validate_batch,
@@ -47,23 +48,29 @@ class Append(NamedTuple):
 
 
 def stamped_by_leader(
-    records: memoryview, *, next_offset: int, leader_epoch: int, latest_epoch: int
+    records: memoryview,
+    header: BatchHeader | None,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    latest_epoch: int,
 ) -> Append:
     """Give whole batches the next offsets and this epoch. Only the headers are copied.
 
-    Raises CorruptBatch if `records` is not whole batches, RecordsTooLarge.
+    `header`: of the one batch that there is, if the caller has read it. Raises CorruptBatch if
+    `records` is not whole batches, RecordsTooLarge.
     """
     require(leader_epoch >= latest_epoch, "a leader's epoch is not older than its log")
     base_offset, end = next_offset, 0
     chunks: list[Buffer] = []
     spans: list[BatchSpan] = []
-    for position, header in iterate_headers(records):
-        size, delta = header.size_in_bytes, header.last_offset_delta
+    for position, batch in iterate_headers(records) if header is None else ((0, header),):
+        size, delta = batch.size_in_bytes, batch.last_offset_delta
         end = position + size
         stamp = bytearray(records[position : position + HEADER_BYTES])
         restamp(stamp, 0, base_offset=next_offset, leader_epoch=leader_epoch)
         chunks += (stamp, records[position + HEADER_BYTES : end])
-        spans.append(_span(next_offset, delta, size, header.max_timestamp))
+        spans.append(_span(next_offset, delta, size, batch.max_timestamp))
         next_offset += delta + 1
     if not spans or end != len(records):
         raise CorruptBatch(f"{len(records) - end} bytes at the end are no whole batch")
@@ -125,5 +132,7 @@ def _append(
     offsets = spans[-1].last_offset - base_offset
     if size > INT32_MAX or offsets > INT32_MAX:
         raise RecordsTooLarge(f"one append of {size} bytes and {offsets} offsets")
-    max_timestamp = max([span.max_timestamp for span in spans])
+    max_timestamp = (
+        max([span.max_timestamp for span in spans]) if len(spans) > 1 else spans[0].max_timestamp
+    )
     return Append(chunks, spans, base_offset, size, max_timestamp, epoch_starts)

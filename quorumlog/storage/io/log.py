@@ -148,16 +148,19 @@ class Log:
 
     # --- appends ---
 
-    def append_as_leader(self, records: Buffer, *, leader_epoch: int, wall_ms: int) -> AppendInfo:
+    def append_as_leader(
+        self, records: Buffer, header: BatchHeader | None = None, *, leader_epoch: int, wall_ms: int
+    ) -> AppendInfo:
         """Append whole batches, giving them the next offsets and this leader epoch.
 
-        The caller has checked the CRCs; the buffer is not changed, the records are not copied.
-        wall_ms counts for the age of the segment where the batches have no timestamp. Raises
+        The caller has checked the CRCs, and may give the header of an only batch. The buffer is
+        neither changed nor copied. wall_ms is for the age of a segment without timestamps. Raises
         CorruptBatch (not whole batches), RecordsTooLarge, StorageError: nothing is appended.
         """
         self._health.require_usable()
         append = stamped_by_leader(
             memoryview(records),
+            header,
             next_offset=self._log_end_offset,
             leader_epoch=leader_epoch,
             latest_epoch=self.epochs.latest_epoch,
@@ -199,9 +202,8 @@ class Log:
             self._undo_append(error)
             raise storage_error(f"cannot append in {self.directory}: {error}", error) from error
         self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
-        return AppendInfo(
-            Offset(append.base_offset), Offset(last_offset), max_timestamp, append.size
-        )
+        base_offset = Offset(append.base_offset)
+        return AppendInfo(base_offset, Offset(last_offset), max_timestamp, append.size)
 
     def _roll(self, base_offset: int) -> None:
         try:

@@ -18,13 +18,14 @@ from crc32c import crc32c
 from quorumlog.wire.codec.compression import decompress
 from quorumlog.wire.codec.errors import BatchTooLarge, CorruptBatch
 from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.record_runs import RUN_MAX, Run, find_run
 from quorumlog.wire.codec.records import (
+    COMPRESSION_MASK,
     CRC_END,
     HEADER_BYTES,
     RECORD_BYTES_MIN,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
-    Compression,
 )
 
 _INT64_MAX: Final = 2**63 - 1
@@ -59,10 +60,9 @@ def unfold(batch: Buffer, header: BatchHeader, *, decompressed_bytes_max: int) -
     Raises CorruptBatch; BatchTooLarge if they decompress to more than `decompressed_bytes_max`.
     """
     body = memoryview(batch)[HEADER_BYTES : header.size_in_bytes]
-    compression = header.compression
-    if compression is Compression.NONE:
+    if not header.attributes & COMPRESSION_MASK:
         return body
-    return decompress(compression, body, size_max=decompressed_bytes_max)
+    return decompress(header.compression, body, size_max=decompressed_bytes_max)
 
 
 def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> RecordsSummary:
@@ -71,12 +71,13 @@ def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> Rec
     Raises CorruptBatch; BatchTooLarge if there are more than `items_max` records and headers of
     records in all, which bounds the time that this takes.
     """
-    if header.record_count * RECORD_BYTES_MIN > len(data):
-        raise CorruptBatch(f"{header.record_count} records in {len(data)} bytes")
-    if header.record_count > items_max:
-        raise BatchTooLarge(f"{header.record_count} records in one batch: at most {items_max}")
+    count = header.record_count
+    if count * RECORD_BYTES_MIN > len(data):
+        raise CorruptBatch(f"{count} records in {len(data)} bytes")
+    if count > items_max:
+        raise BatchTooLarge(f"{count} records in one batch: at most {items_max}")
     try:
-        least, most, has_null_key = _walk(data, header.record_count, items_max)
+        least, most, has_null_key = _look_at_all(memoryview(data), count, items_max - count)
     except IndexError as error:
         raise CorruptBatch("the records end too early") from error
     except UnicodeDecodeError as error:
@@ -88,16 +89,39 @@ def inspect_records(data: Buffer, header: BatchHeader, *, items_max: int) -> Rec
     return RecordsSummary(min_timestamp, max_timestamp, has_null_key)
 
 
-def _walk(data: Buffer, count: int, items_max: int) -> tuple[int, int, bool]:  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each number would double its time
+def _look_at_all(data: memoryview, count: int, headers_left: int) -> tuple[int, int, bool]:
     """Return (least timestamp delta, largest, whether a key is null) of `count` > 0 records.
+
+    Raises CorruptBatch, IndexError, UnicodeDecodeError.
+    """
+    index, p, least, most, has_null_key = 0, 0, _INT64_MAX, _INT64_MIN, False
+    while index < count:
+        length = min(count - index, RUN_MAX - index % RUN_MAX)
+        run = find_run(data, p, index, length) if length > 1 else None
+        if run is None:  # walk so many records that what the search took does not count
+            run, headers_left = _walk(data, p, index, length, headers_left)
+        length, p, earliest, latest, is_null = run
+        index += length
+        least = earliest if earliest < least else least  # `min` costs a call
+        most = latest if latest > most else most
+        has_null_key = has_null_key or is_null
+    if p != len(data):
+        raise CorruptBatch(f"{len(data) - p} bytes after the last record")
+    return least, most, has_null_key
+
+
+def _walk(  # noqa: C901, PLR0912, PLR0915 - the hot loop: a call for each number would double its time
+    data: memoryview, p: int, index: int, length: int, headers_left: int
+) -> tuple[Run, int]:
+    """Return what `length` records from record `index` on, at `p`, come to; and `headers_left`.
 
     A number is a zigzag varint, nearly always of one or two bytes. It stays as it is written where
     that is enough: an odd one is negative, 1 is -1. Raises CorruptBatch, IndexError,
     UnicodeDecodeError.
     """
-    p, headers_left, varint = 0, items_max - count, _read_varint
+    varint = _read_varint
     least, most, seen, has_null_key = _INT64_MAX, _INT64_MIN, -1, False
-    for expected in range(0, 2 * count, 2):  # twice the offset delta, which is how it is written
+    for expected in range(2 * index, 2 * (index + length), 2):  # an offset delta, as it is written
         size = data[p]
         p += 1
         if size >= 0x80:
@@ -143,9 +167,7 @@ def _walk(data: Buffer, count: int, items_max: int) -> tuple[int, int, bool]:  #
             p += 1
         if (p - start) * 2 != size or offset != expected or data[start]:
             raise _misfit(expected >> 1, data[start], offset == expected)
-    if p != len(data):
-        raise CorruptBatch(f"{len(data) - p} bytes after the last record")
-    return least, most, has_null_key
+    return (length, p, least, most, has_null_key), headers_left
 
 
 def _misfit(index: int, attributes: int, is_in_turn: bool) -> CorruptBatch:
@@ -158,7 +180,7 @@ def _misfit(index: int, attributes: int, is_in_turn: bool) -> CorruptBatch:
 
 def _skip_headers(data: Buffer, p: int, headers_left: int) -> tuple[int, int]:
     """Return (the position after the headers that start at `p`, how many more may come)."""
-    count, p = _read_varint(data, p, 5)
+    count, p = (data[p], p + 1) if data[p] < 0x80 else _read_varint(data, p, 5)
     if count & 1:
         raise CorruptBatch("a negative number of headers")
     if count > len(data) - p:  # a header takes two bytes, and `count` is twice their number
@@ -167,12 +189,18 @@ def _skip_headers(data: Buffer, p: int, headers_left: int) -> tuple[int, int]:
     if headers_left < 0:
         raise BatchTooLarge("too many headers of records in one batch")
     for _ in range(count >> 1):
-        length, p = _read_varint(data, p, 5)
+        length = data[p]
+        p += 1
+        if length >= 0x80:
+            length, p = _read_varint(data, p - 1, 5)
         if length & 1:
             raise CorruptBatch("a header without a key")
         end = p + (length >> 1)
         str(data[p:end], "utf-8")  # Java replaces what is not UTF-8, other clients stumble over it
-        length, p = _read_varint(data, end, 5)
+        length = data[end]
+        p = end + 1
+        if length >= 0x80:
+            length, p = _read_varint(data, end, 5)
         if not length & 1:
             p += length >> 1
         elif length != _NULL:

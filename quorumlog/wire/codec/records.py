@@ -196,8 +196,8 @@ def _encode_varint(value: int) -> bytes:
     return encode_uvarint(value << 1 if value >= 0 else (-value << 1) - 1)
 
 
-_SMALL_LIMIT: Final = 4096
-_SMALL: Final = tuple(_encode_varint(value) for value in range(_SMALL_LIMIT))
+SMALL_LIMIT: Final = 4096
+SMALL_VARINTS: Final = tuple(_encode_varint(value) for value in range(SMALL_LIMIT))
 _NULL: Final = _encode_varint(-1)
 
 
@@ -243,7 +243,7 @@ def encode_batch(
 
 
 def _encode_records(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:
-    small, limit, varint = _SMALL, _SMALL_LIMIT, _encode_varint  # locals: this loop is hot
+    small, limit, varint = SMALL_VARINTS, SMALL_LIMIT, _encode_varint  # locals: this loop is hot
     parts: list[bytes] = []
     previous = base_offset - 1
     for offset, timestamp, key, value, headers in records:

@@ -100,7 +100,7 @@ class Fetches:
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Note what happened; the next turn of the loop tries to complete the delayed fetches."""
-        must_judge = bool(change & FetchWakeup.CHANGED)
+        must_judge = change is FetchWakeup.CHANGED  # one member, so that no flag is computed
         is_awaited = self._sessions.note(topic_partition, must_judge=must_judge)
         if not is_awaited and not self._purgatory.has_waiting(topic_partition):
             return

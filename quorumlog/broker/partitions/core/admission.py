@@ -100,7 +100,7 @@ def admit(records: Buffer, limits: TopicLimits, wall_ms: int, at: TopicPartition
     framed = _judge_frame(records, limits)
     if framed.header is None or limits.is_internal:
         return framed
-    return _judge_records(records, framed.header, limits, wall_ms, at)
+    return _judge_records(framed, framed.header, limits, wall_ms, at)
 
 
 def _judge_frame(records: Buffer, limits: TopicLimits) -> Admission:
@@ -149,8 +149,9 @@ def _flaw(header: BatchHeader) -> str | None:
 
 
 def _judge_records(
-    records: Buffer, header: BatchHeader, limits: TopicLimits, wall_ms: int, at: TopicPartition
+    framed: Admission, header: BatchHeader, limits: TopicLimits, wall_ms: int, at: TopicPartition
 ) -> Admission:
+    records = framed.records
     bytes_max = max(DECOMPRESSED_BYTES_MAX, limits.max_message_bytes)
     try:
         data = unfold(records, header, decompressed_bytes_max=bytes_max)
@@ -164,8 +165,9 @@ def _judge_records(
         if refusal is not None:
             return refusal
     max_timestamp = max(summary.max_timestamp, NO_TIMESTAMP)
-    if header.max_timestamp != max_timestamp or header.has_log_append_time:
-        records, header = with_max_timestamp(records, header, max_timestamp)
+    if header.max_timestamp == max_timestamp and not header.has_log_append_time:
+        return framed
+    records, header = with_max_timestamp(records, header, max_timestamp)
     return Admission(ErrorCode.NONE, header, records)
 
 

@@ -170,8 +170,9 @@ class PartitionDriver:
 
         Raises StorageError, RecordsTooLarge: nothing changed.
         """
+        leader_epoch = self.partition.state.leader_epoch
         info = self.log.append_as_leader(
-            records, leader_epoch=self.partition.state.leader_epoch, wall_ms=wall_ms
+            records, header, leader_epoch=leader_epoch, wall_ms=wall_ms
         )
         if info.first_offset == self.log.active_base_offset:
             self._keep_producers(info.first_offset)
