@@ -11,6 +11,7 @@ from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Disconnect, Reply, answers
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId, TopicPartition
+from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -152,7 +153,10 @@ def _is_done(steps: Iterator[None]) -> bool:
     """Do the steps that begin within SLICE_S; return whether these were all."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + SLICE_S
-    return all(loop.time() < until_s for _ in steps)
+    for _ in steps:  # noqa: SIM110 - `all` would cost a second generator
+        if loop.time() >= until_s:
+            return False
+    return True
 
 
 async def _go_on(
@@ -188,8 +192,6 @@ def _disconnect_if_refused(response: ProduceResponse) -> None:
                 raise Disconnect(f"acks=0, {topic.name}-{slot.index}: {error_code}")
 
 
-def _records(data: PartitionProduceData) -> bytes | bytearray | memoryview:
+def _records(data: PartitionProduceData) -> Buffer:
     records = data.records
-    if isinstance(records, bytes | bytearray | memoryview):
-        return records
-    return b"".join(records or ())
+    return records if isinstance(records, Buffer) else b"".join(records or ())

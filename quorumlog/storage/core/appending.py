@@ -60,7 +60,8 @@ def stamped_by_leader(
     `header`: of the one batch that there is, if the caller has read it. Raises CorruptBatch if
     `records` is not whole batches, RecordsTooLarge.
     """
-    require(leader_epoch >= latest_epoch, "a leader's epoch is not older than its log")
+    if leader_epoch < latest_epoch:
+        require(False, "a leader's epoch is not older than its log")
     base_offset, end = next_offset, 0
     chunks: list[Buffer] = []
     spans: list[BatchSpan] = []

@@ -66,7 +66,7 @@ def append_records(
     chunks: list[Buffer], parts: list[Buffer], records: Buffer | Sequence[Buffer], size: int
 ) -> None:
     """Add record batches of `size` bytes in all: as they are, or copied if they are small."""
-    buffers = [records] if isinstance(records, bytes | bytearray | memoryview) else records
+    buffers = [records] if isinstance(records, Buffer) else records
     if size < COPY_BELOW_BYTES:
         parts.extend(buffers)
         return

@@ -12,6 +12,7 @@ from quorumlog.storage.errors import RecordsTooLarge, StorageError, UnexpectedOf
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.messages.fetch import PartitionData
 
 _logger: Final = logging.getLogger(__name__)
@@ -141,6 +142,6 @@ def _take_records(
 
 def _one_buffer(answer: PartitionData) -> bytes | bytearray | memoryview:
     records = answer.records
-    if isinstance(records, bytes | bytearray | memoryview):
+    if isinstance(records, Buffer):
         return records
     return b"".join(records or ())
