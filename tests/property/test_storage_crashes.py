@@ -240,7 +240,7 @@ def test_kafka_7866_a_full_disk_leaves_the_log_as_it_was(room: int) -> None:
     log.append_as_leader(batch("a"), leader_epoch=0, wall_ms=0)
     before = read_all(log)
     disk.capacity_bytes = disk.bytes_used() + room
-    two = batch("b") + batch("c")
+    two = batch("b" * 40, "c" * 40)
     if len(two) > room:
         with pytest.raises(StorageError, match="No space"):
             log.append_as_leader(two, leader_epoch=0, wall_ms=0)

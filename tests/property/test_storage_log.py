@@ -80,12 +80,14 @@ class LogMachine(RuleBasedStateMachine):
             data = batch(*values, base_offset=offset, leader_epoch=self.epoch)
             parts.append(Stored(offset, offset + size, self.epoch, data))
             offset += size
-        data = b"".join(part.data for part in parts)
         if as_leader:
-            info = self.log.append_as_leader(data, leader_epoch=self.epoch, wall_ms=0)
+            for part in parts:
+                info = self.log.append_as_leader(part.data, leader_epoch=self.epoch, wall_ms=0)
+                assert info.first_offset == part.base_offset
+                assert info.last_offset == part.next_offset - 1
         else:
-            info = self.log.append_as_follower(data)
-        assert (info.first_offset, info.last_offset) == (self.end, offset - 1)
+            info = self.log.append_as_follower(b"".join(part.data for part in parts))
+            assert (info.first_offset, info.last_offset) == (self.end, offset - 1)
         self.batches += parts
 
     @rule()

@@ -17,6 +17,7 @@ from quorumlog.wire.codec.records import (
     HEADER_BYTES,
     BatchHeader,
     iterate_headers,
+    read_header,
     restamp,
     validate_batch,
 )
@@ -48,35 +49,31 @@ class Append(NamedTuple):
 
 
 def stamped_by_leader(
-    records: memoryview,
+    batch: memoryview,
     header: BatchHeader | None,
     *,
     next_offset: int,
     leader_epoch: int,
     latest_epoch: int,
 ) -> Append:
-    """Give whole batches the next offsets and this epoch. Only the headers are copied.
+    """Give one batch the next offsets and this epoch. Only its header is copied.
 
-    `header`: of the one batch that there is, if the caller has read it. Raises CorruptBatch if
-    `records` is not whole batches, RecordsTooLarge.
+    `header`: that of the batch, if the caller has read it. Raises CorruptBatch unless there is just
+    one whole batch.
     """
     if leader_epoch < latest_epoch:
         require(False, "a leader's epoch is not older than its log")
-    base_offset, end = next_offset, 0
-    chunks: list[Buffer] = []
-    spans: list[BatchSpan] = []
-    for position, batch in iterate_headers(records) if header is None else ((0, header),):
-        size, delta = batch.size_in_bytes, batch.last_offset_delta
-        end = position + size
-        stamp = bytearray(records[position : position + HEADER_BYTES])
-        restamp(stamp, 0, base_offset=next_offset, leader_epoch=leader_epoch)
-        chunks += (stamp, records[position + HEADER_BYTES : end])
-        spans.append(_span(next_offset, delta, size, batch.max_timestamp))
-        next_offset += delta + 1
-    if not spans or end != len(records):
-        raise CorruptBatch(f"{len(records) - end} bytes at the end are no whole batch")
-    epoch_starts = [(leader_epoch, base_offset)] if leader_epoch > latest_epoch else []
-    return _append(chunks, spans, base_offset, end, epoch_starts)
+    if header is None:
+        header = read_header(batch)
+    size = header.size_in_bytes
+    if size != len(batch):
+        raise CorruptBatch(f"{len(batch)} bytes are not one batch of {size} bytes")
+    span = _span(next_offset, header.last_offset_delta, size, header.max_timestamp)
+    stamp = bytearray(batch[:HEADER_BYTES])
+    restamp(stamp, 0, base_offset=next_offset, leader_epoch=leader_epoch)
+    chunks = (stamp, batch[HEADER_BYTES:])
+    epoch_starts = ((leader_epoch, next_offset),) if leader_epoch > latest_epoch else ()
+    return Append(chunks, (span,), next_offset, size, header.max_timestamp, epoch_starts)
 
 
 def stamped_by_another(
@@ -114,26 +111,16 @@ def stamped_by_another(
         spans.append(_span(offset, delta, size, header.max_timestamp))
         next_offset = offset + delta + 1
         end = position + size
-    return _append([records[:end]], spans, base_offset, end, epoch_starts) if spans else None
+    if not spans:
+        return None
+    offsets = spans[-1].last_offset - base_offset
+    if end > INT32_MAX or offsets > INT32_MAX:
+        raise RecordsTooLarge(f"one append of {end} bytes and {offsets} offsets")
+    max_timestamp = max([span.max_timestamp for span in spans])
+    return Append([records[:end]], spans, base_offset, end, max_timestamp, epoch_starts)
 
 
 def _span(base_offset: int, last_offset_delta: int, size: int, max_timestamp: int) -> BatchSpan:
     if last_offset_delta < 0:
         raise CorruptBatch("a batch that spans no offset")
     return BatchSpan(base_offset + last_offset_delta, size, max_timestamp)
-
-
-def _append(
-    chunks: Sequence[Buffer],
-    spans: Sequence[BatchSpan],
-    base_offset: int,
-    size: int,
-    epoch_starts: Sequence[tuple[int, int]],
-) -> Append:
-    offsets = spans[-1].last_offset - base_offset
-    if size > INT32_MAX or offsets > INT32_MAX:
-        raise RecordsTooLarge(f"one append of {size} bytes and {offsets} offsets")
-    max_timestamp = (
-        max([span.max_timestamp for span in spans]) if len(spans) > 1 else spans[0].max_timestamp
-    )
-    return Append(chunks, spans, base_offset, size, max_timestamp, epoch_starts)

@@ -149,17 +149,17 @@ class Log:
     # --- appends ---
 
     def append_as_leader(
-        self, records: Buffer, header: BatchHeader | None = None, *, leader_epoch: int, wall_ms: int
+        self, batch: Buffer, header: BatchHeader | None = None, *, leader_epoch: int, wall_ms: int
     ) -> AppendInfo:
-        """Append whole batches, giving them the next offsets and this leader epoch.
+        """Append one batch, giving it the next offsets and this leader epoch.
 
-        The caller has checked the CRCs, and may give the header of an only batch. The buffer is
+        The caller has checked the CRC, and gives the header if it has read it. The buffer is
         neither changed nor copied. wall_ms is for the age of a segment without timestamps. Raises
-        CorruptBatch (not whole batches), RecordsTooLarge, StorageError: nothing is appended.
+        CorruptBatch (not one whole batch), StorageError: nothing is appended.
         """
         self._health.require_usable()
         append = stamped_by_leader(
-            memoryview(records),
+            memoryview(batch),
             header,
             next_offset=self._log_end_offset,
             leader_epoch=leader_epoch,
@@ -188,16 +188,18 @@ class Log:
 
     def _append(self, append: Append, wall_ms: int) -> AppendInfo:
         last_offset, max_timestamp = append.last_offset, append.max_timestamp
-        self.epochs.extend(append.epoch_starts)
-        if self._segments.active.index.must_roll_for(
+        if append.epoch_starts:
+            self.epochs.extend(append.epoch_starts)
+        active = self._segments.active
+        if active.index.must_roll_for(
             size=append.size,
             last_offset=last_offset,
             max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else wall_ms,
             settings=self.settings,
         ):
-            self._roll(append.base_offset)
+            active = self._roll(append.base_offset)
         try:
-            self._segments.active.append(append.chunks, append.spans)
+            active.append(append.chunks, append.spans)
         except OSError as error:
             self._undo_append(error)
             raise storage_error(f"cannot append in {self.directory}: {error}", error) from error
@@ -205,9 +207,10 @@ class Log:
         base_offset = Offset(append.base_offset)
         return AppendInfo(base_offset, Offset(last_offset), max_timestamp, append.size)
 
-    def _roll(self, base_offset: int) -> None:
+    def _roll(self, base_offset: int) -> Segment:
         try:
             self._segments.roll(base_offset, self.settings)
+            return self._segments.active
         except OSError as error:
             if self._segments.has_file(base_offset):  # it would end the log at the next start
                 raise self._health.fail("start a segment", error) from error

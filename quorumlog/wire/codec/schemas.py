@@ -75,7 +75,10 @@ def decode_request(frame: Buffer) -> tuple[RequestHeader, Request[Any]]:
     end = len(view)
     try:
         header, position = _decode_request_header(view, end)
-        codec = _request_codec(header)
+        try:
+            codec = _request_codec(header.api_key, header.api_version)
+        except KeyError:
+            raise UnsupportedVersion(header) from None
         if codec.flexible:
             position = skip_tagged_fields(view, position) if view[position] else position + 1
         message, _ = codec.decode(view, position, end)
@@ -176,16 +179,11 @@ def _class_of(api_key: int, suffix: str) -> Any:
     return getattr(module, api.name + suffix)
 
 
-def _request_codec(header: RequestHeader) -> _Codec:
-    """Return the codec of a known request: what is refused must not fill the cache."""
-    api = APIS.get(header.api_key)
-    if api is None or header.api_version not in api.versions:
-        raise UnsupportedVersion(header)
-    return _known_request_codec(header.api_key, header.api_version)
-
-
 @cache
-def _known_request_codec(api_key: int, version: int) -> _Codec:
+def _request_codec(api_key: int, version: int) -> _Codec:
+    """Return the codec of a request. Raises KeyError, which is not kept, if there is none."""
+    if version not in APIS[api_key].versions:
+        raise KeyError(version)
     found = request_class(api_key)
     return _Codec(decoder_for(found, version), version >= found.FLEXIBLE_SINCE)
 

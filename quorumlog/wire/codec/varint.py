@@ -29,11 +29,7 @@ def finish_uvarint(buffer: memoryview, position: int, first: int) -> tuple[int, 
 
     Raises IndexError at the end of the buffer, MalformedFrame if it takes more than five bytes.
     """
-    byte = buffer[position]
-    value, shift = first + (byte - 1 << 7), 14  # a batch of some KiB takes three bytes
-    if byte < 0x80:
-        return value, position + 1
-    value, position = value - (1 << 14), position + 1
+    value, shift = first & 0x7F, 7
     while True:
         byte = buffer[position]
         position += 1

@@ -195,7 +195,7 @@ async def test_nothing_is_read_for_a_client_that_has_gone(tmp_path: Path) -> Non
         waits = broker.disk.waits
         await broker.work()
         assert broker.disk.waits == waits
-        assert not broker.replicas.fetches._purgatory.has_waiting(AT)
+        assert AT not in broker.replicas.fetches._purgatory.by_key
 
 
 async def test_memory_that_keeps_nothing_ends_in_a_read_that_waits(tmp_path: Path) -> None:

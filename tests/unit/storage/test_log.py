@@ -29,20 +29,24 @@ VALUES = [f"value-{index}" for index in range(20)]
 
 def test_a_leader_gives_offsets_and_its_epoch_and_leaves_the_given_buffer_alone() -> None:
     log = open_log()
-    given = batch("a", "b") + batch("c", timestamp_ms=2000)
+    fill(log, ["z"], leader_epoch=0)
+    given = batch("a", "b", timestamp_ms=2000)
     view = memoryview(given)
     assert log.append_as_leader(view, leader_epoch=7, wall_ms=0) == AppendInfo(
-        first_offset=Offset(0), last_offset=Offset(2), max_timestamp=2000, size=len(given)
+        first_offset=Offset(1), last_offset=Offset(2), max_timestamp=2000, size=len(given)
     )
-    assert given == batch("a", "b") + batch("c", timestamp_ms=2000)
-    assert read_all(log) == batch("a", "b", leader_epoch=7) + batch(
-        "c", base_offset=2, leader_epoch=7, timestamp_ms=2000
+    assert given == batch("a", "b", timestamp_ms=2000)
+    assert read_all(log)[-len(given) :] == batch(
+        "a", "b", base_offset=1, leader_epoch=7, timestamp_ms=2000
     )
-    assert log.epochs.entries == ((7, 0),)
+    assert log.epochs.entries == ((0, 0), (7, 1))
 
 
-@pytest.mark.parametrize("records", [b"", batch("a")[:-1], batch("a") + b"\0", batch("a")[:60]])
-def test_a_leader_appends_whole_batches_only(records: bytes) -> None:
+@pytest.mark.parametrize(
+    "records",
+    [b"", batch("a")[:-1], batch("a") + b"\0", batch("a")[:60], batch("a") + batch("b")],
+)
+def test_a_leader_appends_one_whole_batch(records: bytes) -> None:
     log = open_log()
     with pytest.raises(CorruptBatch):
         log.append_as_leader(records, leader_epoch=0, wall_ms=0)

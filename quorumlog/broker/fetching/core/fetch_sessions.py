@@ -166,7 +166,7 @@ class FetchSessions:
         self._slots_max: Final = slots_max
         self._new_id: Final = new_id
         self._sessions: dict[int, FetchSession] = {}
-        self._watchers: dict[TopicPartition, dict[FetchSession, None]] = {}
+        self.watchers: Final[dict[TopicPartition, dict[FetchSession, None]]] = {}
         self._partition_count = 0
         self.on_closed: Callable[[FetchSession], None] = _nothing
 
@@ -250,7 +250,7 @@ class FetchSessions:
         `must_judge`: the change is more than growth of its log or of its committed part.
         """
         is_awaited = False
-        for session in self._watchers.get(topic_partition, ()):
+        for session in self.watchers.get(topic_partition, ()):
             key = session.by_partition[topic_partition].key
             if must_judge:
                 session.unsettled[key] = True
@@ -261,7 +261,7 @@ class FetchSessions:
 
     def watching(self, topic_partition: TopicPartition) -> list[FetchSession]:
         """Return the sessions with this partition, the oldest first."""
-        return list(self._watchers.get(topic_partition, ()))
+        return list(self.watchers.get(topic_partition, ()))
 
     def _put(self, session: FetchSession, key: Key, fetch: PartitionFetch) -> None:
         partition = session.partitions.get(key)
@@ -287,17 +287,17 @@ class FetchSessions:
     def _watch(self, session: FetchSession, partition: SessionPartition) -> None:
         at = partition.fetch.topic_partition
         session.by_partition[at] = partition
-        self._watchers.setdefault(at, {})[session] = None
+        self.watchers.setdefault(at, {})[session] = None
 
     def _unwatch(self, session: FetchSession, partition: SessionPartition) -> None:
         at = partition.fetch.topic_partition
         if session.by_partition.get(at) is not partition:
             return  # a topic of the same name has taken its place
         del session.by_partition[at]
-        watchers = self._watchers[at]
+        watchers = self.watchers[at]
         del watchers[session]
         if not watchers:
-            del self._watchers[at]
+            del self.watchers[at]
 
     def _evict_idle(self, now_ms: int) -> None:
         while self._sessions:

@@ -100,12 +100,14 @@ class Fetches:
 
     def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
         """Note what happened; the next turn of the loop tries to complete the delayed fetches."""
-        must_judge = change is FetchWakeup.CHANGED  # one member, so that no flag is computed
-        is_awaited = self._sessions.note(topic_partition, must_judge=must_judge)
-        if not is_awaited and not self._purgatory.has_waiting(topic_partition):
+        is_awaited = topic_partition in self._purgatory.by_key
+        if topic_partition in self._sessions.watchers:
+            must_judge = change is FetchWakeup.CHANGED  # one member, so that no flag is computed
+            is_awaited |= self._sessions.note(topic_partition, must_judge=must_judge)
+        if not is_awaited:
             return
-        known = self._changes.get(topic_partition, FetchWakeup(0))
-        self._changes[topic_partition] = known | change
+        known = self._changes.get(topic_partition)
+        self._changes[topic_partition] = change if known is None else known | change
         self._schedule_completion()
 
     def stop(self) -> None:

@@ -25,8 +25,10 @@ from quorumlog.wire.codec.inspection import (
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
     COMPRESSION_MASK,
+    CONTROL_BIT,
     HEADER_BYTES,
     MAGIC,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     CorruptBatch,
     read_header,
@@ -128,7 +130,7 @@ def _judge_header(records: Buffer, header: BatchHeader) -> Admission:
     flaw = _flaw(header)
     if flaw is not None:
         return _invalid(flaw)
-    if header.is_transactional:
+    if header.attributes & TRANSACTIONAL_BIT:
         # DEVIATION: Kafka appends it. Here no coordinator could end the transaction.
         # docs/decisions/0013-transactional-ids-are-refused.md
         reason = "this broker has no transactions"
@@ -137,7 +139,7 @@ def _judge_header(records: Buffer, header: BatchHeader) -> Admission:
 
 
 def _flaw(header: BatchHeader) -> str | None:
-    if header.is_control:
+    if header.attributes & CONTROL_BIT:
         return "a client may not write control batches"
     if header.base_offset != 0:
         return f"the base offset of a new batch is 0, not {header.base_offset}"

@@ -153,25 +153,21 @@ FetchT = TypeVar("FetchT", bound=WaitingFetch)
 
 
 class FetchPurgatory(Generic[FetchT]):
-    """The fetches that wait, by partition."""
+    """The fetches that wait: `by_key`, by partition."""
 
     def __init__(self) -> None:
         self.deadlines: Final[Deadlines[FetchT]] = Deadlines()
-        self._by_key: dict[TopicPartition, dict[FetchT, None]] = {}
+        self.by_key: Final[dict[TopicPartition, dict[FetchT, None]]] = {}
 
     def park(self, wait: FetchT) -> bool:
         """Add an entry; True if its deadline is now the earliest of all."""
         for key in wait.keys:
-            self._by_key.setdefault(key, {})[wait] = None
+            self.by_key.setdefault(key, {})[wait] = None
         return self.deadlines.add(wait)
-
-    def has_waiting(self, key: TopicPartition) -> bool:
-        """Whether a fetch waits on this partition."""
-        return key in self._by_key
 
     def waiting_on(self, key: TopicPartition) -> list[FetchT]:
         """Return the fetches that wait on this partition, the oldest first. They stay."""
-        return list(self._by_key.get(key, ()))
+        return list(self.by_key.get(key, ()))
 
     def end(self, wait: FetchT) -> bool:
         """Remove a fetch; False if it was returned before."""
@@ -189,8 +185,8 @@ class FetchPurgatory(Generic[FetchT]):
 
     def _forget(self, wait: FetchT) -> None:
         for key in wait.keys:
-            waiting = self._by_key.get(key)
+            waiting = self.by_key.get(key)
             if waiting is not None:
                 waiting.pop(wait, None)
                 if not waiting:
-                    del self._by_key[key]
+                    del self.by_key[key]

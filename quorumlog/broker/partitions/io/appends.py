@@ -12,7 +12,7 @@ from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceDone, Pr
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
-from quorumlog.storage.errors import RecordsTooLarge, StorageError
+from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset, TopicPartition
 from quorumlog.wire.codec.message import Buffer
@@ -91,8 +91,6 @@ class Appends:
                 return Offset(stored.base_offset), Offset(stored.last_offset + 1)
         try:
             info = driver.append_as_leader(records, header, now_ms=monotonic_ms(), wall_ms=wall_ms)
-        except RecordsTooLarge as error:
-            return ProduceResult(ErrorCode.RECORD_LIST_TOO_LARGE, error_message=str(error))
         except StorageError as error:
             driver.maybe_fail()  # or the disk is full: room may be made
             return ProduceResult(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(error))

@@ -168,7 +168,7 @@ class PartitionDriver:
     ) -> AppendInfo:
         """Append one checked batch and count it.
 
-        Raises StorageError, RecordsTooLarge: nothing changed.
+        Raises StorageError: nothing changed.
         """
         leader_epoch = self.partition.state.leader_epoch
         info = self.log.append_as_leader(
@@ -299,7 +299,8 @@ class PartitionDriver:
 
     def _perform(self, now_ms: int, ordered: Sequence[Effect]) -> None:
         for effect in ordered:
-            require(not self.is_cutting, "a cut is ordered last")
+            if self.is_cutting:
+                require(False, "a cut is ordered last")
             self._perform_one(now_ms, effect)
 
     def _perform_one(self, now_ms: int, effect: Effect) -> None:  # noqa: C901, PLR0912 - one branch per effect
