@@ -176,10 +176,11 @@ def _run(seeds: Sequence[int], arguments: dict[str, Any]) -> Iterator[Simulation
     workers = min(len(seeds), os.cpu_count() or 1)
     some = max(1, min(_SEEDS_PER_JOB_MAX, len(seeds) // workers))
     with ProcessPoolExecutor(workers, initializer=_end_at_ctrl_c) as pool, _ended_with_us():
-        jobs = [
-            pool.submit(_run_some, seeds[place : place + some], arguments)
-            for place in range(0, len(seeds), some)
-        ]
+        with _ctrl_c_waits():
+            jobs = [
+                pool.submit(_run_some, seeds[place : place + some], arguments)
+                for place in range(0, len(seeds), some)
+            ]
         yield from track(
             _results(jobs, len(seeds)),
             "simulating",
@@ -187,6 +188,16 @@ def _run(seeds: Sequence[int], arguments: dict[str, Any]) -> Iterator[Simulation
             console=Console(stderr=True),
             transient=True,
         )
+
+
+@contextmanager
+def _ctrl_c_waits() -> Iterator[None]:
+    """Take a Ctrl-C after the block: Python ignores one that comes while a process is forked."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @contextmanager
@@ -206,6 +217,7 @@ def _ended_with_us() -> Iterator[None]:
 def _end_at_ctrl_c() -> None:
     """Let Ctrl-C end a worker silently: the command itself reports the interruption."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # `_ctrl_c_waits` blocked it
 
 
 def _results(
