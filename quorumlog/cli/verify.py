@@ -136,7 +136,7 @@ def print_verdict(verdict: "Verdict") -> None:
     for reason in verdict.unknown_because:
         data(f"  unknown: {reason}")
     for result in verdict.results:
-        explained = f", {result.explained} of them follow from the above" * bool(result.explained)
+        explained = f", {result.explained_part} follow from the above" * bool(result.explained)
         data(f"  {result.name}: {result.count} ({result.severity.name.lower()}{explained})")
         for witness in result.witnesses[:1]:
             data(f"    e.g. {witness['key']}: {witness['note']}")

@@ -56,6 +56,11 @@ class CheckResult:
     explained: int = 0
     witnesses: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def explained_part(self) -> str:
+        """How many are explained, in words."""
+        return "all" if self.explained == self.count else f"{self.explained:,} of them"
+
 
 @dataclass(slots=True)
 class Gap:

@@ -141,7 +141,9 @@ def locate_history(path: str | Path) -> Path:
         return path
     found = [path / name for name in (PARQUET, JSON_LINES) if (path / name).is_file()]
     if not found:
-        raise HistoryError(f"{path}: holds neither {PARQUET} nor {JSON_LINES}")
+        raise HistoryError(
+            f"{path}: holds neither {PARQUET} nor {JSON_LINES}; give a run or a file"
+        )
     if len(found) > 1:
         _check_same_run(*found)
     return found[0]

@@ -138,7 +138,7 @@ def _anomaly(result: CheckResult, *, is_first: bool) -> str:
     if result.severity is Severity.ALLOWED:
         notes.append("allowed here: a group's rebalances may move its readers")
     if result.explained:
-        notes.append(f"{result.explained:,} of them follow from an anomaly above")
+        notes.append(f"{result.explained_part} follow from an anomaly above")
     if len(result.witnesses) < result.count or len(result.witnesses) > _WITNESSES_SHOWN:
         notes.append("the first ones are shown")
     witnesses = "".join(_witness(witness) for witness in result.witnesses[:_WITNESSES_SHOWN])
