@@ -69,6 +69,7 @@ def start(table: Table, directory: Path) -> LocalCluster:
     )
     cluster = LocalCluster.open(directory)
     _create_topic(cluster.bootstrap, TOPIC)
+    _first_acknowledged(cluster.bootstrap)
     load.throughput(cluster.bootstrap, TOPIC, batch_bytes=16_384, acks=-1, seconds=2.0)
     cluster.kill(*(node.id for node in cluster.nodes))
     table.add(
