@@ -1,6 +1,6 @@
 """The options of `quorumlog chaos run`: their help and their legal values."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,17 +9,21 @@ import typer
 from quorumlog.chaos.drivers.registry import DRIVERS
 from quorumlog.chaos.faults.registry import PROCESS_FAULTS
 from quorumlog.chaos.mutants import MUTANTS
+from quorumlog.chaos.registered import registered
 from quorumlog.chaos.workloads.registry import WORKLOADS
 
 NO_FAULTS: Final = "none"
 
 
-def _one_of(known: Iterable[str], what: str, text: str) -> Any:
+def _one_of(known: Mapping[str, object], what: str, text: str) -> Any:
     """Return an option that takes one of `known`, and refuses any other value as a usage error."""
 
     def check(value: str | None) -> str | None:
-        if value is not None and value not in known:
-            raise typer.BadParameter(f"no {what} is called {value!r}; there are {', '.join(known)}")
+        if value is not None:
+            try:
+                registered(known, value, what)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from error
         return value
 
     return typer.Option(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.cli.connect import resolve
 from quorumlog.cli.main import COMMANDS, main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
 
@@ -181,3 +182,11 @@ def test_the_version_is_printed(
 ) -> None:
     assert call("--version", monkeypatch=monkeypatch) == EXIT_VALID
     assert capsys.readouterr().out.strip()
+
+
+def test_the_address_of_a_cluster_that_no_option_names_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert resolve(None) == "127.0.0.1:9092"
+    assert "no cluster in quorumlog-data" in capsys.readouterr().err
