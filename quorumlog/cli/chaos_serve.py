@@ -21,7 +21,7 @@ def serve_command(
         str, typer.Option(metavar="HOST", help="Another address lets other machines read the runs.")
     ] = "127.0.0.1",
 ) -> None:
-    """List and show runs in a browser: verdicts, reports, histories, node logs.
+    """Show runs in a browser: verdicts, reports, node logs.
 
     It only reads. Runs that appear later are listed at the next look. Ctrl-C ends it.
 

@@ -31,7 +31,7 @@ def list_page(
         'placeholder="words: a fault, a workload, a seed"> <button>show</button></form>'
     )
     table = (
-        "<div class='wide'><table><tr><th>verdict</th><th>run</th><th>started</th><th>workload</th>"
+        "<div class='wide runs'><table><tr><th>verdict</th><th>run</th><th>started (UTC)</th><th>workload</th>"
         "<th>faults</th><th>driver</th><th>seed</th><th>operations</th><th>what was found</th></tr>"
         f"{rows}</table></div>"
         if rows
@@ -82,7 +82,8 @@ def _row(run: StoredRun) -> str:
     cells = [
         f'<b class="state {run.state.replace(" ", "-")}">{escape(run.state)}</b>',
         f'<a href="/runs/{quote(run.name)}">{escape(run.name)}</a>',
-        *(escape(_plain(run.meta.get(name, ""))) for name in ("started_at", "workload", "faults")),
+        escape(run.started.removesuffix("+00:00").replace("T", " ")),
+        *(escape(_plain(run.meta.get(name, ""))) for name in ("workload", "faults")),
         *(escape(_plain(run.meta.get(name, ""))) for name in ("driver", "seed")),
         escape(_plain(run.verdict.get("operations", ""))),
         escape(found or run.unreadable),
