@@ -32,7 +32,8 @@ def list_page(
     )
     table = (
         "<div class='wide runs'><table><tr><th>verdict</th><th>run</th><th>started (UTC)</th>"
-        "<th>workload</th><th>faults</th><th>driver</th><th>seed</th><th>operations</th><th>what was found</th></tr>"
+        "<th>workload</th><th>faults</th><th>driver</th><th>seed</th><th>operations</th>"
+        "<th>what was found</th></tr>"
         f"{rows}</table></div>"
         if rows
         else "<p>No run is here. <code>quorumlog chaos run --out DIR</code> leaves one in DIR.</p>"
