@@ -9,6 +9,7 @@ import numpy as np
 
 from quorumlog.chaos.checkers.entries import OK, OUTCOMES
 from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
+from quorumlog.chaos.report.lag import lag_lines, unseen_lines
 from quorumlog.chaos.report.series import (
     QUANTILES,
     RunSeries,
@@ -23,6 +24,7 @@ _DOTS_MAX: Final = 4000  # per plot
 _LANES_MAX: Final = 40
 _LANE_BINS: Final = 400
 _LANE_PX: Final = 13
+_READERS_MAX: Final = 6
 
 
 def legend(*items: tuple[str, str]) -> str:
@@ -87,6 +89,41 @@ def rate_plot(series: RunSeries) -> str:
         chart.line(rate, style, words)
     items = [(style, words) for style, words, _ in lines]
     return chart.svg("Rates over time") + legend(*items)
+
+
+def lag_plot(series: RunSeries) -> str:
+    """Draw the lag of the readers that fell behind most."""
+    lines = lag_lines(series, bins=_BINS, readers_max=_READERS_MAX)
+    if not lines:
+        return "<p>No reader read while there was load.</p>"
+    highest = max((age for line in lines for _, age in line.points), default=0.0)
+    chart = Chart(
+        duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 0.1), y_label="lag, s"
+    )
+    chart.bands(band_seconds(series))
+    items = []
+    for place, line in enumerate(lines):
+        chart.line(line.points, f"node{place}", line.label)
+        items.append((f"node{place}", line.label))
+    words = (
+        "The age of the oldest acknowledged record that a reader had not read yet; the readers "
+        "that were furthest behind are shown, the final reads are left out."
+    )
+    return chart.svg("Lag of readers over time") + legend(*items) + f"<p>{words}</p>"
+
+
+def unseen_plot(series: RunSeries) -> str:
+    """Draw how many acknowledged records no reader had seen yet."""
+    lines = unseen_lines(series, bins=_BINS)
+    highest = max((count for line in lines for _, count in line.points), default=0.0)
+    chart = Chart(
+        duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 1.0), y_label="records"
+    )
+    chart.bands(band_seconds(series))
+    for style, line in zip(("rate polled", "rate ok"), reversed(lines), strict=True):
+        chart.line(line.points, style, line.label)
+    items = [("rate polled", "not read by any reader yet"), ("rate ok", "not by an ordinary one")]
+    return chart.svg("Acknowledged records that were not read yet") + legend(*items)
 
 
 def timeline_plot(series: RunSeries) -> str:
