@@ -28,15 +28,19 @@ class Conclude(Protocol):
         *,
         final_reads_marked: bool,
         cut_off: bool = False,
+        ended: bool = True,
     ) -> Verdict:
-        """Merge what was found, and judge. `cut_off`: the last line of the file is incomplete."""
+        """Merge what was found, and judge.
+
+        `cut_off`: the last line of the file is incomplete; `ended`: its end row was seen.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checker:
     """One model of what a history may look like.
 
-    explode: from a table of history.schema.SCHEMA, cut between processes, to entries by key.
+    explode: from a table of history.schema.OPERATIONS, cut between processes, to entries by key.
     """
 
     model: str

@@ -85,13 +85,18 @@ def conclude(
     *,
     final_reads_marked: bool,
     cut_off: bool = False,
+    ended: bool = True,
 ) -> Verdict:
-    """Merge what was found, and judge. `cut_off`: the file's last line was incomplete."""
+    """Merge what was found, and judge: see checker.Conclude."""
     merged = merge(partials)
     for result in merged.results:
         add_faults(result.witnesses, bands)
     results = [*ended_nodes(bands), *merged.results]
-    reasons = _reasons(merged, final_reads_marked=final_reads_marked, cut_off=cut_off)
+    reasons = _reasons(merged, final_reads_marked=final_reads_marked)
+    if cut_off:
+        reasons.append("the last line of the history is cut off")
+    elif not ended:
+        reasons.append("the history has no end row: it is unfinished")
     verdicts: list[Valid] = [True, *(_EFFECTS[result.severity] for result in results)]
     verdicts += ["unknown" for _ in reasons]
     counts = dict(sorted(merged.counts.items()))
@@ -108,7 +113,7 @@ def conclude(
     )
 
 
-def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> list[str]:
+def _reasons(merged: Partial, *, final_reads_marked: bool) -> list[str]:
     """Return why the verdict cannot be True, in plain words."""
     counts, reasons = merged.counts, []
     if not counts.get("operations"):
@@ -119,8 +124,6 @@ def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> lis
         reasons.append("nothing was polled")
     elif final_reads_marked and not counts.get("finally_polled"):
         reasons.append("there are no final reads")
-    if cut_off:
-        reasons.append("the last line of the history is cut off")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
         reasons.append("acknowledged values were not read, and no read got past them")
     for reason, gap in sorted(merged.gaps.items()):
