@@ -232,7 +232,7 @@ def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
     data(
         f"{summary.sends_ok} sends acknowledged, {summary.sends_info} unknown, "
         f"{summary.sends_fail} failed; {summary.records_read} records read; {faults} "
-        f"({verdict.figures.get('faults', 0)} kills and pauses) in {summary.seconds:.0f} s"
+        f"({verdict.figures.get('faults', 0)} steps) in {summary.seconds:.0f} s"
     )
     if summary.not_met:
         data(f"not met, for lack of time: {', '.join(summary.not_met)}")

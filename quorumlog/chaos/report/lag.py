@@ -94,7 +94,7 @@ def _load_ends_s(series: RunSeries) -> float:
 
 
 def _moments(duration_s: float, bins: int) -> Floats:
-    moments: Floats = (np.arange(bins, dtype=np.float64) + 0.5) * (duration_s / bins)
+    moments: Floats = (np.arange(bins, dtype=np.float64) + 1.0) * (duration_s / bins)
     return moments
 
 

@@ -11,6 +11,7 @@ _LANE_PX: Final = 20
 _LANES_MAX: Final = 24
 _COLOURS: Final = 6  # classes node0 to node5 of the style
 _LABEL_PX: Final = 6.6
+_NAME_MAX: Final = 10  # characters beside a lane
 _S: Final = 1e9
 
 Told = tuple[str, str, bool]
@@ -90,7 +91,7 @@ def _lane(chart: Chart, name: str, place: int, spans: Sequence[tuple[float, floa
         if right - left > len(label) * _LABEL_PX + 6:
             cells.append(f'<text class="bar" x="{left + 4}" y="{top + 14}">{escape(label)}</text>')
         cells.append("</g>")
-    shown = name if len(name) <= 9 else "…" + name[-8:]
+    shown = name if len(name) <= _NAME_MAX else "…" + name[1 - _NAME_MAX :]
     place_of_name = f'x="{LEFT - 6}" y="{top + 14}" text-anchor="end"'
     text = f'<text class="tick" {place_of_name}>{escape(shown)}</text>'
     return f"<g>{text}{''.join(cells)}</g>"
