@@ -16,15 +16,14 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
+from quorumlog.chaos.node_simulation.warm_up import warm_up
 
 REAL_SECONDS_MAX: Final = 600.0
 _CHUNK_BYTES: Final = 1 << 16
-_NEEDED: Final = ("pyarrow.compute", "pyarrow.parquet", "quorumlog.chaos.node_simulation.run")
 
 
 class RunFailed(Exception):
@@ -51,7 +50,7 @@ def run_forked(
 
     `idle` is called now and then while nothing has ended. Leaving the iterator ends all processes.
     """
-    _import_all()
+    warm_up()
     count = min(workers or os.cpu_count() or 1, len(wanted))
     done: dict[int, NodesResult | RunFailed] = {}
     following, to_yield = 0, 0
@@ -78,12 +77,6 @@ def run_one(settings: NodesSettings) -> NodesResult:
     if isinstance(outcome, RunFailed):
         raise outcome
     return outcome
-
-
-def _import_all() -> None:
-    """Import what every run needs, once: a child shares it."""
-    for name in _NEEDED:
-        import_module(name)
 
 
 def _begin(place: int, settings: NodesSettings, selector: selectors.BaseSelector) -> None:

@@ -63,13 +63,14 @@ class Machine:
         self.host: Final = host_of(node_id)
         rng = seeded(f"clock {node_id}", seed)
         self.clock: Final = Clock(rng.randint(-WALL_OFFSET_NS_MAX, WALL_OFFSET_NS_MAX))
+        self._wall_offset_ns: Final = self.clock.wall_offset_ns
         self.disk: Final = SimDisk(on_operation=self._on_operation)
-        self.slow_disk = HEALTHY_DISK
+        self._slow_disk = HEALTHY_DISK
         self.process: Process | None = None
         self.node: Node | None = None
         self.failure = ""  # how the last process ended by itself
         self.violation = ""  # an invariant of the node's own that did not hold
-        self.fails_next_fsync = False
+        self._fails_next_fsync = False
         self._is_dark = False
         self._before_dark: Process | None = None
         self._starts = self._boots = 0
@@ -107,6 +108,7 @@ class Machine:
             self._is_dark = False
             self._network.power_restored(self.host, self._before_dark)
             self._before_dark = None
+        self._fails_next_fsync = False
         self._starts += 1
         self.failure = ""
         process = self.process = Process(f"n{self.node_id}.{self._starts}", self.host, self.clock)
@@ -150,15 +152,29 @@ class Machine:
             self._happened(f"stop {self.node_id}")
             self._stopping.set()
 
+    def fail_next_fsync(self) -> None:
+        """Let the next fsync fail. What it was to write is lost, although reads still see it."""
+        self._fails_next_fsync = True
+
+    def slow_fsyncs(self, spread_us: int) -> None:
+        """Let each fsync take up to this long."""
+        self._happened(f"fsyncs {self.node_id} {spread_us}")
+        self._slow_disk = replace(HEALTHY_DISK, spread_us=spread_us)
+
     def set_clock_rate(self, rate: float) -> None:
         """Let the clocks run faster or slower than true time."""
         self._happened(f"clock {self.node_id} {rate}")
         self.clock.set_rate(rate, self._loop.now_s)
 
-    def step_clock(self, step_ns: int) -> None:
+    def step_clock(self, step_ms: int) -> None:
         """Set the wall clock forward, or back."""
-        self._happened(f"step {self.node_id} {step_ns}")
-        self.clock.wall_offset_ns += step_ns
+        self._happened(f"step {self.node_id} {step_ms}")
+        self.clock.wall_offset_ns += step_ms * 1_000_000
+
+    def reset_clock(self) -> None:
+        """Set the wall clock as it was at the start."""
+        self._happened(f"reset {self.node_id}")
+        self.clock.wall_offset_ns = self._wall_offset_ns
 
     # --- the process ---
 
@@ -197,8 +213,8 @@ class Machine:
     def _on_operation(self, operation: str, path: str) -> None:
         if operation == "fsync":
             self._fsyncs += 1
-            if self.fails_next_fsync:
-                self.fails_next_fsync = False
+            if self._fails_next_fsync:
+                self._fails_next_fsync = False
                 self._happened(f"EIO {self.node_id} {path}")
                 raise OSError(errno.EIO, "Input/output error", path)
 
@@ -208,8 +224,8 @@ class Machine:
         taken_us = 0.0
         for _ in range(fsyncs):
             fraction = self._disk_rng.random()
-            taken_us += self.slow_disk.min_us
-            taken_us += self.slow_disk.spread_us * fraction * fraction * fraction
+            taken_us += self._slow_disk.min_us
+            taken_us += self._slow_disk.spread_us * fraction * fraction * fraction
         return taken_us / 1e6
 
 

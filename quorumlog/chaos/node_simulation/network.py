@@ -55,6 +55,10 @@ class Network:
             if concerns(link):
                 link.rules[rule_id] = state
 
+    def holds(self, rule_id: str) -> bool:
+        """Tell whether a rule holds now."""
+        return rule_id in self._rules
+
     def lift(self, rule_id: str) -> None:
         """End a rule. What no other rule holds back arrives soon."""
         self._rules.pop(rule_id, None)

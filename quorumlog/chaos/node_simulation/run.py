@@ -30,13 +30,12 @@ from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.surroundings import replace_surroundings
-from quorumlog.chaos.node_simulation.target import SimulatedMachines
+from quorumlog.chaos.node_simulation.target import CLIENTS_HOST, SimulatedMachines
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup
 from quorumlog.cluster.layout import FAST_DEFAULTS
 from quorumlog.node.substitutes import Substitutes
 
-CLIENTS_HOST: Final = "10.0.9.1"
 CLUSTER_ID: Final = "simulated-cluster-0000"
 TOPIC: Final = "chaos"
 START_TIMEOUT_S: Final = 60.0
@@ -108,7 +107,7 @@ class SimulatedRun:
             )
             for node_id in range(1, settings.nodes + 1)
         }
-        self._target: Final = SimulatedMachines(self._machines)
+        self._target: Final = SimulatedMachines(self._loop, self._network, self._machines)
 
     def run(self) -> NodesResult:
         """Carry it out. Raises NotStarted."""
@@ -183,6 +182,7 @@ class SimulatedRun:
                     topic.name,
                     partitions=topic.partitions,
                     replication_factor=min(topic.replication_factor, len(self._machines)),
+                    config=topic.config,
                 )
             nemesis = Nemesis(self._target, schedule, topic=TOPIC, record=_recorder(history))
             clients = workload.clients(setup)

@@ -3,15 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
 from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
+from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import options_of
-
-FAULTS = ("kill", "kill_all", "pause", "pause_kill")
 
 
 def settings_of(
@@ -32,9 +30,9 @@ def settings_of(
     kind = find_workload(workload)
     known = options_of(kind.read_options({}))
     given = {name: value for name, value in DEFAULT_OPTIONS.items() if name in known}
-    schedule = draw_schedule(
+    schedule = draw_swarm(
         seed,
-        faults=FAULTS if faults is None else tuple(faults),
+        faults=faults,
         duration_ms=duration_ms,
         workload=workload,
         options=options_of(kind.read_options({**given, **(options or {})})),
