@@ -165,10 +165,10 @@ def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
     # An invocation has no true offsets, even if it holds some. Those of a txn are not judged.
     has_no_offset = (sources.row[source] == invocation) | rows.is_f(invocation, _TXN)
     kind, process, key = kinds[operation], rows.process[invocation], rows.message_key[message]
-    is_poll = (kind == POLL) | (kind == FINAL_POLL)
+    is_read = (kind == POLL) | (kind == FINAL_POLL) | (kind == FINAL_END)
     changes = position_changes(rows, pairs.invocation, outcomes)
     moves, seeks = (
-        changes_before(made, process=process, key=key, op=rows.index[invocation], of=is_poll)
+        changes_before(made, process=process, key=key, op=rows.index[invocation], of=is_read)
         for made in (changes.moves, changes.seeks)
     )
     flags = np.where(rows.rebalanced[completion] & is_completed, REBALANCED_FLAG, 0)
@@ -179,7 +179,7 @@ def _messages(rows: Rows, pairs: Pairs, altered: Ints) -> Entries:
         key=key,
         kind=kind,
         outcome=np.where(is_meant, INFO, outcomes[operation]).astype(np.int8),
-        flags=np.where(is_poll, flags, 0).astype(np.int8),
+        flags=np.where(is_read, flags, 0).astype(np.int8),
         offset=np.where(has_no_offset, UNKNOWN_OFFSET, rows.message_offset[message]),
         value=rows.message_value[message],
         op=rows.index[invocation],

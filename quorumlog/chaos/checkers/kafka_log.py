@@ -30,8 +30,10 @@ from quorumlog.chaos.checkers.fault_bands import (
     add_faults,
     ended_nodes,
 )
+from quorumlog.chaos.checkers.final_reads import final_reads
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
-from quorumlog.chaos.checkers.log_anomalies import final_reads, gaps_of, log_anomalies
+from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
+from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
 from quorumlog.chaos.checkers.verdict import (
     Gap,
@@ -50,11 +52,10 @@ _EFFECTS: Final[Mapping[Severity, Valid]] = {
     Severity.UNKNOWN: "unknown",
     Severity.INVALID: False,
 }
-_FINAL_GAP: Final = "final reads did not reach the end of a key"
 _SHOWN: Final = 3  # examples of a gap that the verdict names
 
 
-def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
+def check_keys(entries: Entries, *, final_reads_marked: bool, dense: bool = False) -> Partial:
     """Check all keys of `entries`; each key's entries must all be there, in any order."""
     partial = Partial()
     _take_notes(entries, partial)
@@ -62,19 +63,18 @@ def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
     entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
-    # If final reads are marked, an unread value below their end is lost, and any other unread value
-    # is undecided. Jepsen's checker assumes that the final reads end where the history ends.
-    unseen = Severity.UNKNOWN if final_reads_marked else Severity.INVALID
-    ordered, figures = order_anomalies(order)
-    partial.results = [
-        *log_anomalies(order, finals, unseen=unseen),
+    marked = final_reads_marked
+    ordered, figures = order_anomalies(order, marked=marked)
+    partial.results += [
+        *log_anomalies(order, finals, marked=marked),
+        *end_anomalies(order, bounds, finals, dense=dense),
         *check_log(order, bounds),
         *ordered,
     ]
     partial.counts |= figures | _figures(order)
     partial.peaks["worst_lag_ns"] = worst_lag(order, bounds)
-    for reason, examples in gaps_of(order, finals).items():
-        if examples and (final_reads_marked or reason != _FINAL_GAP):
+    for reason, examples in gaps_of(order, finals, marked=marked).items():
+        if examples:
             partial.gaps[reason] = _gap(examples)
     return partial
 

@@ -25,6 +25,7 @@ class Op:
     messages: list[Row] = field(default_factory=list)
     node: str = ""
     details: str = ""
+    error: str = ""
 
 
 def rows_of(ops: Sequence[Op]) -> list[Operation]:
@@ -50,6 +51,7 @@ def rows_of(ops: Sequence[Op]) -> list[Operation]:
                 messages=tuple(messages),
                 node=op.node,
                 details="" if type_ == "invoke" else op.details,
+                error="" if type_ == "invoke" else op.error,
             )
             rows.append((time_ns, type_ == "invoke", order, row))
     rows.sort(key=lambda row: row[:3])
@@ -63,6 +65,7 @@ def rows_of(ops: Sequence[Op]) -> list[Operation]:
             messages=row.messages,
             node=row.node,
             details=row.details,
+            error=row.error,
         )
         for index, (_, _, _, row) in enumerate(rows)
     ]
@@ -84,10 +87,12 @@ class History:
         *,
         at: tuple[int, int | None] | None = None,
         details: str = "",
+        error: str = "",
     ) -> "History":
         start, end = at or (self.now_ns, self.now_ns + STEP_NS)
         self.now_ns = max(self.now_ns, end or start) + STEP_NS
         self.ops.append(Op(process, f, start, end, outcome, list(messages), details=details))
+        self.ops[-1].error = error
         return self
 
     def send(
