@@ -16,11 +16,13 @@ from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.entries import (
     COUNT,
     ENTRY_SCHEMA,
+    ERROR,
     FAIL,
     FINAL_POLL,
     INFO,
     OK,
     PROBLEM,
+    READER,
     SEND,
     Entries,
     Flags,
@@ -29,10 +31,12 @@ from quorumlog.chaos.checkers.explode import explode_table
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.final_reads import final_reads
 from quorumlog.chaos.checkers.judgement import judge
-from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
+from quorumlog.chaos.checkers.linearizability import bounds_of, check_log
 from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
 from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
+from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
+from quorumlog.chaos.checkers.told_losses import told_losses
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
     Gap,
@@ -101,6 +105,7 @@ ANOMALIES: Final = (
     ),
 )
 _MODEL: Final = "kafka_log"
+_MUST_SUCCEED: Final = ("poll", "assign", "subscribe", "final_poll", "final_end")
 _TEXT: Final = "every partition is one log: what was acknowledged is there, once, in order"
 
 
@@ -108,6 +113,8 @@ def check(table: pa.Table, facts: Facts) -> Partial:
     """Check all keys of a table of ENTRY_SCHEMA; each key's entries must all be there."""
     partial, entries = Partial(), Entries.from_arrow(table)
     _take_notes(entries, partial)
+    lives = entries.take(np.flatnonzero(entries.kind == READER))
+    partial.results += told_losses(entries.take(np.flatnonzero(entries.kind == ERROR)))
     entries = entries.take(np.flatnonzero(entries.kind < COUNT))
     entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
     order = order_versions(entries)
@@ -121,8 +128,14 @@ def check(table: pa.Table, facts: Facts) -> Partial:
         *ordered,
     ]
     partial.counts |= figures | _figures(order)
-    partial.peaks["worst_lag_ns"] = worst_lag(order, bounds)
-    for reason, examples in gaps_of(order, finals, marked=marked).items():
+    partial.peaks["worst_lag_ns"], late = reader_lag(order, bounds, lives)
+    partial.results += late
+    gaps = dict(gaps_of(order, finals, marked=marked))
+    if marked:
+        gaps["the readers of a key had stopped before most of it was acknowledged"] = stopped_early(
+            order, lives
+        )
+    for reason, examples in gaps.items():
         if examples:
             partial.gaps[reason] = _gap(examples)
     return partial
@@ -154,12 +167,17 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
         reasons.append("there are no final reads")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
         reasons.append("acknowledged values were not read, and no read got past them")
+    reasons += [
+        f"no {f} is known to have succeeded"
+        for f in _MUST_SUCCEED
+        if not counts.get(f"{f} ok") and (counts.get(f"{f} fail") or counts.get(f"{f} info"))
+    ]
     return reasons
 
 
 def _take_notes(entries: Entries, partial: Partial) -> None:
     """Collect the counts of `explode`, and the problems that it found in the history."""
-    notes = entries.take(np.flatnonzero(entries.kind >= COUNT))
+    notes = entries.take(np.flatnonzero((entries.kind == COUNT) | (entries.kind == PROBLEM)))
     found: dict[str, list[str]] = {}
     for kind, key, value, op in zip(
         notes.kind.tolist(),

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, Message, Operation
-from quorumlog.chaos.history.schema import table_of
+from quorumlog.chaos.history.schema import DENSE, table_of
 
 STEP_NS = 1_000_000
 Row = tuple[str, int, int]  # key, offset, value
@@ -142,8 +142,11 @@ class History:
     def table(self, *, final_reads: str = "marked") -> pa.Table:
         return table_of(rows_of(self.ops), final_reads=final_reads)
 
-    def verdict(self) -> Verdict:
-        return check_history(self.table())
+    def verdict(self, *, dense: bool = False) -> Verdict:
+        table = self.table()
+        if dense:
+            table = table.replace_schema_metadata({**table.schema.metadata, DENSE: b"1"})
+        return check_history(table)
 
 
 def found(verdict: Verdict) -> list[str]:
