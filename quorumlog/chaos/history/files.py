@@ -27,6 +27,8 @@ JSON_LINES: Final = "history.jsonl"
 PARQUET: Final = "history.parquet"
 _BLOCK_BYTES: Final = 16 << 20  # what is parsed at once; one line must fit
 
+_OF_RECORDS: Final = frozenset({"send", "poll", "final_poll"})  # their offsets are records'
+
 
 class HistoryWriter:
     """Records a history as it happens; any thread may append.
@@ -57,6 +59,7 @@ class HistoryWriter:
         self._is_broken = False
         # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
+        self.furthest: Final[dict[str, int]] = {}  # key -> the highest offset that a client was told
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +125,9 @@ class HistoryWriter:
             raise OSError(errno.ENOSPC, "only a part of a row could be written", name)
         self._is_broken = False
         self._next_index = operation.index + 1
+        if operation.f in _OF_RECORDS:
+            for key, offset, _ in operation.messages:
+                self.furthest[key] = max(offset, self.furthest.get(key, UNKNOWN_OFFSET))
         known = 0
         if operation.type == "info":
             known = sum(message.offset != UNKNOWN_OFFSET for message in operation.messages)
