@@ -20,12 +20,13 @@ from quorumlog.chaos.checkers import (
     order_anomalies,
     version_order,
 )
+from quorumlog.chaos.checkers import verdict as verdict_module
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
 from tests.chaos.test_borders import CASES
-from tests.chaos.test_false_verdicts import BAD, LEGAL
+from tests.chaos.test_false_verdicts import EVERY
 from tests.support.chaos.hand_made_histories import History, found
 
-NAMED = {name: make for name, (make, *_) in {**CASES, **BAD, **LEGAL}.items()}
+NAMED = {name: make for name, (make, *_) in (CASES | EVERY).items()}
 
 
 def _two(first: int, second: int) -> History:
@@ -83,7 +84,7 @@ def test_without_its_rule_an_anomaly_is_missed(name: str, monkeypatch: pytest.Mo
     history = ALONE[name]()
     verdict = history.verdict(dense=name == "hole")
     assert (verdict.valid, [one for one in found(verdict) if one != "unseen"]) == (False, [name])
-    real = judgement.merge
+    real = verdict_module.merge
 
     def forgetful(partials: Sequence[Partial], anomalies: Sequence[Anomaly]) -> Partial:
         merged = real(partials, anomalies)
@@ -130,12 +131,13 @@ def nothing(found: Any) -> Callable[[Any], Any]:
 
 # what is broken: the rule, what is put in its place, and the history that notices
 Broken = tuple[Any, str, Callable[[Any], Any], Callable[[], History]]
-ACKED_BY_INFO: Callable[[], History] = lambda: (
-    History()
-    .op(0, "send", [("x-0", 0, 1), ("x-0", -1, 2)], "info")
-    .send(3, 1)
-    .final((1, 3), end=2)
-)
+
+
+def acked_by_info() -> History:
+    rows = [("x-0", 0, 1), ("x-0", -1, 2)]
+    return History().op(0, "send", rows, "info").send(3, 1).final((1, 3), end=2)
+
+
 RULES: dict[str, Broken] = {
     "every read counts as one from the beginning": (
         log_anomalies,
@@ -195,7 +197,7 @@ RULES: dict[str, Broken] = {
         version_order,
         "acknowledged",
         of_ok_sends_only,
-        ACKED_BY_INFO,
+        acked_by_info,
     ),
     "no end is compared with what was known": (
         log_ends,

@@ -260,9 +260,12 @@ LEGAL: dict[str, tuple[Case, Valid, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("name", {**BAD, **LEGAL})
+EVERY = BAD | LEGAL
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_the_verdict_is_true(name: str) -> None:
-    make, valid, anomalies = {**BAD, **LEGAL}[name]
+    make, valid, anomalies = EVERY[name]
     verdict = make().verdict()
     kinds = [one for one in found(verdict) if one != "unseen" or valid == "unknown"]
     assert (verdict.valid, kinds) == (valid, anomalies), verdict.as_json()

@@ -59,7 +59,7 @@ class HistoryWriter:
         self._is_broken = False
         # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
-        self.furthest: Final[dict[str, int]] = {}  # key -> the highest offset that a client was told
+        self.furthest: Final[dict[str, int]] = {}  # key -> the highest known offset
 
     def __enter__(self) -> Self:
         return self

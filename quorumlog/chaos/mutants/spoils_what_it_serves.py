@@ -19,9 +19,10 @@ _SHARE: Final = 0.05
 _rng: Final = random.Random(1)  # noqa: S311 - no secret
 
 
-def chunks_of(records: Chunk | Sequence[Chunk]) -> Sequence[Chunk]:
-    """Return what was read as one list, whether it is in one piece or in many."""
-    return records if isinstance(records, list | tuple) else [records]
+def joined(records: Chunk | Sequence[Chunk]) -> bytearray:
+    """Return what was read in one piece."""
+    chunks = [records] if isinstance(records, Chunk) else records
+    return bytearray(b"".join(chunks))
 
 
 def spoil(response: FetchResponse) -> FetchResponse:
@@ -29,7 +30,7 @@ def spoil(response: FetchResponse) -> FetchResponse:
     for topic in response.responses:
         for partition in topic.partitions:
             if partition.records and _rng.random() < _SHARE:
-                spoilt = bytearray(b"".join(chunks_of(partition.records)))
+                spoilt = joined(partition.records)
                 spoilt[-1] ^= 1
                 partition.records = bytes(spoilt)
     return response

@@ -186,7 +186,7 @@ class _Reader:
         moment = rng.randrange(now, end + 1)
         choice = rng.random() if not self.run.calm else 1.0
         if choice < 0.04:
-            self.add(self.f, now, end, "fail", [], error="NETWORK_EXCEPTION: lost")
+            self.add(self.f, now, end, "fail", "NETWORK_EXCEPTION: lost")
         elif choice < 0.08:
             self.lose_track(now, end, moment)
         elif choice < 0.10 and not is_final:
@@ -203,7 +203,7 @@ class _Reader:
     def poll(self, now: int, end: int, moment: int) -> None:
         run = self.run
         if error := run.fault.error():
-            self.add(self.f, now, end, "fail", [], error=error)
+            self.add(self.f, now, end, "fail", error)
             run.damage.append(error)
             return
         shown: list[Row] = []
@@ -278,10 +278,11 @@ class _Reader:
                     run.damage.append(f"{self.process} has not read all of {key} below {top}")
         return is_reached
 
-    def add(
-        self, f: str, start: int, end: int | None, outcome: str, rows: list[Row], error: str = ""
-    ) -> None:
-        self.run.ops.append(Op(self.process, f, start, end, outcome, rows, error=error))
+    def add(self, f: str, start: int, end: int | None, outcome: str, rows: list[Row] | str) -> None:
+        """Write an operation down; `rows` may be the text of an error instead."""
+        op = Op(self.process, f, start, end, outcome)
+        op.messages, op.error = ([], rows) if isinstance(rows, str) else (rows, "")
+        self.run.ops.append(op)
 
 
 def _reaches(run: Run, reader: _Reader, key: str, top: int) -> bool:
@@ -291,7 +292,7 @@ def _reaches(run: Run, reader: _Reader, key: str, top: int) -> bool:
 
 
 def _judge_end(run: Run, key: str, top: int, asked: int) -> None:
-    """An end is damage if clients knew of a record there, or of a higher end, before the question."""
+    """An end is damage if clients knew of a record there, or of a higher end, when they asked."""
     known = [
         record.offset
         for record in run.log[key]
