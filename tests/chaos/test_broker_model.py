@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from quorumlog.chaos.checkers import Verdict, check_history
-from quorumlog.chaos.history.schema import table_of
+from quorumlog.chaos.history.pairing import table_of
 from tests.support.chaos.broker_faults import FAULTS
 from tests.support.chaos.broker_model import Fault, Run, consumed, produced
 from tests.support.chaos.hand_made_histories import rows_of

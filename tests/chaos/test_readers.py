@@ -111,7 +111,7 @@ async def test_a_reader_that_lost_its_position_begins_again(
     assigned = [one["process"] for one in operations if one["f"] == "assign"]
     assert assigned[:2] == [first, second]
     assert next(one["error"] for one in polls if one["error"]) == str(error)
-    seen = [m["value"] for one in polls if one["process"] == second for m in one["messages"]]
+    seen = [m["value"] for one in polls if one["process"] == second for m in one["micro"]]
     assert min(seen) < 3, "the new life begins at the beginning"
 
 

@@ -123,7 +123,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
     ordered, figures = order_anomalies(order, marked=marked)
     partial.results += [
         *log_anomalies(order, finals, marked=marked),
-        *end_anomalies(order, bounds, finals, dense=facts.dense),
+        *end_anomalies(order, finals, dense=facts.dense),
         *check_log(order, bounds),
         *ordered,
     ]

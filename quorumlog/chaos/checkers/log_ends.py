@@ -9,29 +9,25 @@ import numpy as np
 
 from quorumlog.chaos.checkers.entries import FINAL_END, INFO, OK, Codes, Ints
 from quorumlog.chaos.checkers.final_reads import FinalReads
-from quorumlog.chaos.checkers.linearizability import Bounds
 from quorumlog.chaos.checkers.verdict import CheckResult
-from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
 from quorumlog.chaos.checkers.witnesses import Told, first_entry, invalid
 
 
-def end_anomalies(
-    order: VersionOrder, bounds: Bounds, finals: FinalReads, *, dense: bool
-) -> list[CheckResult]:
+def end_anomalies(order: VersionOrder, finals: FinalReads, *, dense: bool) -> list[CheckResult]:
     """Return the anomalies of the ends. `dense`: every offset below an end holds a record."""
-    results = [_regressed(order, bounds, finals)]
+    results = [_regressed(order, finals)]
     if dense:
         results.append(_holes(order, finals))
     return [result for result in results if result.count]
 
 
-def _regressed(order: VersionOrder, bounds: Bounds, finals: FinalReads) -> CheckResult:
+def _regressed(order: VersionOrder, finals: FinalReads) -> CheckResult:
     """Find answers that lie below what was known before the question."""
     entries = order.entries
     is_end = (entries.kind == FINAL_END) & (entries.offset >= 0) & (entries.outcome != INFO)
     asked = np.flatnonzero(is_end)
-    first_seen = bounds.upper_entry[bounds.upper_entry != ABSENT]
-    told = np.concatenate([asked, first_seen[entries.completion[first_seen] >= 0]])
+    told = np.concatenate([asked, _first_seen(order)]) if len(asked) else asked
     reach = entries.offset + ~is_end  # a record at an offset: the log ends behind it
     highest = _highest_before(
         key=entries.key,
@@ -55,6 +51,19 @@ def _regressed(order: VersionOrder, bounds: Bounds, finals: FinalReads) -> Check
     gone = (value != ABSENT) & (np.append(finals.missing_from, ABSENT)[value] != ABSENT)
     result.explained = int(np.count_nonzero(gone))
     return result
+
+
+def _first_seen(order: VersionOrder) -> Ints:
+    """Return for each place that was acknowledged or polled for certain the first such entry."""
+    entries = order.entries
+    seen = order.place_of != ABSENT
+    seen &= acknowledged(entries) | (order.is_poll & (entries.outcome == OK))
+    rows = np.flatnonzero(seen)
+    rows = rows[np.argsort(-entries.completion[rows], kind="stable")]  # the earliest stays
+    first = np.full(len(order.place_key), ABSENT)
+    first[order.place_of[rows]] = rows
+    found: Ints = first[first != ABSENT]
+    return found
 
 
 def _highest_before(

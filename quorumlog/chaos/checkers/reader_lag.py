@@ -12,12 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import GROUP_FLAG, NEVER_NS, OK, POLL, Entries, Flags, Ints
+from quorumlog.chaos.checkers.entries import GROUP_FLAG, OK, POLL, Entries, Flags, Ints
 from quorumlog.chaos.checkers.final_reads import is_from_start
 from quorumlog.chaos.checkers.linearizability import Bounds, known_from
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged, distinct
 from quorumlog.chaos.checkers.witnesses import NO_ENTRY, Told, invalid
+from quorumlog.chaos.history.model import NEVER_NS
 
 LATE_NS: Final = 10_000_000_000  # above: `late-read`. No fault of the lab holds a leader that long
 

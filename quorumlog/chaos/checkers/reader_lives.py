@@ -15,7 +15,6 @@ from quorumlog.chaos.checkers.entries import (
     ERROR,
     FINAL_POLL,
     INFO,
-    NEVER_NS,
     OK,
     POLL,
     READER,
@@ -28,6 +27,7 @@ from quorumlog.chaos.checkers.entries import (
 from quorumlog.chaos.checkers.positions import Changes
 from quorumlog.chaos.checkers.rows import Rows
 from quorumlog.chaos.checkers.version_order import distinct
+from quorumlog.chaos.history.model import NEVER_NS
 
 CORRUPT: Final = ("CORRUPT_MESSAGE", "_BAD_MSG")
 """What a reader was served does not have the checksum that it says it has."""
@@ -112,7 +112,7 @@ def loss_errors(rows: Rows, changes: Changes) -> Entries:
         completed_ns=rows.completed_ns[found],
         op=rows.invoked[found],
         completion=rows.completed[found],
-        outcome=rows.outcome[found],
+        outcome=rows.outcome[found].astype(np.int64),
         ordinal=np.where(rows.is_f("final_poll")[found], FINAL_POLL, POLL),
     )
 

@@ -8,13 +8,12 @@ import numpy as np
 from quorumlog.chaos.checkers.entries import (
     ERROR,
     F_OF_KIND,
-    NEVER_NS,
-    OUTCOMES,
     Entries,
     Flags,
     Ints,
 )
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Severity
+from quorumlog.chaos.history.model import NEVER_NS, OUTCOMES
 
 Witness = dict[str, Any]
 Told = tuple[str, Sequence[tuple[str, int]]]

@@ -7,7 +7,8 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, Message, Operation
-from quorumlog.chaos.history.schema import DENSE, table_of
+from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.schema import DENSE
 
 STEP_NS = 1_000_000
 Row = tuple[str, int, int]  # key, offset, value
@@ -139,14 +140,14 @@ class History:
         self.now_ns += STEP_NS
         return self
 
-    def table(self, *, final_reads: str = "marked") -> pa.Table:
-        return table_of(rows_of(self.ops), final_reads=final_reads)
-
-    def verdict(self, *, dense: bool = False) -> Verdict:
-        table = self.table()
+    def table(self, *, final_reads: str = "marked", dense: bool = False) -> pa.Table:
+        table = table_of(rows_of(self.ops), final_reads=final_reads)
         if dense:
             table = table.replace_schema_metadata({**table.schema.metadata, DENSE: b"1"})
-        return check_history(table)
+        return table
+
+    def verdict(self) -> Verdict:
+        return check_history(self.table())
 
 
 def found(verdict: Verdict) -> list[str]:
