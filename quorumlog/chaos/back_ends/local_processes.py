@@ -7,30 +7,41 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, TypeVar
 
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
     NodeUnavailable,
-    WithoutLinks,
     for_each,
     holders_of,
 )
+from quorumlog.chaos.faults.fault import StepFault
+from quorumlog.chaos.faults.links import EFFECTS, LinkRule
+from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
+from quorumlog.chaos.network.routes import detours, plan_routes
+from quorumlog.chaos.schedule import Schedule
 from quorumlog.cluster import ClusterError, LocalCluster
 
 _START_TIMEOUT_S: Final = 20.0
+T = TypeVar("T")
 
 
-class LocalProcesses(WithoutLinks):
-    """A back end on a LocalCluster. What blocks runs in threads."""
+class LocalProcesses:
+    """A back end on a LocalCluster. What blocks runs in threads.
+
+    Rules on links need a `proxy` that the nodes' connections go through.
+    """
 
     name = "local processes"
-    text = "SIGKILL, SIGSTOP, SIGCONT to nodes of this machine"
+    text = "signals to nodes of this machine, and forwarders between them: no root is needed"
     operations: Final[frozenset[str]] = frozenset({"kill", "start", "stop", "pause", "resume"})
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    effects: Final = EFFECTS
+
+    def __init__(self, cluster: LocalCluster, proxy: LinkProxy | None = None) -> None:
         self._cluster: Final = cluster
+        self._proxy: Final = proxy
         self._paused: Final[set[int]] = set()  # they would not answer
 
     @property
@@ -67,6 +78,23 @@ class LocalProcesses(WithoutLinks):
                 case _:
                     raise BackEndFailed(f"{self.name} have no operation {operation!r}")
 
+    async def impose(self, rule: LinkRule) -> None:
+        """Let a rule hold. Raises BackEndFailed."""
+        if self._proxy is None:
+            raise BackEndFailed(f"the cluster runs without forwarders: rule {rule.id} cannot hold")
+        await self._ask(self._proxy.impose, rule)
+
+    async def lift(self, rule_id: str) -> None:
+        """Take a rule back. Raises BackEndFailed."""
+        if self._proxy is not None:
+            await self._ask(self._proxy.lift, rule_id)
+
+    async def _ask(self, ask: Callable[[T], None], what: T) -> None:
+        try:
+            await asyncio.to_thread(ask, what)
+        except ProxyFailed as error:
+            raise BackEndFailed(str(error)) from error
+
     def why_not(self, fault: str) -> str:
         """Say nothing: what signals cannot do is plain."""
         del fault
@@ -95,6 +123,28 @@ class LocalProcesses(WithoutLinks):
 
     async def restore(self) -> None:
         """Do nothing: the nodes end with the run."""
+
+
+def needs_links(schedule: Schedule) -> bool:
+    """Tell whether an action imposes rules on links: the nodes must run behind forwarders then."""
+    faults = (action.fault for action in schedule.actions)
+    return any(isinstance(fault, StepFault) and fault.imposes for fault in faults)
+
+
+@contextmanager
+def started(cluster: LocalCluster, *, with_links: bool, seed: int = 0) -> Iterator[LocalProcesses]:
+    """Start a cluster, behind forwarders `with_links`, and stop it. Raises ClusterError."""
+    if not with_links:
+        with cluster:
+            yield LocalProcesses(cluster)
+        return
+    try:
+        with LinkProxy(plan_routes(cluster.nodes), seed=seed) as proxy:
+            cluster.take_detours(detours(proxy.routes))
+            with cluster:
+                yield LocalProcesses(cluster, proxy)
+    except ProxyFailed as error:
+        raise ClusterError(str(error)) from error
 
 
 async def _in_thread(act: Callable[[int], object], node_id: int) -> None:
