@@ -9,7 +9,7 @@ from typing import Final
 from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.network.splitters import Message, Piece, Splitter
 
-QUEUE_MAX_BYTES: Final = 4 * 1024 * 1024
+QUEUE_MAX_BYTES: Final = 1024 * 1024
 _SLICE_BYTES_MIN: Final = 512
 _SLICES_PER_S: Final = 20  # of a slow link: it drips, and does not gush
 
@@ -43,7 +43,7 @@ class Direction:
         self._picks: Final = picks
         self._ended: Final = ended
         self._queue: Final[deque[tuple[float, bytes | None]]] = deque()  # None: the end
-        self._queued_bytes = 0
+        self.queued_bytes = 0
         self._last_due_s = self._free_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_lost = False  # the rest of the stream goes nowhere
@@ -68,7 +68,8 @@ class Direction:
             if not is_plain:
                 self._enqueue(piece)
         if is_plain and destination is not None:
-            destination.write(b"".join(piece.content for piece in pieces))
+            contents = [piece.content for piece in pieces]
+            destination.write(contents[0] if len(contents) == 1 else b"".join(contents))
         else:
             self._go_on()
 
@@ -76,7 +77,7 @@ class Direction:
         """Let nothing more arrive, not even what waits: the destination is gone."""
         self._is_lost = True
         self._queue.clear()
-        self._queued_bytes = 0
+        self.queued_bytes = 0
         if self._timer is not None:
             self._timer.cancel()
         self._pass_end()
@@ -124,7 +125,7 @@ class Direction:
             if rate is not None:
                 self._free_s = due_s = max(due_s, self._free_s) + len(part) / rate
             self._queue.append((due_s, part))
-        self._queued_bytes += len(content)
+        self.queued_bytes += len(content)
         self._last_due_s = due_s
 
     def _go_on(self) -> None:
@@ -145,7 +146,7 @@ class Direction:
                         destination.write_eof()
                 self._pass_end()
             else:
-                self._queued_bytes -= len(content)
+                self.queued_bytes -= len(content)
                 destination.write(content)
         self._limit()
 
@@ -156,7 +157,7 @@ class Direction:
 
     def _limit(self) -> None:
         """Read on from the source, or not."""
-        is_full = self._queued_bytes >= QUEUE_MAX_BYTES
+        is_full = self.queued_bytes >= QUEUE_MAX_BYTES
         should_pause = self._is_blocked or is_full
         if self.source is None or should_pause == self._is_reading_paused:
             return

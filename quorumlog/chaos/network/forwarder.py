@@ -118,6 +118,18 @@ class Forwarder:
         for connection in [*self.connections]:
             connection.rules_changed()
 
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits in all connections."""
+        return sum(connection.queued_bytes for connection in self.connections)
+
+    def close(self) -> None:
+        """Stop listening, and reset every connection."""
+        if self._is_listening:
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self.reset()
+
     def reset(self) -> None:
         """Reset every connection."""
         for connection in [*self.connections]:
@@ -139,17 +151,19 @@ class Forwarder:
 
     async def _connect(self, accepted: socket.socket) -> None:
         """Dial the target once nothing is cut, and forward from then on."""
-        await self._healed.wait()
         loop, connection = asyncio.get_running_loop(), Connection(self)
         try:
+            await self._healed.wait()
             await loop.create_connection(connection.upper_end, *address_of(self.route.target))
+            self.connections.add(connection)
+            await loop.connect_accepted_socket(connection.lower_end, accepted)
         except OSError:
             await self.target.check()
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
             accepted.close()
-            return
-        self.connections.add(connection)
-        await loop.connect_accepted_socket(connection.lower_end, accepted)
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
 
 
 class Connection:
@@ -180,6 +194,11 @@ class Connection:
     def upper_end(self) -> "End":
         """Return the end that the target has."""
         return End(arriving=self._back, leaving=self._forth, ended=self._end_upper)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits, in both directions."""
+        return self._forth.queued_bytes + self._back.queued_bytes
 
     def rules_changed(self) -> None:
         """Let go what no rule holds back any more."""
