@@ -40,18 +40,18 @@ class LocalProcesses:
     effects: Final = EFFECTS
 
     def __init__(self, cluster: LocalCluster, proxy: LinkProxy | None = None) -> None:
-        self._cluster: Final = cluster
+        self.cluster: Final = cluster
         self._proxy: Final = proxy
         self._paused: Final[set[int]] = set()  # they would not answer
 
     @property
     def node_ids(self) -> tuple[int, ...]:
         """All nodes, whether they run or not."""
-        return tuple(node.id for node in self._cluster.nodes)
+        return tuple(node.id for node in self.cluster.nodes)
 
     async def running(self) -> tuple[int, ...]:
         """Return the nodes whose process exists now; a paused one counts."""
-        return tuple(node_id for node_id in self.node_ids if self._cluster.pid(node_id) is not None)
+        return tuple(node_id for node_id in self.node_ids if self.cluster.pid(node_id) is not None)
 
     async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
         """Do the operation to all `node_ids`. Raises NodeUnavailable when all were tried."""
@@ -60,19 +60,19 @@ class LocalProcesses:
             match operation:
                 case "kill":
                     self._paused.difference_update(node_ids)
-                    await asyncio.to_thread(self._cluster.kill, *node_ids)
+                    await asyncio.to_thread(self.cluster.kill, *node_ids)
                 case "pause":
                     self._paused.update(node_ids)
-                    await for_each(node_ids, partial(_in_thread, self._cluster.pause))
+                    await for_each(node_ids, partial(_in_thread, self.cluster.pause))
                 case "resume":
                     self._paused.difference_update(node_ids)
-                    await for_each(node_ids, partial(_in_thread, self._cluster.resume))
+                    await for_each(node_ids, partial(_in_thread, self.cluster.resume))
                 case "stop":
-                    await for_each(node_ids, partial(_in_thread, self._cluster.stop_node))
+                    await for_each(node_ids, partial(_in_thread, self.cluster.stop_node))
                 case "start":
                     # `LocalCluster.start` would kill a node that is not ready in time, and that
                     # would look as if it had ended by itself.
-                    start = partial(self._cluster.start_node, timeout_s=_START_TIMEOUT_S)
+                    start = partial(self.cluster.start_node, timeout_s=_START_TIMEOUT_S)
                     stopped = {*node_ids} - {*await self.running()}
                     await for_each(sorted(stopped), partial(_in_thread, start))
                 case _:
@@ -104,7 +104,7 @@ class LocalProcesses:
         """Return the nodes that hold the role, as the best-informed node sees it."""
         answering = [node_id for node_id in await self.running() if node_id not in self._paused]
         answers = await asyncio.gather(
-            *(asyncio.to_thread(self._cluster.node_status, node_id) for node_id in answering)
+            *(asyncio.to_thread(self.cluster.node_status, node_id) for node_id in answering)
         )
         known = [answer for answer in answers if answer is not None]
         if not known:
@@ -119,7 +119,7 @@ class LocalProcesses:
 
     def last_words(self, node_id: int) -> str:
         """Return the last line of the node's output."""
-        return self._cluster.last_words(node_id)
+        return self.cluster.last_words(node_id)
 
     async def restore(self) -> None:
         """Do nothing: the nodes end with the run."""
