@@ -48,7 +48,12 @@ def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
     return run(settings, lambda *_: None)
 
 
-RUNS = {"client": "idempotent_send", "confluent": "append_read"}
+RUNS = {
+    "client": "idempotent_send",
+    "confluent": "append_read",
+    "aiokafka": "append_read",
+    "kafka-python": "append_read",
+}
 
 
 @pytest.mark.parametrize("driver", sorted(DRIVERS))
