@@ -47,7 +47,7 @@ ENTRIES: Final = pa.schema(
         ("kind", pa.string()),  # the micro-operation's f
         ("outcome", pa.string()),
         ("process", pa.int64()),
-        ("index", pa.int64()),  # of the operation
+        ("op", pa.int64()),  # the index of the operation
         ("invoked", pa.int64()),  # events
         ("completed", pa.int64()),
         ("since", pa.int64()),  # the event after which a rebalance happened that a poll tells
@@ -124,7 +124,7 @@ class Entry(NamedTuple):
     kind: str
     outcome: str
     process: int
-    index: int
+    op: int
     invoked: int
     completed: int
     since: int
@@ -188,8 +188,8 @@ def check(entries: pa.Table, facts: Facts) -> Partial:
     del facts
     partial = Partial()
     rows = [Entry(*row) for row in zip(*(column.to_pylist() for column in entries), strict=True)]
-    rows.sort(key=lambda entry: (entry.key, entry.index, entry.place))
-    partial.counts["operations"] = len({entry.index for entry in rows})
+    rows.sort(key=lambda entry: (entry.key, entry.op, entry.place))
+    partial.counts["operations"] = len({entry.op for entry in rows})
     start = 0
     for stop in range(1, len(rows) + 1):
         if stop == len(rows) or rows[stop].key != rows[start].key:
@@ -366,7 +366,7 @@ class _Key:
             results.append(result)
         result.count += 1
         if len(result.witnesses) < WITNESSES_MAX:
-            ops = sorted(told, key=lambda one: one[1].index)
+            ops = sorted(told, key=lambda one: one[1].op)
             result.witnesses.append(
                 {"key": self._key, "note": note, "ops": [_told(*one) for one in ops]}
             )

@@ -40,7 +40,14 @@ from quorumlog.chaos.drivers.driver import (
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.readers import Readers, key_of
 from quorumlog.chaos.workloads.sending import send_one
-from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, Workload, opened, option
+from quorumlog.chaos.workloads.workload import (
+    REOPEN_S,
+    LaneOptions,
+    Setup,
+    Workload,
+    opened,
+    option,
+)
 
 _POLL_MS: Final = 200
 _COMMITTED_EVERY: Final = 8  # polls, on average
@@ -48,7 +55,7 @@ _SESSION_TIMEOUT_MS: Final = 6_000  # the least that a broker allows by default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConsumeOptions:
+class GroupConsumeOptions(LaneOptions):
     """How many clients there are, how fast they send, and how members come and go."""
 
     rate: float = option(300.0, "sends a second of all producers, while brokers answer")
