@@ -15,7 +15,7 @@ from quorumlog.chaos.workloads.workload import Setup
 from tests.support.chaos.group_in_memory import GroupInMemory
 from tests.support.chaos.log_in_memory import TOPIC
 
-SENDS = 300
+SENDS = 150
 
 
 async def judged(out: Path, group: GroupInMemory) -> Verdict:
@@ -33,7 +33,7 @@ async def judged(out: Path, group: GroupInMemory) -> Verdict:
                 producers=2,
                 consumers=3,
                 final_readers=1,
-                polls_per_life=20.0,
+                polls_per_life=10.0,
                 stalls=0.3,
                 max_poll_interval_ms=200,
             ),
@@ -179,7 +179,7 @@ async def test_a_group_that_never_commits_the_end_is_unknown(tmp_path: Path) -> 
     group = GroupInMemory()
 
     def refuse(offsets: Mapping[int, int]) -> None:
-        if max(offsets.values()) > 100:
+        if max(offsets.values()) > 50:
             raise DriverError("COORDINATOR_NOT_AVAILABLE")
         group.keep(offsets)
 

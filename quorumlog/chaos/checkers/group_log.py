@@ -21,43 +21,31 @@ tells it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Final
 
 import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.findings import (
+    ENTRIES,
+    Findings,
+    Row,
+    count,
+    entries_of,
+    rows_by_key,
+    rows_of,
+)
 from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.moments import Greatest
 from quorumlog.chaos.checkers.verdict import (
-    WITNESSES_MAX,
     Anomaly,
-    CheckResult,
-    Gap,
     Partial,
     Severity,
     Verdict,
-    first_examples,
 )
-from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
-ENTRIES: Final = pa.schema(
-    [
-        ("key", pa.string()),
-        ("kind", pa.string()),  # the micro-operation's f
-        ("outcome", pa.string()),
-        ("process", pa.int64()),
-        ("op", pa.int64()),  # the index of the operation
-        ("invoked", pa.int64()),  # events
-        ("completed", pa.int64()),
-        ("since", pa.int64()),  # the event after which a rebalance happened that a poll tells
-        ("place", pa.int64()),  # within the operation
-        ("offset", pa.int64()),
-        ("value", pa.int64()),
-        ("invoked_ns", pa.int64()),
-        ("completed_ns", pa.int64()),
-    ]
-)
 ANOMALIES: Final = (
     NODE_ENDED_ANOMALY,
     Anomaly(name="lost-record", meaning="An acknowledged record lies beyond the end of its log."),
@@ -105,106 +93,51 @@ ANOMALIES: Final = (
         " was delivered.",
     ),
 )
-_SEVERITIES: Final = {anomaly.name: anomaly.severity for anomaly in ANOMALIES}
 _MODEL: Final = "group_log"
 _TEXT: Final = "the group was delivered every acknowledged record, and its commits were kept"
+_POLLS: Final = frozenset({"group_poll", "join"})
 _KINDS: Final = frozenset(
     {"send", "final_poll", "final_end", "group_poll", "assigned", "revoked", "lost"}
     | {"commit", "committed"}
 )
-_NEVER: Final = 1 << 62  # the event of what never completed
 _BEYOND: Final = "acknowledged records that the group has not committed past"
 _NO_END: Final = "no final read has reached the end of a key"
 
 
-class Entry(NamedTuple):
-    """A row of ENTRIES."""
-
-    key: str
-    kind: str
-    outcome: str
-    process: int
-    op: int
-    invoked: int
-    completed: int
-    since: int
-    place: int
-    offset: int
-    value: int
-    invoked_ns: int
-    completed_ns: int
-
-
 def explode(table: pa.Table) -> pa.Table:
-    """Return an entry for each micro-operation that the check knows, of whole processes."""
-    columns = [table.column(name).to_pylist() for name in _OPERATION]
-    last_poll: dict[int, int] = {}
-    entries: list[Entry] = []
-    for row in sorted(zip(*columns, strict=True), key=lambda row: row[0]):
-        index, process, f, outcome, invoked, completed, invoked_ns, completed_ns, micro = row
-        if process == NEMESIS:
-            continue
-        ended = completed if completed >= 0 else _NEVER
-        since = last_poll.get(process, invoked)
-        if f in {"group_poll", "join"} and completed >= 0:
-            last_poll[process] = completed
-        entries += [
-            Entry(
-                one["key"],
-                one["f"],
-                outcome,
-                process,
-                index,
-                invoked,
-                ended,
-                since,
-                place,
-                one["offset"],
-                one["value"],
-                invoked_ns,
-                completed_ns,
-            )
-            for place, one in enumerate(micro)
-            if one["f"] in _KINDS
-        ]
-    return pa.Table.from_pylist([entry._asdict() for entry in entries], schema=ENTRIES)
+    """Return an entry for each micro-operation that the check knows, of whole processes.
 
-
-_OPERATION: Final = (
-    "index",
-    "process",
-    "f",
-    "type",
-    "invoked",
-    "completed",
-    "invoked_ns",
-    "completed_ns",
-    "micro",
-)
+    `extra`: for what a poll tells of a rebalance, the event after which it happened.
+    """
+    ended: dict[int, int] = {}  # process -> the event that ended its last poll
+    before: dict[int, int] = {}  # the invocation of a poll -> the end of the one before
+    columns = (table.column(name).to_pylist() for name in ("process", "f", "invoked", "completed"))
+    for process, f, invoked, completed in sorted(zip(*columns, strict=True), key=itemgetter(2)):
+        if f in _POLLS:
+            before[invoked] = ended.get(process, invoked)
+            if completed >= 0:
+                ended[process] = completed
+    rows = rows_of(table, _KINDS)
+    return entries_of([row._replace(extra=before.get(row.invoked, 0)) for row in rows])
 
 
 def check(entries: pa.Table, facts: Facts) -> Partial:
     """Check all keys of `entries`; each key's entries must all be there, in any order."""
     del facts
     partial = Partial()
-    rows = [Entry(*row) for row in zip(*(column.to_pylist() for column in entries), strict=True)]
-    rows.sort(key=lambda entry: (entry.key, entry.op, entry.place))
-    partial.counts["operations"] = len({entry.op for entry in rows})
-    start = 0
-    for stop in range(1, len(rows) + 1):
-        if stop == len(rows) or rows[stop].key != rows[start].key:
-            _Key(rows[start:stop], partial).check()
-            start = stop
+    for rows in rows_by_key(entries, partial):
+        _Key(rows, partial).check()
     return partial
 
 
 class _Key:
-    """The check of one key. `_found` writes what is found into the partial result."""
+    """The check of one key."""
 
-    def __init__(self, entries: Sequence[Entry], partial: Partial) -> None:
+    def __init__(self, entries: Sequence[Row], partial: Partial) -> None:
         self._entries: Final = entries
         self._partial: Final = partial
         self._key: Final = entries[0].key
+        self._findings: Final = Findings(partial, self._key, ANOMALIES)
         self._acknowledged: Final = {
             one.offset: one for one in self._of("send") if one.outcome != "fail" and one.offset >= 0
         }
@@ -223,19 +156,18 @@ class _Key:
         # Backwards in time: what was seen after an event.
         self._later: Final = Greatest(seen, event=lambda one: -one.invoked, rank=_offset)
 
-    def _of(self, kind: str) -> Iterator[Entry]:
+    def _of(self, kind: str) -> Iterator[Row]:
         return (entry for entry in self._entries if entry.kind == kind)
 
     def check(self) -> None:
         """Apply every rule."""
-        counts = self._partial.counts
-        for name, amount in (
-            ("acknowledged", len(self._acknowledged)),
-            ("delivered", sum(1 for one in self._of("group_poll") if one.outcome == "ok")),
-            ("commits", len(self._kept)),
-            ("assignments", sum(1 for _ in self._of("assigned"))),
-        ):
-            counts[name] = counts.get(name, 0) + amount
+        count(
+            self._partial,
+            acknowledged=len(self._acknowledged),
+            polled=sum(one.outcome == "ok" for one in self._of("group_poll")),
+            commits=len(self._kept),
+            assignments=sum(1 for _ in self._of("assigned")),
+        )
         self._check_records()
         self._check_answers()
         self._check_commits()
@@ -247,22 +179,26 @@ class _Key:
     def _check_records(self) -> None:
         ends = [one for one in self._of("final_end") if one.outcome == "ok"]
         if not ends:
-            self._gap(_NO_END, [self._key])
+            self._findings.gap(_NO_END, [self._key])
         passed = max((one.offset for one in (*self._kept, *self._answers)), default=0)
         beyond = []
         for offset, sent in sorted(self._acknowledged.items()):
             end = next((e for e in ends if e.offset <= offset and sent.completed < e.invoked), None)
             got = self._delivered.get(offset)
             if end is not None:
-                self._found("lost-record", f"offset {offset}", ("sent", sent), ("end", end))
+                self._findings.add("lost-record", f"offset {offset}", ("sent", sent), ("end", end))
             elif got is not None and got.value != sent.value:
-                self._found("other-record", f"offset {offset}", ("sent", sent), ("delivered", got))
+                self._findings.add(
+                    "other-record", f"offset {offset}", ("sent", sent), ("delivered", got)
+                )
             elif got is None and offset < passed:
                 by = max((*self._kept, *self._answers), key=lambda one: one.offset)
-                self._found("undelivered", f"offset {offset}", ("sent", sent), ("committed", by))
+                self._findings.add(
+                    "undelivered", f"offset {offset}", ("sent", sent), ("committed", by)
+                )
             elif offset >= passed:
                 beyond.append(f"{self._key} offset {offset}")
-        self._gap(_BEYOND, beyond)
+        self._findings.gap(_BEYOND, beyond)
 
     # --- committed offsets ---
 
@@ -274,17 +210,19 @@ class _Key:
                 later = self._later.before(-answer.completed)
                 is_lost = later is None or later.offset < before.offset
                 name = "committed-lost" if is_lost else "committed-stale"
-                self._found(name, note, ("committed", before), ("answer", answer))
+                self._findings.add(name, note, ("committed", before), ("answer", answer))
             if answer.offset > self._ceiling(answer.completed):
                 note = f"{answer.offset} was never committed"
-                self._found("committed-ahead", note, ("answer", answer))
+                self._findings.add("committed-ahead", note, ("answer", answer))
 
     def _check_commits(self) -> None:
         for commit in self._kept:
             before = self._committed_by_commits.before(commit.invoked)
             if before is not None and commit.offset < before.offset:
                 note = f"{commit.offset} after {before.offset}"
-                self._found("committed-went-back", note, ("before", before), ("after", commit))
+                self._findings.add(
+                    "committed-went-back", note, ("before", before), ("after", commit)
+                )
 
     def _ceiling(self, event: int) -> int:
         """Return the highest offset that may be committed by `event`; 0: nothing is."""
@@ -294,36 +232,36 @@ class _Key:
     # --- generations ---
 
     def _check_generations(self) -> None:
-        owners: dict[int, Entry] = {}
+        owners: dict[int, Row] = {}
         for one in self._assigned:
             owner = owners.setdefault(one.value, one)
             if owner.process != one.process:
                 note = f"generation {one.value}"
-                self._found("split-ownership", note, ("one", owner), ("another", one))
-            newer = self._newest.before(one.since)
+                self._findings.add("split-ownership", note, ("one", owner), ("another", one))
+            newer = self._newest.before(one.extra)
             if newer is not None and newer.value > one.value:
                 note = f"generation {one.value} after {newer.value}"
-                self._found("generation-went-back", note, ("before", newer), ("after", one))
+                self._findings.add("generation-went-back", note, ("before", newer), ("after", one))
         for commit in self._kept:
             newer = self._newest.before(commit.invoked)
             if newer is not None and newer.value > commit.value >= 0:
                 note = f"generation {commit.value} after {newer.value}"
-                self._found("zombie-commit", note, ("newer", newer), ("commit", commit))
+                self._findings.add("zombie-commit", note, ("newer", newer), ("commit", commit))
 
     # --- positions ---
 
     def _check_members(self) -> None:
-        by_process: dict[int, list[Entry]] = {}
+        by_process: dict[int, list[Row]] = {}
         for entry in self._entries:
             if entry.kind in {"assigned", "revoked", "lost", "group_poll"}:
                 by_process.setdefault(entry.process, []).append(entry)
         for entries in by_process.values():
             self._check_positions(entries)
 
-    def _check_positions(self, entries: Sequence[Entry]) -> None:
+    def _check_positions(self, entries: Sequence[Row]) -> None:
         """Follow the position of one member."""
-        assigned: Entry | None = None  # and nothing was delivered since
-        last: Entry | None = None
+        assigned: Row | None = None  # and nothing was delivered since
+        last: Row | None = None
         for entry in entries:
             if entry.kind == "assigned":
                 assigned, last = entry, None
@@ -337,71 +275,34 @@ class _Key:
             else:
                 if last is not None and entry.offset != last.offset + 1:
                     note = f"{entry.offset} after {last.offset}"
-                    self._found("group-skip", note, ("last", last), ("next", entry))
+                    self._findings.add("group-skip", note, ("last", last), ("next", entry))
                 last = entry
 
-    def _check_resumed(self, assigned: Entry, first: Entry) -> None:
-        before = self._committed.before(assigned.since)
+    def _check_resumed(self, assigned: Row, first: Row) -> None:
+        before = self._committed.before(assigned.extra)
         if before is not None and first.offset < before.offset:
             note = f"{first.offset}, and {before.offset} was committed"
-            self._found("resumed-behind", note, ("committed", before), ("first", first))
+            self._findings.add("resumed-behind", note, ("committed", before), ("first", first))
         ceiling = self._ceiling(first.completed)
         if first.offset > ceiling:
             note = f"{first.offset}, and {ceiling} at most was committed"
-            self._found("resumed-ahead", note, ("assigned", assigned), ("first", first))
-
-    # --- what is found ---
-
-    def _gap(self, reason: str, examples: Sequence[str]) -> None:
-        if examples:
-            gap = self._partial.gaps.setdefault(reason, Gap(0, []))
-            gap.count += len(examples)
-            gap.examples = first_examples([*gap.examples, *examples])
-
-    def _found(self, name: str, note: str, *told: tuple[str, Entry]) -> None:
-        results = self._partial.results
-        result = next((one for one in results if one.name == name), None)
-        if result is None:
-            result = CheckResult(name=name, severity=_SEVERITIES[name], count=0)
-            results.append(result)
-        result.count += 1
-        if len(result.witnesses) < WITNESSES_MAX:
-            ops = sorted(told, key=lambda one: one[1].op)
-            result.witnesses.append(
-                {"key": self._key, "note": note, "ops": [_told(*one) for one in ops]}
-            )
+            self._findings.add("resumed-ahead", note, ("assigned", assigned), ("first", first))
 
 
-def _invoked(entry: Entry) -> int:
+def _invoked(entry: Row) -> int:
     return entry.invoked
 
 
-def _completed(entry: Entry) -> int:
+def _completed(entry: Row) -> int:
     return entry.completed
 
 
-def _offset(entry: Entry) -> int:
+def _offset(entry: Row) -> int:
     return entry.offset
 
 
-def _value(entry: Entry) -> int:
+def _value(entry: Row) -> int:
     return entry.value
-
-
-def _told(role: str, entry: Entry) -> dict[str, Any]:
-    is_open = entry.completed == _NEVER
-    return {
-        "role": role,
-        "index": entry.invoked,
-        "completion": None if is_open else entry.completed,
-        "process": entry.process,
-        "f": entry.kind,
-        "type": entry.outcome,
-        "invoked_ns": entry.invoked_ns,
-        "completed_ns": None if is_open or entry.completed_ns >= NEVER_NS else entry.completed_ns,
-        "offset": entry.offset,
-        "value": entry.value,
-    }
 
 
 def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
@@ -420,7 +321,7 @@ def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -
 def _missing(merged: Partial) -> list[str]:
     wanted = {
         "acknowledged": "no send was acknowledged",
-        "delivered": "the group was delivered nothing",
+        "polled": "the group was delivered nothing",
         "commits": "the group committed nothing",
     }
     return [reason for name, reason in wanted.items() if not merged.counts.get(name)]

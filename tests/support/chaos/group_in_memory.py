@@ -74,7 +74,7 @@ class Member:
 
     async def poll(self, timeout_ms: int) -> list[Record]:
         assert timeout_ms
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.005)
         group = self._group
         if self.joins:
             self._rejoin()
