@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.chaos.checkers import group_log, kafka_log
+from quorumlog.chaos.checkers import group_log, kafka_log, list_offsets
 from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.registered import registered
 
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
 CHECKERS: Final[Mapping[str, Checker]] = {
-    module.CHECKER.model: module.CHECKER for module in (kafka_log, group_log)
+    module.CHECKER.model: module.CHECKER for module in (kafka_log, group_log, list_offsets)
 }
 
 

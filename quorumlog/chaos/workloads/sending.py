@@ -1,5 +1,7 @@
-"""One send as one operation of a history, for workloads that send value by value."""
+"""Sends as operations of a history: one value, or a batch of values."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from quorumlog.chaos.drivers.driver import DriverProducer, Headers, SendFailed
@@ -38,3 +40,44 @@ async def send_one(
         return error.definite
     setup.history.append(process, "ok", "send", [message._replace(offset=offset)])
     return True
+
+
+async def send_batch(
+    setup: Setup[Any],
+    producer: DriverProducer,
+    process: int,
+    partition: int,
+    values: Sequence[int],
+    *,
+    timestamps_ms: Sequence[int] = (),
+) -> bool:
+    """Send values in one operation, so that they may be one batch; return as `send_one` does."""
+    topic, history = setup.topic, setup.history
+    messages = [Message(key_of(topic, partition), UNKNOWN_OFFSET, value) for value in values]
+    history.append(process, "invoke", "send", messages)
+    pending: list[asyncio.Future[int]] = []
+    results: list[int | BaseException] = []
+    try:
+        for place, value in enumerate(values):
+            timestamp_ms = timestamps_ms[place] if timestamps_ms else None
+            text = str(value).encode()
+            pending.append(await producer.send(topic, partition, text, timestamp_ms=timestamp_ms))
+    except SendFailed as failed:  # the rest is not tried
+        results = [failed, *(SendFailed("NOT_SENT", definite=True) for _ in values)]
+    results = [*await asyncio.gather(*pending, return_exceptions=True), *results][: len(values)]
+    errors = [result for result in results if isinstance(result, BaseException)]
+    for error in errors:
+        if not isinstance(error, SendFailed):
+            raise error
+    is_certain = all(isinstance(error, SendFailed) and error.definite for error in errors)
+    if not errors:
+        outcome = "ok"
+    else:
+        outcome = "fail" if is_certain and len(errors) == len(values) else "info"
+    told = [
+        message._replace(offset=result) if isinstance(result, int) else message
+        for message, result in zip(messages, results, strict=True)
+    ]
+    said = "; ".join(dict.fromkeys(str(error) for error in errors))
+    history.append(process, outcome, "send", told, error=said)
+    return outcome != "info"
