@@ -43,6 +43,7 @@ _KINDS: Final = {
     _TXN: SEND,  # not judged: its values may or may not have been sent
 }
 _POSITIONS: Final = ("assign", "subscribe", "seek", "crash")
+OPERATIONS: Final = frozenset({*_KINDS, *_POSITIONS})
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
 

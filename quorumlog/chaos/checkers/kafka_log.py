@@ -25,7 +25,7 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import explode_table
+from quorumlog.chaos.checkers.explode import OPERATIONS, explode_table
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
@@ -190,6 +190,7 @@ CHECKER: Final = Checker(
     model=_MODEL,
     text=_TEXT,
     anomalies=ANOMALIES,
+    operations=OPERATIONS,
     entries=ENTRY_SCHEMA,
     explode=explode_table,
     check=check,
