@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.checker import Checker, Facts
-from quorumlog.chaos.checkers.entries import FAIL, INFO, NEVER_NS, OK, OUTCOMES, Ints, sorted_codes
+from quorumlog.chaos.checkers.entries import FAIL, INFO, OK, Ints, sorted_codes
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.verdict import (
@@ -25,7 +25,7 @@ from quorumlog.chaos.checkers.verdict import (
     Severity,
     Verdict,
 )
-from quorumlog.chaos.history.model import NEMESIS, HistoryError
+from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
 
 NOTHING: Final = "null"  # the text of a value that is absent
 CALLS: Final = pa.schema(

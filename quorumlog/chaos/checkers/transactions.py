@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from quorumlog.chaos.checkers.calls import found, nothing_done, refuse_others, value_of
 from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.cycles import Cycle, Graph, find_cycles
-from quorumlog.chaos.checkers.entries import NEVER_NS, OK, OUTCOMES
+from quorumlog.chaos.checkers.entries import OK
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
-from quorumlog.chaos.history.model import NEMESIS, HistoryError
+from quorumlog.chaos.history.model import NEMESIS, NEVER_NS, OUTCOMES, HistoryError
 
 TXN: Final = "txn"
 _ONE_KEY: Final = ""

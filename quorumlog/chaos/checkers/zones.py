@@ -23,7 +23,8 @@ from typing import Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import NEVER_NS, Flags, Ints, Kinds
+from quorumlog.chaos.checkers.entries import Flags, Ints, Kinds
+from quorumlog.chaos.history.model import NEVER_NS
 
 READ: Final = 0
 WRITE: Final = 1

@@ -73,13 +73,13 @@ def read_foreign(file: Path) -> pa.Table | None:
     if _EDN_HEAD.match(head):
         return _table(file, list(_edn(file)))
     if jepsen.looks_like_jepsen(file):
-        return _table(file, [_Row(place, said) for place, said in jepsen.rows(file)])
+        return _table(file, [_Row(place, said) for place, said in jepsen.rows_of_json(file)])
     return None
 
 
 def _etcd(file: Path) -> Iterator[_Row]:
     """Yield the events of a log. A refused compare-and-set is what it is: an observation."""
-    opened: dict[int, _Row] = {}
+    opened: dict[int, dict[str, Any]] = {}
     rows = []
     for number, line in enumerate(_text(file).splitlines(), start=1):
         if not line.strip():
@@ -87,25 +87,22 @@ def _etcd(file: Path) -> Iterator[_Row]:
         match = _ETCD_LINE.match(line)
         if match is None:
             raise HistoryError(f"{file}:{number}: not an operation of Jepsen's etcd test")
-        value = match["value"]
-        said = {
-            "process": int(match["process"]),
-            "type": match["type"],
-            "f": match["f"],
-            "value": None if value == "nil" or value.startswith(":") else _numbers(value),
-        }
-        row = _Row(number, said)
-        if said["type"] == INVOKE:
-            opened[said["process"]] = row
-        elif said["f"] == CAS and said["type"] == "fail" and not value.startswith(":"):
-            said |= {"type": "ok", "f": CAS_REFUSED, "value": said["value"][0]}
-            if (begun := opened.get(said["process"])) is not None and begun.said["f"] == CAS:
-                begun.said |= {"f": CAS_REFUSED, "value": begun.said["value"][0]}
-        rows.append(row)
+        process, type_, value = int(match["process"]), match["type"], _etcd_value(match["value"])
+        said = {"process": process, "type": type_, "f": match["f"], "value": value}
+        begun = opened.pop(process, {})
+        if type_ == INVOKE:
+            opened[process] = said
+        elif (match["f"], type_) == (CAS, "fail") and isinstance(value, list):
+            said |= {"type": "ok", "f": CAS_REFUSED, "value": value[0]}
+            begun |= {"f": CAS_REFUSED, "value": value[0]}
+        rows.append(_Row(number, said))
     yield from rows
 
 
-def _numbers(value: str) -> int | list[int]:
+def _etcd_value(value: str) -> int | list[int] | None:
+    """Return what a line names: of what timed out, nothing."""
+    if value == "nil" or value.startswith(":"):
+        return None
     found = [int(number) for number in re.findall(r"-?\d+", value)]
     return found if value.startswith("[") else found[0]
 
@@ -151,10 +148,10 @@ def _table(file: Path, rows: Sequence[_Row]) -> pa.Table:
             said = row.said if not without_process else {"process": 0} | row.said
             last_index = _check_index(said, last_index)
             events.append(_event(len(events), said))
-        except KeyError as error:
-            raise HistoryError(f"{file}:{row.place}: it has no {error.args[0]}") from error
-        except (TypeError, ValueError) as error:
-            raise HistoryError(f"{file}:{row.place}: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
+            place = f"{file}:{row.place}"
+            raise HistoryError(f"{place}: not a Jepsen operation: {reason}") from error
     try:
         return table_of(events, final_reads="unmarked")
     except EventError as error:
