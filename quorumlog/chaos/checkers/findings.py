@@ -1,12 +1,14 @@
 """What checkers that look at one key after the other share: its rows, and what is found there."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from quorumlog.chaos.checkers.calls import refuse_others
 from quorumlog.chaos.checkers.verdict import (
     WITNESSES_MAX,
     Anomaly,
@@ -17,6 +19,9 @@ from quorumlog.chaos.checkers.verdict import (
 )
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
+LOG_OPERATIONS: Final = frozenset(
+    {"send", "poll", "final_poll", "final_end", "assign", "seek", "crash"}
+)  # of producers, readers and final readers
 NEVER: Final = 1 << 62  # the event of what never completed
 
 
@@ -63,15 +68,20 @@ class Row(NamedTuple):
     completed_ns: int
 
 
-def rows_of(table: pa.Table, kinds: Container[str]) -> list[Row]:
-    """Return the micro-operations of clients whose f is one of `kinds`; `extra` is 0."""
-    columns = [table.column(name).to_pylist() for name in _COLUMNS]
+def rows_of(
+    table: pa.Table, kinds: Container[str], model: str, operations: Collection[str]
+) -> list[Row]:
+    """Return the micro-operations of clients whose f is one of `kinds`; `extra` is 0.
+
+    Raises HistoryError for an operation of a client that is none of `operations` of `model`.
+    """
+    clients = table.filter(pc.not_equal(table.column("process"), NEMESIS))
+    refuse_others(clients, model, operations)
+    columns = [clients.column(name).to_pylist() for name in _COLUMNS]
     rows: list[Row] = []
     for index, process, f, outcome, invoked, completed, *times, micro in sorted(
         zip(*columns, strict=True), key=itemgetter(0)
     ):
-        if process == NEMESIS:
-            continue
         ended = completed if completed >= 0 else NEVER
         rows += [
             Row(

@@ -30,6 +30,7 @@ from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.findings import (
     ENTRIES,
+    LOG_OPERATIONS,
     Findings,
     Row,
     count,
@@ -95,6 +96,7 @@ ANOMALIES: Final = (
 )
 _MODEL: Final = "group_log"
 _TEXT: Final = "the group was delivered every acknowledged record, and its commits were kept"
+_OPERATIONS: Final = LOG_OPERATIONS | {"join", "group_poll", "commit", "committed"}
 _POLLS: Final = frozenset({"group_poll", "join"})
 _KINDS: Final = frozenset(
     {"send", "final_poll", "final_end", "group_poll", "assigned", "revoked", "lost"}
@@ -117,7 +119,7 @@ def explode(table: pa.Table) -> pa.Table:
             before[invoked] = ended.get(process, invoked)
             if completed >= 0:
                 ended[process] = completed
-    rows = rows_of(table, _KINDS)
+    rows = rows_of(table, _KINDS, _MODEL, _OPERATIONS)
     return entries_of([row._replace(extra=before.get(row.invoked, 0)) for row in rows])
 
 
@@ -331,6 +333,7 @@ CHECKER: Final = Checker(
     model=_MODEL,
     text=_TEXT,
     anomalies=ANOMALIES,
+    operations=_OPERATIONS,
     entries=ENTRIES,
     explode=explode,
     check=check,

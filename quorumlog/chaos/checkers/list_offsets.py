@@ -30,6 +30,7 @@ from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.findings import (
     ENTRIES,
+    LOG_OPERATIONS,
     Findings,
     Row,
     count,
@@ -74,13 +75,14 @@ _MODEL: Final = "list_offsets"
 _TEXT: Final = "offsets by time are those of the log"
 _QUESTIONS: Final = frozenset({"earliest", "latest", "by_time", "max_timestamp"})
 _KINDS: Final = _QUESTIONS | {"send", "final_poll", "final_end", "found"}
+_OPERATIONS: Final = LOG_OPERATIONS | {"list_offsets", "final_list_offsets"}
 _FINAL: Final = "final_list_offsets"
 _UNREAD: Final = "final reads did not read a log from 0 to its end"
 
 
 def explode(table: pa.Table) -> pa.Table:
     """Return an entry for each micro-operation; `extra`: the time that was told with an answer."""
-    rows = rows_of(table, _KINDS)
+    rows = rows_of(table, _KINDS, _MODEL, _OPERATIONS)
     told = {(row.op, row.key): row.value for row in rows if row.kind == "found"}
     return entries_of(
         [row._replace(extra=told.get((row.op, row.key), -1)) for row in rows if row.kind != "found"]
@@ -237,6 +239,7 @@ CHECKER: Final = Checker(
     model=_MODEL,
     text=_TEXT,
     anomalies=ANOMALIES,
+    operations=_OPERATIONS,
     entries=ENTRIES,
     explode=explode,
     check=check,

@@ -1,4 +1,4 @@
-"""compacted_register: keys of a compacted topic are registers; the last record of a key is its value.
+"""compacted_register: keys of a compacted topic are registers; the last record is the value.
 
 It proves or refutes that each key is a linearizable register. A write appends a record with the
 register's name as its key. A read must know which records come before it, whatever leader answers:
