@@ -1,0 +1,58 @@
+"""The cluster of a test, or of several."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
+from quorumlog.cluster import LocalCluster
+from quorumlog.testing.options import OPTIONS
+from quorumlog.testing.trial import Trial, store_directory
+
+_WORKER: Final = "PYTEST_XDIST_WORKER"
+
+
+def cluster_for_one(trial: Trial, options: Mapping[str, Any]) -> Iterator[LocalCluster]:
+    """Yield a cluster that ends with the test; its directory is a part of the test's."""
+    trial.store.mkdir(parents=True, exist_ok=True)
+    with LocalCluster(trial.store / CLUSTER_DIRECTORY, **options) as cluster:
+        yield cluster
+
+
+def cluster_for_many(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    options: Mapping[str, Any],
+) -> Iterator[LocalCluster]:
+    """Yield a cluster for all tests of a scope; its directory stays if one of them fails.
+
+    Each worker of xdist has clusters of its own.
+    """
+    base, asked = tmp_path_factory.getbasetemp(), request.config.stash[OPTIONS]
+    directory = _new_directory(store_directory(asked, base), os.environ.get(_WORKER, ""))
+    failed_before = request.session.testsfailed
+    try:
+        with LocalCluster(directory, **options) as cluster:
+            yield cluster
+    finally:
+        if not asked.keep and request.session.testsfailed == failed_before:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _new_directory(base: Path, worker: str) -> Path:
+    """Make and return a directory that no other cluster has."""
+    base.mkdir(parents=True, exist_ok=True)
+    name = "-".join(filter(None, ("shared", CLUSTER_DIRECTORY, worker)))
+    number = 0
+    while True:
+        directory = base / (f"{name}-{number}" if number else name)
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return directory
