@@ -8,7 +8,9 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
+import pandas as pd  # noqa: F401 - pyarrow imports it
 import pyarrow.compute
+import pyarrow.dataset
 import pyarrow.json
 import pyarrow.parquet  # noqa: F401 - as the next ones
 import pytest

@@ -1,0 +1,18 @@
+"""Quorumlog's own workload, while nodes die and stand still: the cluster keeps its promises."""
+
+import pytest
+
+from quorumlog.testing import ChaosRun
+
+
+@pytest.mark.chaos(faults=["kill", "pause"], duration="6s", seed=3, options={"rate": 100})
+def test_acknowledged_records_survive() -> None:
+    """The run comes before the body, and the test fails unless its verdict is valid."""
+
+
+@pytest.mark.chaos(
+    faults=["pause_kill"], duration="5s", seed=7, mutant="high-watermark", options={"rate": 300}
+)
+def test_a_cluster_that_forgets_is_found_out(chaos_run: ChaosRun) -> None:
+    assert chaos_run.verdict.valid is False
+    assert chaos_run.report.exists()
