@@ -12,12 +12,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.fault import ALL, GROUPS, NODE_ROLES, UNDONE_BY
 from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.registered import registered
 from quorumlog.client.sync.loop_thread import LoopThread
-from quorumlog.cluster import LocalCluster
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): writes a row of the nemesis into a history."""
@@ -81,22 +79,24 @@ class ManualNemesis:
 
     Verbs are carried out one after the other, in the order of the calls. A node that is chosen by
     a role is chosen at that moment, by what the cluster says of itself, among the running nodes
-    that are not paused. `topic` is the one whose leaders and followers are meant; None: any.
+    that are not paused. `topic` is the one whose leaders and followers are meant; None: each of
+    `topics()`.
     Leaving the block heals; but if the cluster ends with the test (`outlives` is False), what is
     dead stays dead.
     """
 
     def __init__(
         self,
-        cluster: LocalCluster,
+        back_end: BackEnd,
         *,
+        topics: Callable[[], Sequence[str]],
         topic: str | None,
         seed: int,
         record: Record,
         outlives: bool = True,
     ) -> None:
-        self._cluster: Final = cluster
-        self._back_end: Final[BackEnd] = LocalProcesses(cluster)
+        self._back_end: Final = back_end
+        self._topics: Final = topics
         self._topic: Final = topic
         self._record: Final = record
         self._outlives: Final = outlives
@@ -282,8 +282,7 @@ class ManualNemesis:
         topic = topic or self._topic
         if topic is not None:
             return tuple(await self._back_end.holders(role, topic))
-        status = await asyncio.to_thread(self._cluster.status)
-        names = sorted(name for name in status["topics"] if not name.startswith("__"))
+        names = await asyncio.to_thread(self._topics)
         held = [await self._back_end.holders(role, name) for name in names or [""]]
         return tuple(sorted({node_id for each in held for node_id in each}))
 

@@ -153,13 +153,16 @@ def nemesis(
     request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster", quorumlog_trial: Trial
 ) -> Iterator["ManualNemesis"]:
     """Yield what breaks the cluster by hand; everything is healed at the end of the test."""
+    from quorumlog.chaos.back_ends.local_processes import LocalProcesses
     from quorumlog.testing.manual_nemesis import ManualNemesis
+    from quorumlog.testing.topics import topics_of
 
     topic: str | None = None
     if "topic" in request.fixturenames:
         topic = request.getfixturevalue("topic")
     nemesis = ManualNemesis(
-        quorumlog_cluster,
+        LocalProcesses(quorumlog_cluster),
+        topics=lambda: topics_of(quorumlog_cluster),
         topic=topic,
         seed=quorumlog_trial.seed(),
         record=quorumlog_trial.note,

@@ -53,6 +53,11 @@ def create_topic(cluster: "LocalCluster", test_name: str, options: Mapping[str, 
     return FreshTopic(name, _wait_until_known(cluster, name))
 
 
+def topics_of(cluster: "LocalCluster") -> list[str]:
+    """Return the topics of a cluster, without Kafka's own."""
+    return sorted(name for name in cluster.status()["topics"] if not name.startswith("__"))
+
+
 def _wait_until_known(cluster: "LocalCluster", name: str) -> int:
     """Return the number of partitions once every running broker has heard of their leaders."""
     deadline_s = time.monotonic() + _KNOWN_TIMEOUT_S

@@ -1,0 +1,47 @@
+"""A back end that only remembers what it was told to do."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable, WithoutLinks
+
+
+class FakeBackEnd(WithoutLinks):
+    """Three nodes. `roles`: who holds what; `refuses`: nodes that do nothing they are told."""
+
+    name = "fake"
+    operations: Final = frozenset({"kill", "start", "pause", "resume"})
+    node_ids = (1, 2, 3)
+
+    def __init__(self, roles: Mapping[tuple[str, str], Sequence[int]]) -> None:
+        self.roles = dict(roles)
+        self.refuses: set[int] = set()
+        self.dead: set[int] = set()
+        self.done: list[tuple[str, tuple[int, ...]]] = []
+        self.may_go_on: asyncio.Event | None = None
+
+    async def running(self) -> tuple[int, ...]:
+        return tuple(node_id for node_id in self.node_ids if node_id not in self.dead)
+
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+        if self.refuses.intersection(node_ids):
+            raise NodeUnavailable(f"{operation}: no")
+        await asyncio.sleep(0)  # another verb would get its turn here
+        self.done.append((operation, tuple(node_ids)))
+        if operation == "kill":
+            self.dead.update(node_ids)
+        if operation == "start":
+            self.dead.difference_update(node_ids)
+
+    def why_not(self, fault: str) -> str:
+        return ""
+
+    async def holders(self, role: str, topic: str) -> Sequence[int]:
+        return self.roles.get((role, topic), ())
+
+    def last_words(self, node_id: int) -> str:
+        return ""
+
+    async def restore(self) -> None:
+        return
