@@ -1,11 +1,12 @@
 """Judges the history of a test."""
 
 import json
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from quorumlog.chaos.checkers import Valid, Verdict
+from quorumlog.chaos.checkers import CheckResult, Severity, Valid, Verdict
 from quorumlog.testing.trial import WORDS
 
 
@@ -61,6 +62,17 @@ def for_test(verdict: Verdict) -> TestVerdict:
     if values["valid"] == UNKNOWN:
         values["valid"] = UNKNOWN
     return TestVerdict(**values)
+
+
+def with_violations(verdict: TestVerdict, violations: Sequence[str]) -> TestVerdict:
+    """Return a verdict that also counts the rules which simulated nodes have violated."""
+    if not violations:
+        return verdict
+    found = [
+        CheckResult(name=f"violated: {rule}", severity=Severity.INVALID, count=1)
+        for rule in violations
+    ]
+    return replace(verdict, valid=False, results=[*found, *verdict.results])
 
 
 def write_report_of(store: Path, verdict: Verdict) -> Path:

@@ -1,7 +1,7 @@
 """`@pytest.mark.chaos(...)`: its arguments, checked when tests are collected."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,30 +13,34 @@ from quorumlog.testing.trial import seed_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from quorumlog.chaos.node_simulation.settings import NodesSettings
     from quorumlog.chaos.run import RunSettings
     from quorumlog.chaos.schedule import Option
 
 CHAOS: Final = "chaos"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _DEFAULT_S: Final = 10.0
+_PARTITIONS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosMark:
-    """What the marks of a test ask for, as `quorumlog chaos run` has it.
+    """What the marks of a test ask for, as `chaos run` and `simulate nodes` have it.
 
-    seed: None leaves it to the plugin. simulated: whole nodes in one process, under virtual time.
+    simulated: whole nodes in one process, under virtual time. seed: None leaves it to the plugin.
+    faults: None is `kill`; in simulation a choice that the seed makes. partitions: 0 is 3, or 2 in
+    simulation.
     """
 
     workload: str = "append_read"
-    faults: tuple[str, ...] = ("kill",)
+    faults: tuple[str, ...] | None = None
     duration_s: float = _DEFAULT_S
     seed: int | None = None
     driver: str = "client"
     options: Mapping[str, "Option"] = field(default_factory=dict)
     simulated: bool = False
     nodes: int = 3
-    partitions: int = 3
+    partitions: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
 
@@ -49,27 +53,60 @@ class ChaosMark:
             out=out,
             workload=self.workload,
             options=self.options,
-            faults=self.faults,
+            faults=("kill",) if self.faults is None else self.faults,
             duration_s=self.duration_s,
             seed=seed,
             nodes=self.nodes,
             driver=self.driver,
             config=self.config,
-            partitions=self.partitions,
+            partitions=self.partitions or _PARTITIONS,
             node_module="quorumlog.node" if self.mutant is None else mutant_module(self.mutant),
             command=self.command(seed),
         )
+
+    def simulation(self, keep_in: "Path", seed: int) -> "NodesSettings":
+        """Return the settings of a run in simulation. Raises ValueError."""
+        from quorumlog.chaos.node_simulation.simulate import settings_of
+
+        if self.driver != "client":
+            raise ValueError(f"driver = {self.driver!r}: simulated nodes have quorumlog's own")
+        settings = settings_of(
+            seed,
+            duration_ms=round(self.duration_s * 1000),
+            workload=self.workload,
+            options=self.options,
+            faults=self.faults,
+            nodes=self.nodes,
+            config=self.config,
+            mutant=self.mutant,
+        )
+        partitions = self.partitions or settings.partitions
+        return replace(settings, partitions=partitions, keep_in=str(keep_in))
 
     def command(self, seed: int) -> tuple[str, ...]:
         """Return the command line of the same run without pytest."""
         return (
             *("quorumlog", "chaos", "run", "--workload", self.workload),
-            *("--fault", ",".join(self.faults) or "none"),
+            *("--fault", ",".join(("kill",) if self.faults is None else self.faults) or "none"),
             *("--duration", f"{self.duration_s:g}s", "--seed", str(seed)),
             *_given("--driver", self.driver, "client"),
             *_given("--nodes", self.nodes, 3),
-            *_given("--partitions", self.partitions, 3),
+            *_given("--partitions", self.partitions, 0),
             *_pairs("--workload-option", self.options),
+            *_pairs("--config", self.config),
+            *_given("--mutant", self.mutant, None),
+        )
+
+    def simulation_command(self, seed: int) -> tuple[str, ...] | None:
+        """Return the same for simulated nodes; None: their command has not all that is asked."""
+        if self.workload != "append_read" or self.options or self.partitions:
+            return None
+        faults = None if self.faults is None else ",".join(self.faults) or "none"
+        return (
+            *("quorumlog", "simulate", "nodes", "--seed", str(seed)),
+            *("--duration", f"{self.duration_s:g}s"),
+            *_given("--faults", faults, None),
+            *_given("--nodes", self.nodes, 3),
             *_pairs("--config", self.config),
             *_given("--mutant", self.mutant, None),
         )
@@ -171,9 +208,17 @@ def check_mark(mark: ChaosMark, seed: int) -> None:
     from quorumlog.chaos.registered import registered
 
     registered(DRIVERS, mark.driver, "driver")
-    mark.settings(Path(), seed)
-    schedule = draw_schedule(seed, faults=mark.faults, duration_ms=round(mark.duration_s * 1000))
-    if mark.faults and not schedule.actions:
+    if mark.simulated:
+        mark.simulation(Path(), seed)
+        return
+    run = mark.settings(Path(), seed)
+    schedule = draw_schedule(
+        seed,
+        faults=run.faults,
+        duration_ms=round(mark.duration_s * 1000),
+        overlap=run.overlap,
+    )
+    if run.faults and not schedule.actions:
         raise ValueError(
             f"duration = {mark.duration_s:g} s has no room for a fault with seed {seed}"
         )

@@ -121,7 +121,7 @@ def store_directory(options: Options, base: Path) -> Path:
 def directory_name(nodeid: str) -> str:
     """Return the name of a test as the name of a directory. Two tests never have the same."""
     plain = re.sub(r"[^\w.]+", "-", nodeid).strip("-")
-    if len(plain) <= _NAME_MAX and "-".join(re.split(r"::|/|\[|\]", nodeid)).strip("-") == plain:
+    if len(plain) <= _NAME_MAX and re.fullmatch(r"[\w./]+\.py(::\w+)+", nodeid):
         return plain
     return f"{plain[:_NAME_MAX]}-{zlib.crc32(nodeid.encode()):08x}"
 
