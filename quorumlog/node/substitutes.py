@@ -1,11 +1,13 @@
 """The parts of a node that a test, a mutant or a simulation may replace."""
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
+from quorumlog.broker.server.api import ApiHandler
 from quorumlog.node.config import Address
 from quorumlog.node.identity import BOOT_ID_FILE, TextFile
 from quorumlog.node.listeners import bind
@@ -17,6 +19,7 @@ class Substitutes:
     """The defaults are the real parts. What replaces them is trusted: it is not checked.
 
     partition_rules: the rules of every replica; a mutant of the chaos lab breaks one.
+    handlers: what answers each API, by its key.
     open_disk: opens the disk that holds `log.dirs`.
     bind: binds a listener, given its setting's name and its address. Raises StartFailed.
     socket_factory: makes the sockets of the requests to other nodes; None: aiohttp does.
@@ -27,6 +30,7 @@ class Substitutes:
     """
 
     partition_rules: PartitionRules = KAFKA_RULES
+    handlers: Mapping[int, ApiHandler] = HANDLERS
     open_disk: Callable[[], Disk] = RealDisk
     bind: Callable[[str, Address], socket.socket] = bind
     socket_factory: Callable[[Any], socket.socket] | None = None
