@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.broker.handlers.registry import HANDLERS
@@ -30,7 +30,7 @@ class Substitutes:
     """
 
     partition_rules: PartitionRules = KAFKA_RULES
-    handlers: Mapping[int, ApiHandler] = HANDLERS
+    handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     open_disk: Callable[[], Disk] = RealDisk
     bind: Callable[[str, Address], socket.socket] = bind
     socket_factory: Callable[[Any], socket.socket] | None = None

@@ -176,7 +176,7 @@ def _check_type(name: str, value: object) -> None:
 
 def _names(value: object) -> tuple[str, ...]:
     """Return the names of faults, given as one text or as a list of texts."""
-    if value in (None, "none", ""):
+    if value in ("none", ""):
         return ()
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
