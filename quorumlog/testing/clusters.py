@@ -20,6 +20,7 @@ def cluster_for_one(trial: Trial, options: Mapping[str, Any]) -> Iterator[LocalC
     """Yield a cluster that ends with the test; its directory is a part of the test's."""
     trial.store.mkdir(parents=True, exist_ok=True)
     with LocalCluster(trial.store / CLUSTER_DIRECTORY, **options) as cluster:
+        watch(cluster, trial)
         yield cluster
 
 
@@ -41,6 +42,19 @@ def cluster_for_many(
     finally:
         if not asked.keep and request.session.testsfailed == failed_before:
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def watch(cluster: LocalCluster, trial: Trial) -> None:
+    """Let the test fail if a node has ended by itself, as with an invariant that broke."""
+    trial.judges.append(lambda: _end_of_its_own(cluster))
+
+
+def _end_of_its_own(cluster: LocalCluster) -> str | None:
+    """Return the last words of the first node that ended with an error, and by no signal."""
+    for node in cluster.nodes:
+        if (cluster.exit_status(node.id) or 0) > 0:
+            return cluster.last_words(node.id)
+    return None
 
 
 def _new_directory(base: Path, worker: str) -> Path:

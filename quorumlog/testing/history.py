@@ -163,6 +163,22 @@ class History:
         """Say that a client's position in these partitions is another than its polls tell."""
         self._move("seek", keys, client)
 
+    def recorded(self, client: object) -> Any:
+        """Return quorumlog's Producer, SyncProducer, Consumer or SyncConsumer, recorded.
+
+        It sends by `send_and_wait` and reads by `poll`. Raises TypeError for other clients.
+        """
+        from quorumlog.testing.recorded_clients import recorded
+
+        return recorded(self, client)
+
+    def forget_positions(self, *, client: Hashable = None) -> None:
+        """Say that a client may read on anywhere, in every partition."""
+        with self._lock:
+            process = self._readers.get(_reader(client))
+            if process is not None:
+                self._begun.pop(process, None)
+
     @property
     def verdict(self) -> TestVerdict:
         """The verdict. The first call heals the cluster, makes the final reads, and blocks."""

@@ -140,11 +140,15 @@ def topic_options() -> dict[str, Any]:
 def topic(
     request: pytest.FixtureRequest,
     quorumlog_cluster: "LocalCluster",
+    quorumlog_trial: Trial,
     topic_options: dict[str, Any],
 ) -> "FreshTopic":
     """Return the name of a new topic, which begins with the name of the test."""
+    from quorumlog.testing.clusters import watch
     from quorumlog.testing.topics import create_topic
 
+    if request.config.stash[OPTIONS].cluster_scope != "function":
+        watch(quorumlog_cluster, quorumlog_trial)
     return create_topic(quorumlog_cluster, request.node.name, topic_options)
 
 
