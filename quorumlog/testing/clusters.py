@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import pytest
 
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses, started
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
 from quorumlog.testing.options import OPTIONS
@@ -16,29 +17,39 @@ from quorumlog.testing.trial import Trial, store_directory
 _WORKER: Final = "PYTEST_XDIST_WORKER"
 
 
-def cluster_for_one(trial: Trial, options: Mapping[str, Any]) -> Iterator[LocalCluster]:
-    """Yield a cluster that ends with the test; its directory is a part of the test's."""
+def cluster_for_one(
+    trial: Trial, options: Mapping[str, Any], *, with_links: bool
+) -> Iterator[LocalProcesses]:
+    """Yield a cluster that ends with the test; its directory is a part of the test's.
+
+    `with_links`: behind forwarders, so that its network can be cut.
+    """
     trial.store.mkdir(parents=True, exist_ok=True)
-    with LocalCluster(trial.store / CLUSTER_DIRECTORY, **options) as cluster:
+    cluster = LocalCluster(trial.store / CLUSTER_DIRECTORY, **options)
+    seed = trial.seed() if with_links else 0
+    with started(cluster, with_links=with_links, seed=seed) as back_end:
         watch(cluster, trial)
-        yield cluster
+        yield back_end
 
 
 def cluster_for_many(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     options: Mapping[str, Any],
-) -> Iterator[LocalCluster]:
+    *,
+    with_links: bool,
+) -> Iterator[LocalProcesses]:
     """Yield a cluster for all tests of a scope; its directory stays if one of them fails.
 
-    Each worker of xdist has clusters of its own.
+    Each worker of xdist has clusters of its own. `with_links`: see `cluster_for_one`.
     """
     base, asked = tmp_path_factory.getbasetemp(), request.config.stash[OPTIONS]
     directory = _new_directory(store_directory(asked, base), os.environ.get(_WORKER, ""))
     failed_before = request.session.testsfailed
     try:
-        with LocalCluster(directory, **options) as cluster:
-            yield cluster
+        cluster = LocalCluster(directory, **options)
+        with started(cluster, with_links=with_links, seed=asked.seed or 0) as back_end:
+            yield back_end
     finally:
         if not asked.keep and request.session.testsfailed == failed_before:
             shutil.rmtree(directory, ignore_errors=True)

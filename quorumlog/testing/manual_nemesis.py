@@ -6,14 +6,27 @@ an event loop gets the verb done; a coroutine gets something to await, and its o
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import fields
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
-from quorumlog.chaos.faults.fault import ALL, GROUPS, NODE_ROLES, UNDONE_BY
+from quorumlog.chaos.faults.fault import (
+    ALL,
+    CLIENT,
+    GROUPS,
+    NODE_ROLES,
+    UNDONE_BY,
+    Impose,
+    Lift,
+    Scene,
+    StepFault,
+)
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.faults.rows import details_of
+from quorumlog.chaos.nemesis import STOP
 from quorumlog.chaos.registered import registered
 from quorumlog.client.sync.loop_thread import LoopThread
 
@@ -74,6 +87,14 @@ class Passing:
         await self._end(self._node_ids)
 
 
+class _Imposed(NamedTuple):
+    """A fault on links that lasts. `owner`: the block that ends it, or an object of its own."""
+
+    fault: StepFault
+    scene: Scene
+    owner: object
+
+
 class ManualNemesis:
     """The verbs of a test.
 
@@ -106,6 +127,7 @@ class ManualNemesis:
         self._number = 0  # of the last fault, as the rows of the history have it
         # By the operation that undoes it: the nodes that are broken, and the number of the fault.
         self._broken: Final[dict[str, dict[int, int]]] = {"start": {}, "resume": {}}
+        self._imposed: Final[dict[int, _Imposed]] = {}  # what holds on links, by its number
         self._loop: LoopThread | None = None
 
     def __enter__(self) -> Self:
@@ -158,6 +180,57 @@ class ManualNemesis:
     def paused(self, target: Target = "any", *, topic: str | None = None) -> Passing:
         """Return a block at whose end the nodes that it paused are resumed."""
         return Passing(lambda: self.pause(target, topic=topic), self.resume)
+
+    def inflict(
+        self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
+    ) -> Act:
+        """Let a fault on links begin, by its name in `quorumlog chaos list`; `mend` ends it.
+
+        `client` is a target, too. Raises ValueError for a fault or a parameter that there is not.
+        """
+        return self._begin(self._impose(link_fault(fault, parameters), target, topic, object()))
+
+    def isolate(self, target: Target, *, topic: str | None = None) -> Act:
+        """Cut the nodes off from all other nodes, and from the clients."""
+        return self.inflict("isolate_role", target, topic=topic)
+
+    def partition(self, target: Target, *, topic: str | None = None) -> Act:
+        """Cut the nodes off from all other nodes; clients reach all of them."""
+        return self.inflict("partition_one", target, topic=topic)
+
+    def delay(
+        self,
+        target: Target = ALL,
+        *,
+        min_ms: int = 20,
+        spread_ms: int = 80,
+        topic: str | None = None,
+    ) -> Act:
+        """Let what the nodes send, and what is sent to them, take longer."""
+        times = {"min_us": min_ms * 1000, "spread_us": spread_ms * 1000}
+        return self.inflict("delay", target, topic=topic, **times)
+
+    def mend(self) -> Act:
+        """End every fault on links: what waited arrives now."""
+        return self._begin(self._lift())
+
+    def inflicted(
+        self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
+    ) -> Passing:
+        """Return a block for whose time a fault on links lasts."""
+        kind, of_block = link_fault(fault, parameters), object()
+        return Passing(
+            lambda: self._begin(self._impose(kind, target, topic, of_block)),
+            lambda _: self._begin(self._lift(of_block)),
+        )
+
+    def isolated(self, target: Target, *, topic: str | None = None) -> Passing:
+        """Return a block for whose time the nodes are isolated."""
+        return self.inflicted("isolate_role", target, topic=topic)
+
+    def partitioned(self, target: Target, *, topic: str | None = None) -> Passing:
+        """Return a block for whose time the nodes are cut off from all other nodes."""
+        return self.inflicted("partition_one", target, topic=topic)
 
     def holders(self, role: str, *, topic: str | None = None) -> NodeIds:
         """Return the nodes that hold a role now, as the best-informed node sees it. Blocks."""
@@ -224,8 +297,47 @@ class ManualNemesis:
         for number, some in ended.items():
             self._record(undo, _names(some), details_of(number, _BROKEN_BY[undo], remark))
 
+    async def _impose(
+        self, fault: StepFault, target: Target, topic: str | None, owner: object
+    ) -> NodeIds:
+        node_ids, role = await self._resolve(target, topic)
+        self._number += 1
+        scene = Scene(
+            action_id=f"by hand {self._number}",
+            victims=node_ids,
+            running=await self._back_end.running(),
+            all_nodes=self._back_end.node_ids,
+            rng=self._rng,
+            hits_clients=target == CLIENT,
+        )
+        rules = [step.rule for step in fault.inflict(scene) if isinstance(step, Impose)]
+        links = " ".join(str(link) for link in rules[0].links)
+        details = details_of(self._number, fault.name, f"{role}; {links}")
+        self._record(fault.name, ",".join(scene.parties), details)
+        self._imposed[self._number] = _Imposed(fault, scene, owner)
+        for rule in rules:
+            await self._back_end.impose(rule)
+        return node_ids
+
+    async def _lift(self, owner: object = None) -> NodeIds:
+        """Lift the rules of this owner; None: all."""
+        lifted: set[int] = set()
+        for number, imposed in [*self._imposed.items()]:
+            if owner is not None and imposed.owner is not owner:
+                continue
+            fault, scene = imposed.fault, imposed.scene
+            for step in fault.take_back(scene):
+                if isinstance(step, Lift):
+                    await self._back_end.lift(step.rule_id)
+            del self._imposed[number]
+            lifted.update(scene.victims)
+            details = details_of(number, fault.name)
+            self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
+        return tuple(sorted(lifted))
+
     async def _healed(self, *, starts: bool = True) -> NodeIds:
         """Mend what is broken, and start what was ended by other hands, too."""
+        lifted = await self._lift()
         running = await self._back_end.running()
         paused = tuple(node_id for node_id in sorted(self._paused) if node_id in running)
         if paused:
@@ -233,9 +345,9 @@ class ManualNemesis:
         gone = tuple(node_id for node_id in self._back_end.node_ids if node_id not in running)
         if gone and starts:
             await self._mend("start", gone)
-        if paused or gone:
+        if lifted or paused or (gone and starts):
             self._record("heal", "", "every node is back")
-        return tuple(sorted({*paused, *gone}))
+        return tuple(sorted({*lifted, *paused, *gone}))
 
     @property
     def _paused(self) -> Collection[int]:
@@ -253,6 +365,8 @@ class ManualNemesis:
         """Return the nodes that are meant, and the role; wait for a role that is in election."""
         if not isinstance(target, str):
             return self._named(target), "named"
+        if target == CLIENT:
+            return (), target
         role = _known(target)
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + _ROLE_TIMEOUT_S
@@ -285,6 +399,16 @@ class ManualNemesis:
         names = await asyncio.to_thread(self._topics)
         held = [await self._back_end.holders(role, name) for name in names or [""]]
         return tuple(sorted({node_id for each in held for node_id in each}))
+
+
+def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
+    """Return a fault on links. Raises ValueError for a fault or a parameter that there is not."""
+    there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
+    kind = registered(there_are, name.replace("-", "_"), "fault on links")
+    known = dict.fromkeys(each.name for each in fields(kind))
+    for parameter in parameters:
+        registered(known, parameter, f"parameter of {kind.name}")
+    return kind(**parameters)
 
 
 def _in_coroutine() -> bool:

@@ -13,6 +13,7 @@ from quorumlog.testing.options import OPTIONS, Scope, add_options, read_options
 from quorumlog.testing.trial import TRIAL, Trial
 
 if TYPE_CHECKING:
+    from quorumlog.chaos.back_ends.local_processes import LocalProcesses
     from quorumlog.cluster import LocalCluster
     from quorumlog.testing.chaos_run import ChaosRun
     from quorumlog.testing.history import History
@@ -115,19 +116,31 @@ def _cluster_scope(*, fixture_name: str, config: pytest.Config) -> Scope:
 
 
 @pytest.fixture(scope=_cluster_scope)  # type: ignore[arg-type]  # pytest passes keywords
-def quorumlog_cluster(
+def quorumlog_back_end(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     quorumlog_cluster_options: dict[str, Any],
-) -> Iterator["LocalCluster"]:
-    """Yield a cluster of three nodes on free ports; its scope is quorumlog_cluster_scope."""
+) -> Iterator["LocalProcesses"]:
+    """Yield a cluster with what breaks it; behind forwarders if a test with a nemesis uses it."""
     from quorumlog.testing.clusters import cluster_for_many, cluster_for_one
 
     if request.scope == "function":
         trial: Trial = request.getfixturevalue("quorumlog_trial")
-        yield from cluster_for_one(trial, quorumlog_cluster_options)
-    else:
-        yield from cluster_for_many(request, tmp_path_factory, quorumlog_cluster_options)
+        with_links = "nemesis" in request.fixturenames
+        yield from cluster_for_one(trial, quorumlog_cluster_options, with_links=with_links)
+        return
+    with_links = any(
+        "nemesis" in getattr(item, "fixturenames", ()) for item in request.session.items
+    )
+    yield from cluster_for_many(
+        request, tmp_path_factory, quorumlog_cluster_options, with_links=with_links
+    )
+
+
+@pytest.fixture(scope=_cluster_scope)  # type: ignore[arg-type]  # as above
+def quorumlog_cluster(quorumlog_back_end: "LocalProcesses") -> "LocalCluster":
+    """Return a cluster of three nodes on free ports; its scope is quorumlog_cluster_scope."""
+    return quorumlog_back_end.cluster
 
 
 @pytest.fixture
@@ -154,10 +167,9 @@ def topic(
 
 @pytest.fixture
 def nemesis(
-    request: pytest.FixtureRequest, quorumlog_cluster: "LocalCluster", quorumlog_trial: Trial
+    request: pytest.FixtureRequest, quorumlog_back_end: "LocalProcesses", quorumlog_trial: Trial
 ) -> Iterator["ManualNemesis"]:
     """Yield what breaks the cluster by hand; everything is healed at the end of the test."""
-    from quorumlog.chaos.back_ends.local_processes import LocalProcesses
     from quorumlog.testing.manual_nemesis import ManualNemesis
     from quorumlog.testing.topics import topics_of
 
@@ -165,8 +177,8 @@ def nemesis(
     if "topic" in request.fixturenames:
         topic = request.getfixturevalue("topic")
     nemesis = ManualNemesis(
-        LocalProcesses(quorumlog_cluster),
-        topics=lambda: topics_of(quorumlog_cluster),
+        quorumlog_back_end,
+        topics=lambda: topics_of(quorumlog_back_end.cluster),
         topic=topic,
         seed=quorumlog_trial.seed(),
         record=quorumlog_trial.note,

@@ -44,7 +44,7 @@ def test_the_example_project_passes_with_two_workers(project: Path) -> None:
     done = run_pytest(project, "-n", "2", "--junitxml=out.xml", "--basetemp=base", timeout_s=170)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = list(ElementTree.parse(project / "out.xml").iter("testcase"))
-    assert len(cases) == 7
+    assert len(cases) == 8
     properties = {
         case.get("name"): {one.get("name"): one.get("value") for one in case.iter("property")}
         for case in cases

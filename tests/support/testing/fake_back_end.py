@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from quorumlog.chaos.back_ends.back_end import NodeUnavailable, WithoutLinks
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.chaos.faults.links import EFFECTS, LinkRule
 
 
-class FakeBackEnd(WithoutLinks):
+class FakeBackEnd:
     """Three nodes. `roles`: who holds what; `refuses`: nodes that do nothing they are told."""
 
     name = "fake"
     operations: Final = frozenset({"kill", "start", "pause", "resume"})
+    effects: Final = EFFECTS
     node_ids = (1, 2, 3)
 
     def __init__(self, roles: Mapping[tuple[str, str], Sequence[int]]) -> None:
@@ -19,7 +21,7 @@ class FakeBackEnd(WithoutLinks):
         self.refuses: set[int] = set()
         self.dead: set[int] = set()
         self.done: list[tuple[str, tuple[int, ...]]] = []
-        self.may_go_on: asyncio.Event | None = None
+        self.rules: dict[str, LinkRule] = {}
 
     async def running(self) -> tuple[int, ...]:
         return tuple(node_id for node_id in self.node_ids if node_id not in self.dead)
@@ -33,6 +35,12 @@ class FakeBackEnd(WithoutLinks):
             self.dead.update(node_ids)
         if operation == "start":
             self.dead.difference_update(node_ids)
+
+    async def impose(self, rule: LinkRule) -> None:
+        self.rules[rule.id] = rule
+
+    async def lift(self, rule_id: str) -> None:
+        del self.rules[rule_id]
 
     def why_not(self, fault: str) -> str:
         return ""

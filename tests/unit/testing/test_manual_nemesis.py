@@ -168,3 +168,58 @@ def test_a_nemesis_is_not_used_after_its_test(back_end: FakeBackEnd, rows: Rows)
         pass
     with pytest.raises(RuntimeError, match="is over"):
         nemesis.kill(1)
+
+
+def links_of(back_end: FakeBackEnd) -> list[str]:
+    return sorted(str(link) for rule in back_end.rules.values() for link in rule.links)
+
+
+def test_a_partition_leaves_the_clients_and_isolation_does_not(
+    verbs: ManualNemesis, back_end: FakeBackEnd
+) -> None:
+    with verbs.partitioned("partition-leader") as node_ids:
+        assert node_ids == (2,)
+        assert links_of(back_end) == ["1->2", "2->1", "2->3", "3->2"]
+    assert links_of(back_end) == []
+    with verbs.isolated("partition-leader"):
+        assert {"2->clients", "clients->2"} < set(links_of(back_end))
+    with verbs.inflicted("isolate-role", "client") as node_ids:
+        assert node_ids == ()
+        assert len(links_of(back_end)) == 6
+
+
+def test_a_block_ends_its_own_fault_on_links_alone(
+    verbs: ManualNemesis, back_end: FakeBackEnd, rows: Rows
+) -> None:
+    verbs.delay(1, min_ms=5, spread_ms=0)
+    with verbs.inflicted("slow_link", 2, bytes_per_s=1000):
+        assert len(back_end.rules) == 2
+    assert len(back_end.rules) == 1
+    verbs.mend()
+    assert back_end.rules == {}
+    assert [(f, node) for f, node, _ in rows] == [
+        ("delay", "1"),
+        ("slow_link", "2"),
+        ("stop-slow_link", "2"),
+        ("stop-delay", "1"),
+    ]
+    assert rows[0][2].startswith("#1 delay: named; 1->")
+    assert rows[3][2] == "#1 delay"
+
+
+def test_links_are_healed_at_the_end(back_end: FakeBackEnd, rows: Rows) -> None:
+    with nemesis_of(back_end, rows, outlives=False) as nemesis:
+        nemesis.isolate(1)
+    assert back_end.rules == {}
+    assert rows[-1] == ("heal", "", "every node is back")
+
+
+def test_faults_on_links_have_names_and_parameters(verbs: ManualNemesis) -> None:
+    with pytest.raises(ValueError, match="no fault on links is called 'slow_lnk' - did you mean"):
+        verbs.inflict("slow_lnk", 1)
+    with pytest.raises(ValueError, match="no parameter of slow_link is called 'bytes'"):
+        verbs.inflict("slow_link", 1, bytes=1)
+    with pytest.raises(ValueError, match="no fault on links is called 'kill'"):
+        verbs.inflict("kill", 1)
+    with pytest.raises(ValueError, match="bytes_per_s = 1: it must be from 100"):
+        verbs.inflict("slow_link", 1, bytes_per_s=1)
