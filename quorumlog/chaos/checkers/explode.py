@@ -35,9 +35,14 @@ _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
 def explode(table: pa.Table) -> Entries:
     """Return the entries of a table of history.schema.OPERATIONS. The nemesis has none."""
+    return Entries.from_arrow(explode_table(table))
+
+
+def explode_table(table: pa.Table) -> pa.Table:
+    """Return the same as a table of ENTRY_SCHEMA."""
     rows = rows_of(table)
     parts = [_messages(rows), _notes(_unjudged(rows), _tally(rows))]
-    return Entries.from_arrow(pa.concat_tables([part.to_arrow() for part in parts]))
+    return pa.concat_tables([part.to_arrow() for part in parts])
 
 
 def _unjudged(rows: Rows) -> dict[str, Ints]:
