@@ -4,6 +4,7 @@ Arrow parses the lines, strictly: a field that is not known, a null and a wrong 
 file that Arrow or a later check refuses is read once more, line by line, to name the line.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -96,6 +97,7 @@ def find_frame(file: Path, opened: BinaryIO) -> Frame:
     last = _object(tail.last)
     if version > 1 and last is not None and END in last:
         events, stop = _count_of(file, last), tail.last_start
+        _check_digest(file, last[END].get("sha256"), opened, stop)
         if tail.cut_off:
             raise HistoryError(f"{file}: something follows its end row")
     return Frame(
@@ -159,9 +161,23 @@ def _check_header(file: Path, header: dict[str, Any]) -> None:
 def _count_of(file: Path, end: dict[str, Any]) -> int:
     said = end[END]
     count = said.get("events") if isinstance(said, dict) else None
-    if type(count) is not int or count < 0 or len(end) > 1:
+    is_one = type(count) is int and count >= 0 and len(end) == 1
+    if not is_one or not said.keys() <= {"events", "sha256"}:
         raise HistoryError(f"{file}: its last line is no end row: {end!r}")
-    return count
+    return int(count)
+
+
+def _check_digest(file: Path, said: Any, opened: BinaryIO, stop: int) -> None:
+    """Raise HistoryError if the end row names a digest, and the lines before it have another."""
+    if said is None:  # of another program
+        return
+    digest = hashlib.sha256()
+    opened.seek(0)
+    while stop > 0 and (block := opened.read(min(stop, 1 << 20))):
+        digest.update(block)
+        stop -= len(block)
+    if said != digest.hexdigest():
+        raise HistoryError(f"{file}: its lines are not as they were written")
 
 
 def _events(file: Path, frame: Frame) -> pa.Table:

@@ -5,6 +5,7 @@ row is unfinished, and its verdict is never valid.
 """
 
 import errno
+import hashlib
 import json
 import threading
 import time
@@ -48,6 +49,7 @@ class HistoryWriter:
         # Unbuffered: a line is with the operating system before the next operation starts.
         self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
         self._broken: OSError | None = None
+        self._digest = hashlib.sha256()  # of all lines; the end row names that of those before it
         # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
         told = {name: said for name, said in (meta or {}).items() if name in _HEADER_FIELDS}
@@ -108,7 +110,8 @@ class HistoryWriter:
             if not self._file.closed:
                 try:
                     if self._broken is None:
-                        self._write_line({"end": {"events": self._next_index}})
+                        digest = self._digest.hexdigest()
+                        self._write_line({"end": {"events": self._next_index, "sha256": digest}})
                 finally:
                     self._file.close()
                 if self._broken is None:
@@ -138,6 +141,7 @@ class HistoryWriter:
         except OSError as error:
             self._broken = OSError(error.errno, error.strerror, name)
             raise self._broken from error
+        self._digest.update(line[:written])
         if written != len(line):
             reason = "No space left on device: only a part of a line could be written"
             self._broken = OSError(errno.ENOSPC, reason, name)
