@@ -161,10 +161,10 @@ def _check_header(file: Path, header: dict[str, Any]) -> None:
 def _count_of(file: Path, end: dict[str, Any]) -> int:
     said = end[END]
     count = said.get("events") if isinstance(said, dict) else None
-    is_one = type(count) is int and count >= 0 and len(end) == 1
-    if not is_one or not said.keys() <= {"events", "sha256"}:
+    is_one = len(end) == 1 and isinstance(said, dict) and said.keys() <= {"events", "sha256"}
+    if not is_one or type(count) is not int or count < 0:
         raise HistoryError(f"{file}: its last line is no end row: {end!r}")
-    return int(count)
+    return count
 
 
 def _check_digest(file: Path, said: Any, opened: BinaryIO, stop: int) -> None:
