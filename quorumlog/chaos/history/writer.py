@@ -26,8 +26,9 @@ class HistoryWriter:
     """Records a history as it happens; any thread may append.
 
     `meta` is written at once: seed, workload, faults, topic, cluster configuration, whatever
-    explains the run later. Leaving the `with` block, or `close`, makes the Parquet file.
-    Raises HistoryError at the start if pyarrow is missing, not after the run.
+    explains the run later; `started_wall_ns`, the wall clock (Unix time) at time 0 of the history,
+    is added, so that it can be laid beside the logs of the nodes. Leaving the `with` block, or
+    `close`, makes the Parquet file. Raises HistoryError at the start if pyarrow is missing, not after the run.
     """
 
     def __init__(
@@ -36,15 +37,17 @@ class HistoryWriter:
         *,
         meta: Mapping[str, object] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         require_pyarrow()
         self.directory: Final = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / PARQUET).unlink(missing_ok=True)  # it would win over the new lines
-        write_meta(self.directory, meta or {})
         self._lock = threading.Lock()
         self._now_ns = now_ns
         self._started_ns = now_ns()
+        self.meta: Final = {**(meta or {}), "started_wall_ns": wall_ns()}
+        write_meta(self.directory, self.meta)
         self._next_index = 0
         # Unbuffered: a line is with the operating system before the next operation starts.
         self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
@@ -52,7 +55,7 @@ class HistoryWriter:
         self._digest = hashlib.sha256()  # of all lines; the end row names that of those before it
         # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
-        told = {name: said for name, said in (meta or {}).items() if name in _HEADER_FIELDS}
+        told = {name: said for name, said in self.meta.items() if name in _HEADER_FIELDS}
         try:
             self._write_line({"quorumlog_history": _FORMAT, **told})
         except BaseException:
