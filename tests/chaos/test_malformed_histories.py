@@ -15,7 +15,6 @@ import pytest
 
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.lines import LINE_BYTES_MAX
-from quorumlog.chaos.history.parquet import read_operations
 from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.written_histories import (
     Row,
@@ -23,6 +22,7 @@ from tests.support.chaos.written_histories import (
     format_1,
     good_events,
     jepsen_events,
+    rows_of_format_1,
     text_of,
 )
 
@@ -243,18 +243,29 @@ def test_a_text_that_is_no_history_is_named(name: str, tmp_path: Path) -> None:
     assert str(raised.value).startswith(f"{file}{said}"), raised.value
 
 
-@pytest.mark.parametrize("change", [record(1, value=12), without(1), at(2, time_ns=9)])
-def test_files_of_format_1_are_checked_as_strictly(change: Change, tmp_path: Path) -> None:
-    file = tmp_path / "history.jsonl"
-    file.write_text(format_1(good_events()))
-    assert verify_history(file, engine="local").valid is True
-    file.write_text(format_1(change(good_events())))
-    with pytest.raises(HistoryError, match=r"history\.jsonl:\d+: "):
-        verify_history(file, engine="local")
-    table = pa.Table.from_pylist([json.loads(row) for row in file.read_text().splitlines()])
-    pq.write_table(table, tmp_path / "h.parquet")
-    with pytest.raises(HistoryError, match=r"h\.parquet: not a history"):
-        read_operations(tmp_path / "h.parquet")
+@pytest.mark.parametrize(
+    ("change", "place", "reason"),
+    [
+        (record(1, value=12), 2, "names other messages than its invocation"),
+        (without(1), 2, "its index is 2, not the next one"),
+        (at(2, time_ns=9), 3, "is before that of the event before it"),
+    ],
+)
+def test_files_of_format_1_are_checked_as_strictly(
+    change: Change, place: int, reason: str, tmp_path: Path
+) -> None:
+    lines, parquet = tmp_path / "history.jsonl", tmp_path / "h.parquet"
+    lines.write_text(format_1(good_events()))
+    pq.write_table(pa.Table.from_pylist(rows_of_format_1(good_events())), parquet)
+    assert verify_history(lines, engine="local").valid is True
+    assert verify_history(parquet, engine="local").valid is True
+    events = change(good_events())
+    lines.write_text(format_1(events))
+    with pytest.raises(HistoryError, match=rf"history\.jsonl:{place}: .*{reason}"):
+        verify_history(lines, engine="local")
+    pq.write_table(pa.Table.from_pylist(rows_of_format_1(events)), parquet)
+    with pytest.raises(HistoryError, match=rf"h\.parquet: not a history: row {place}: .*{reason}"):
+        verify_history(parquet, engine="local")
 
 
 JEPSEN: dict[str, tuple[Change, int, str]] = {

@@ -28,7 +28,11 @@ from tests.chaos.test_kafka_vectors import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.random_histories import PLANTS, good, lose
 from tests.support.chaos.wild_histories import wild
-from tests.support.chaos.written_histories import format_1, good_events, text_of
+from tests.support.chaos.written_histories import (
+    good_events,
+    rows_of_format_1,
+    text_of,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -142,8 +146,7 @@ def test_what_is_malformed_is_the_same_error_on_both_engines(name: str, tmp_path
         events = [row | {"index": n} for n, row in enumerate(change(good_events()))]
         file = tmp_path / name
         if name.endswith("parquet"):  # as format 1: one of 2 with these events cannot be made
-            lines = format_1(events).splitlines()
-            pq.write_table(pa.Table.from_pylist([json.loads(line) for line in lines]), file)
+            pq.write_table(pa.Table.from_pylist(rows_of_format_1(events)), file)
         else:
             file.write_text(text_of(events))
         said = []

@@ -28,7 +28,8 @@ class HistoryWriter:
     `meta` is written at once: seed, workload, faults, topic, cluster configuration, whatever
     explains the run later; `started_wall_ns`, the wall clock (Unix time) at time 0 of the history,
     is added, so that it can be laid beside the logs of the nodes. Leaving the `with` block, or
-    `close`, makes the Parquet file. Raises HistoryError at the start if pyarrow is missing, not after the run.
+    `close`, makes the Parquet file. Raises HistoryError at the start, not after the run, if
+    pyarrow is missing.
     """
 
     def __init__(

@@ -42,8 +42,14 @@ def text_of(events: Sequence[Row], *, end: bool = True) -> str:
 
 def format_1(events: Sequence[Row]) -> str:
     """Return the same events as a file of format 1."""
-    rows = [{"messages" if name == "micro" else name: row[name] for name in row} for row in events]
-    return "".join(json.dumps(row) + "\n" for row in rows)
+    return "".join(json.dumps(row) + "\n" for row in rows_of_format_1(events))
+
+
+def rows_of_format_1(events: Sequence[Row]) -> list[Row]:
+    """Return the same events with all columns that a Parquet file of format 1 has."""
+    texts = {"error": "", "node": "", "details": ""}
+    named = [{"messages" if name == "micro" else name: row[name] for name in row} for row in events]
+    return [texts | row for row in named]
 
 
 def jepsen_events() -> list[Row]:
