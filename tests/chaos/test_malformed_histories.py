@@ -17,26 +17,15 @@ from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.lines import LINE_BYTES_MAX
 from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.written_histories import (
+    Change,
     Row,
+    at,
     event,
     format_1,
     good_events,
-    jepsen_events,
     rows_of_format_1,
     text_of,
 )
-
-Change = Callable[[list[Row]], list[Row]]
-
-
-def at(place: int, **fields: Any) -> Change:
-    """Change fields of one event."""
-
-    def change(events: list[Row]) -> list[Row]:
-        events[place] |= fields
-        return events
-
-    return change
 
 
 def without(*places: int, renumber: bool = False) -> Change:
@@ -268,74 +257,6 @@ def test_files_of_format_1_are_checked_as_strictly(
         verify_history(parquet, engine="local")
 
 
-JEPSEN: dict[str, tuple[Change, int, str]] = {
-    "a process that is a text": (at(4, process="1"), 5, "process '1' is neither"),
-    "a process below 0": (at(4, process=-2), 5, "process -2 is neither"),
-    "an index twice": (at(3, index=2), 4, "its index is 2, not the next one"),
-    "rows in reverse order": (lambda rows: rows[::-1], 1, "its index is 5, not the next one"),
-    "an offset that is not whole": (
-        at(1, value=[["send", 3, [0.7, 10]]]),
-        2,
-        "offset '0.7' is not an integer",
-    ),
-    "an offset beyond 64 bits": (
-        at(1, value=[["send", 3, [1 << 70, 10]]]),
-        2,
-        "is not an integer of 64 bits",
-    ),
-    "a value that is a text": (
-        at(1, value=[["send", 3, [0, "10"]]]),
-        2,
-        "value '10' is not an integer",
-    ),
-    "an f that is mistyped": (
-        lambda rows: [row | {"f": "polll"} if row["f"] == "poll" else row for row in rows],
-        5,
-        "polll",
-    ),
-    "an ok poll of null": (at(5, value=None), 6, "an ok poll without a value"),
-    "an ok send of null": (at(1, value=None), 2, "an ok send without a value"),
-    "a poll that sends": (at(5, value=[["send", 3, 1]]), 6, "a poll that holds send"),
-    "a micro-operation that is not known": (at(5, value=[["pol"]]), 6, "pol"),
-    "a value that is a number": (at(5, value=7), 6, "is not a list"),
-    "time that goes back": (at(5, time=0), 6, "is before that of the event before it"),
-    "no process": (
-        lambda rows: [*rows[:5], {n: rows[5][n] for n in rows[5] if n != "process"}],
-        6,
-        "process",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", JEPSEN)
-def test_a_jepsen_operation_that_is_none_is_named(name: str, tmp_path: Path) -> None:
-    change, line, reason = JEPSEN[name]
-    file = tmp_path / "jepsen.json"
-    file.write_text("".join(json.dumps(row) + "\n" for row in jepsen_events()))
-    assert verify_history(file, engine="local").valid is True
-    file.write_text("".join(json.dumps(row) + "\n" for row in change(jepsen_events())))
-    with pytest.raises(HistoryError) as raised:
-        verify_history(file, engine="local")
-    assert str(raised.value).startswith(f"{file}:{line}: "), raised.value
-    assert reason in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (b"[" * 100_000, "too many brackets within brackets"),
-        (b'[{"index": 0', "Expecting"),
-        (b"[7]", ":1: not a Jepsen operation: '7' is not an object"),
-    ],
-)
-def test_a_jepsen_array_that_is_none_is_an_error(text: bytes, said: str, tmp_path: Path) -> None:
-    file = tmp_path / "jepsen.json"
-    file.write_bytes(text)
-    with pytest.raises(HistoryError, match=r"jepsen\.json") as raised:
-        verify_history(file, engine="local")
-    assert said in str(raised.value)
-
-
 def test_an_f_that_the_model_does_not_know_is_an_error(tmp_path: Path) -> None:
     events = [row | {"f": row["f"].replace("poll", "polll")} for row in good_events()]
     (tmp_path / "history.jsonl").write_text(text_of(events))
@@ -395,3 +316,12 @@ def test_lines_may_end_as_on_windows_begin_with_a_mark_and_lie_apart(tmp_path: P
     ):
         file.write_text(changed, newline="")
         assert verify_history(file, engine="local").valid is True, changed[:80]
+
+
+def test_the_history_of_the_docs_is_valid(tmp_path: Path) -> None:
+    docs = (Path(__file__).parents[2] / "docs/verification.md").read_text()
+    start = docs.index('{"quorumlog_history"')
+    file = tmp_path / "history.jsonl"
+    file.write_text(docs[start : docs.index("```", start)])
+    verdict = verify_history(file, engine="local")
+    assert (verdict.valid, verdict.operations) == (True, 4)

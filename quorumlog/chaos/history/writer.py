@@ -66,8 +66,8 @@ class HistoryWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(finished=kind is None)
 
     def append(
         self,
@@ -105,15 +105,16 @@ class HistoryWriter:
         with self._lock:
             self._write(operation)
 
-    def close(self) -> Path:
+    def close(self, *, finished: bool = True) -> Path:
         """End the history and return the path of its Parquet file. May be called again.
 
-        Raises OSError if the end row cannot be written.
+        A history that is not `finished`, such as that of a run cut short, gets no end row: its
+        verdict is never valid. Raises OSError if the end row cannot be written.
         """
         with self._lock:
             if not self._file.closed:
                 try:
-                    if self._broken is None:
+                    if finished and self._broken is None:
                         digest = self._digest.hexdigest()
                         self._write_line({"end": {"events": self._next_index, "sha256": digest}})
                 finally:

@@ -1,10 +1,11 @@
 """Histories as the text of a file, so that a test can write what no writer would."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
+Change = Callable[[list[Row]], list[Row]]
 HEADER: Row = {"quorumlog_history": 2}
 
 
@@ -66,3 +67,13 @@ def jepsen_events() -> list[Row]:
         {"index": n, "time": n, "process": process, "type": type_, "f": f, "value": value}
         for n, (process, type_, f, value) in enumerate(values)
     ]
+
+
+def at(place: int, **fields: Any) -> Change:
+    """Change fields of one event."""
+
+    def change(events: list[Row]) -> list[Row]:
+        events[place] |= fields
+        return events
+
+    return change
