@@ -324,4 +324,4 @@ def test_the_history_of_the_docs_is_valid(tmp_path: Path) -> None:
     file = tmp_path / "history.jsonl"
     file.write_text(docs[start : docs.index("```", start)])
     verdict = verify_history(file, engine="local")
-    assert (verdict.valid, verdict.operations) == (True, 4)
+    assert (verdict.valid, verdict.operations) == (True, 5)
