@@ -30,7 +30,7 @@ from quorumlog.chaos.history.model import OUTCOMES, UNKNOWN_OFFSET, HistoryError
 
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
-_OTHERS: Final = ("assign", "subscribe", "seek", "crash", _TXN, "debug-topic-partitions")
+_OTHERS: Final = ("assign", "subscribe", "seek", "crash", "debug-topic-partitions")
 OPERATIONS: Final = frozenset({*_KINDS, *_OTHERS})
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
@@ -56,7 +56,7 @@ def explode_table(table: pa.Table) -> pa.Table:
 
 def _refuse_others(rows: Rows) -> None:
     """Raise HistoryError for what is no operation of a Kafka log."""
-    other = ~rows.is_f(*_KINDS, *_OTHERS)
+    other = ~rows.is_f(*OPERATIONS, _TXN)
     if other.any():
         row = int(other.argmax())
         raise HistoryError(
