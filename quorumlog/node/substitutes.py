@@ -1,7 +1,7 @@
 """The parts of a node that a test may replace."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from quorumlog.broker.handlers.registry import HANDLERS
@@ -18,5 +18,5 @@ class Substitutes:
     """
 
     partition_rules: PartitionRules = KAFKA_RULES
-    handlers: Mapping[int, ApiHandler] = HANDLERS
+    handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     boot_id_file: Path = BOOT_ID_FILE
