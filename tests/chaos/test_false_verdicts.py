@@ -142,6 +142,11 @@ BAD: dict[str, tuple[Case, Valid, list[str]]] = {
         "unknown",
         [],
     ),
+    "every ordinary poll returned nothing": (
+        lambda: read_finally(History().sent(1, 2, 3).poll().poll(), *WHOLE[0], end=3, process=9),
+        "unknown",
+        [],
+    ),
     "every ordinary reader had stopped before most was acknowledged": (
         lambda: read_finally(
             History().send(1, 0).poll((0, 1)).send(2, 1).send(3, 2),

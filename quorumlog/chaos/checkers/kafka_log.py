@@ -167,6 +167,9 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
         reasons.append("there are no final reads")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
         reasons.append("acknowledged values were not read, and no read got past them")
+    has_polled = facts.final_reads_marked and counts.get("poll ok")
+    if has_polled and counts.get("polled") == counts.get("finally_polled"):
+        reasons.append("no poll before the final reads returned anything")
     reasons += [
         f"no {f} is known to have succeeded"
         for f in _MUST_SUCCEED

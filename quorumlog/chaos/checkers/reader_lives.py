@@ -106,7 +106,7 @@ def loss_errors(rows: Rows, changes: Changes) -> Entries:
         keys,
         key,
         kind=ERROR,
-        value=np.ones(len(found), np.int64),
+        value=np.zeros(len(found), np.int64),
         process=rows.process[found],
         invoked_ns=rows.invoked_ns[found],
         completed_ns=rows.completed_ns[found],
