@@ -94,6 +94,16 @@ ANOMALIES: Final = (
         name="nonmonotonic-poll", meaning="A process's next poll went back behind its last one."
     ),
     Anomaly(
+        name="G0-realtime",
+        meaning="A transaction's record was there before a record below it had been sent.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
+        name="int-send-skip",
+        meaning="Between two sends of one transaction lie records of others.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
         name="late-read",
         meaning="A reader got a record long after it was acknowledged, or never while it lived.",
         severity=Severity.ALLOWED,
