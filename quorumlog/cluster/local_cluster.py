@@ -113,6 +113,13 @@ class LocalCluster:
         """Whether the directory holds no cluster that was ready before."""
         return not self.spec.was_ready
 
+    def take_detours(self, detours: Mapping[int, Mapping[str, str]]) -> None:
+        """Give single nodes properties, by id, that are not recorded: before the start.
+
+        They lead connections through something that is not there any more once this process ends.
+        """
+        self.spec = replace(self.spec, detours=detours)
+
     def check(self) -> list[str]:
         """Check the settings, by the nodes' own rules; return those without effect here, sorted.
 
