@@ -41,20 +41,20 @@ def locate_history(path: str | Path) -> Path:
 
 
 def read_history(path: str | Path) -> "pa.Table":
-    """Read a run's directory, a `.parquet` file, JSON lines, or Jepsen's operations as JSON.
+    """Read a run's directory, a `.parquet` file, JSON lines, or a file of another tool (`foreign`).
 
     The table has schema.OPERATIONS and is valid (`validate`).
     Raises HistoryError: absent, not readable, not a history.
     """
     require_pyarrow()
-    from quorumlog.chaos.history import jepsen, lines, parquet
+    from quorumlog.chaos.history import foreign, lines, parquet
 
     file = locate_history(path)
     try:
         if file.suffix == ".parquet":
             return parquet.read_operations(file)
-        if jepsen.looks_like_jepsen(file):
-            return jepsen.read_jepsen(file)
+        if (table := foreign.read_foreign(file)) is not None:
+            return table
         return lines.read_lines(file)
     except OSError as error:
         raise HistoryError(f"{file}: {error}") from error
