@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog import __version__
 from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.client import Admin, KafkaError
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def meta_at_start(settings: "RunSettings", schedule: Schedule) -> dict[str, Any]
         "command": shlex.join(settings.command) or None,
         "workload_options": settings.all_options,
         "model": settings.model,
+        "dense": find_workload(settings.workload).dense,
         "nodes": settings.nodes if settings.bootstrap is None else None,
         **{name: getattr(settings, name) for name in _PLANNED},
         "driver_version": _version(settings.driver),

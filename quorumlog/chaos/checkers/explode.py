@@ -19,6 +19,7 @@ from quorumlog.chaos.checkers.entries import (
     REBALANCED_FLAG,
     SEND,
     SOUGHT_FLAG,
+    TXN_FLAG,
     Entries,
     Ints,
     sorted_codes,
@@ -111,12 +112,13 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
     flags = np.where(rows.rebalanced[row], REBALANCED_FLAG, 0)
     flags |= np.where(np.isin(process, changes.members), GROUP_FLAG, 0)
     flags |= np.where(seeks > 0, SOUGHT_FLAG, 0)
+    of_whole_txn = np.where(rows.in_txn[row], TXN_FLAG, 0)
     return Entries(
         keys=rows.keys,
         key=key,
         kind=kind,
         outcome=rows.judged()[row].astype(np.int8),
-        flags=np.where(is_read, flags, 0).astype(np.int8),
+        flags=(np.where(is_read, flags, 0) | of_whole_txn).astype(np.int8),
         offset=np.where(of_txn, UNKNOWN_OFFSET, rows.offset[kept]),
         value=rows.value[kept],
         op=op,

@@ -14,7 +14,7 @@ from quorumlog.chaos.checkers.entries import (
     Ints,
     sorted_codes,
 )
-from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, REBALANCED
+from quorumlog.chaos.history.model import IN_TXN, NEMESIS, OUTCOMES, REBALANCED
 
 _TXN = "txn"
 
@@ -36,6 +36,7 @@ class Rows:
     invoked_ns: Ints
     completed_ns: Ints
     rebalanced: Flags
+    in_txn: Flags
     codes: tuple[str, ...]  # of errors: what stands before the first colon
     code: Codes
     starts: Ints  # of each row's part of the flat columns; one more than there are rows
@@ -93,6 +94,7 @@ def rows_of(table: pa.Table) -> Rows:
         f=f,
         outcome=places[type_place],
         rebalanced=detail == marked,
+        in_txn=detail == (details.index(IN_TXN) if IN_TXN in details else -1),
         codes=codes,
         code=code,
         starts=starts,

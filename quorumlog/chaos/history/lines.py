@@ -19,6 +19,7 @@ import pyarrow.json as pa_json
 from quorumlog.chaos.history.model import TYPES, HistoryError
 from quorumlog.chaos.history.pairing import EventError, operations_of
 from quorumlog.chaos.history.schema import (
+    DENSE,
     EVENTS,
     MICRO,
     MODEL,
@@ -63,6 +64,8 @@ class Frame:
         for key, name in ((MODEL, "model"), (WORKLOAD, "workload")):
             if name in self.header:
                 facts[key] = self.header[name].encode()
+        if self.header.get("dense"):
+            facts[DENSE] = b"1"
         return facts
 
 
@@ -156,6 +159,8 @@ def _check_header(file: Path, header: dict[str, Any]) -> None:
     for name in ("model", "workload"):
         if not isinstance(header.get(name, ""), str):
             raise HistoryError(f"{file}:1: {name} is not a string: {header[name]!r}")
+    if not isinstance(header.get("dense", False), bool):
+        raise HistoryError(f"{file}:1: dense is neither true nor false: {header['dense']!r}")
 
 
 def _count_of(file: Path, end: dict[str, Any]) -> int:

@@ -20,7 +20,7 @@ from quorumlog.chaos.history.model import TYPES, UNKNOWN_OFFSET, Message, Operat
 
 _FORMAT: Final = 2
 _OF_RECORDS: Final = frozenset({"send", "poll", "final_poll"})  # their offsets are records'
-_HEADER_FIELDS: Final = ("model", "workload")  # of meta, for a file that lies alone
+_HEADER_FIELDS: Final = ("model", "workload", "dense")  # of meta, for a file that lies alone
 
 
 class HistoryWriter:
