@@ -118,10 +118,11 @@ _ARGUMENTS: Final = tuple(
 )
 
 
-def read_mark(item: pytest.Item) -> ChaosMark | None:
+def read_mark(item: pytest.Item, *, with_seed: bool = True) -> ChaosMark | None:
     """Return what the marks of a test ask for; None: it has none. The nearest mark wins.
 
-    Raises UsageError that names the test and the argument.
+    `with_seed`: check what depends on the seed, too. Raises UsageError that names the test and the
+    argument.
     """
     marks = list(item.iter_markers(CHAOS))
     if not marks:
@@ -133,7 +134,7 @@ def read_mark(item: pytest.Item) -> ChaosMark | None:
         given |= mark.kwargs
     try:
         mark_of_test = _mark_of(given)
-        check_mark(mark_of_test, seed_of(item, mark_of_test.seed))
+        check_mark(mark_of_test, seed_of(item, mark_of_test.seed) if with_seed else None)
     except ValueError as error:
         raise _wrong(item, str(error)) from error
     return mark_of_test
@@ -199,8 +200,8 @@ def duration_s(value: object) -> float:
     return seconds
 
 
-def check_mark(mark: ChaosMark, seed: int) -> None:
-    """Raise ValueError for what no run can have."""
+def check_mark(mark: ChaosMark, seed: int | None) -> None:
+    """Raise ValueError for what no run can have; with a seed, also for what it cannot have."""
     from pathlib import Path
 
     from quorumlog.chaos.drawn_schedule import draw_schedule
@@ -209,9 +210,11 @@ def check_mark(mark: ChaosMark, seed: int) -> None:
 
     registered(DRIVERS, mark.driver, "driver")
     if mark.simulated:
-        mark.simulation(Path(), seed)
+        mark.simulation(Path(), seed or 0)
         return
-    run = mark.settings(Path(), seed)
+    run = mark.settings(Path(), seed or 0)
+    if seed is None:
+        return
     schedule = draw_schedule(
         seed,
         faults=run.faults,

@@ -150,3 +150,13 @@ def test_a_failed_run_is_kept_and_names_the_command_that_repeats_it(tmp_path: Pa
     )
     names = {path.name for path in run.iterdir()}
     assert {"history.jsonl", "schedule.json", "verdict.json", "report.html", "cluster"} <= names
+
+
+def test_a_mistyped_mark_is_told_by_workers_as_well(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.chaos(faults=['kil'])\ndef test_it(): pass\n"
+    )
+    done = run_pytest(tmp_path, "-n", "1")
+    assert done.returncode != 0
+    assert "did you mean kill?" in done.stdout
+    assert "INTERNALERROR" not in done.stdout
