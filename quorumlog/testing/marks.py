@@ -21,6 +21,7 @@ CHAOS: Final = "chaos"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _DEFAULT_S: Final = 10.0
 _PARTITIONS: Final = 3
+_ANY: Final = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,12 @@ class ChaosMark:
     """What the marks of a test ask for, as `chaos run` and `simulate nodes` have it.
 
     simulated: whole nodes in one process, under virtual time. seed: None leaves it to the plugin.
-    faults: None is `kill`; in simulation a choice that the seed makes. partitions: 0 is 3, or 2 in
+    faults: None is a choice that the seed makes, in simulation only. partitions: 0 is 3, or 2 in
     simulation.
     """
 
     workload: str = "append_read"
-    faults: tuple[str, ...] | None = None
+    faults: tuple[str, ...] | None = ("kill",)
     duration_s: float = _DEFAULT_S
     seed: int | None = None
     driver: str = "client"
@@ -49,11 +50,13 @@ class ChaosMark:
         from quorumlog.chaos.mutants import mutant_module
         from quorumlog.chaos.run import RunSettings
 
+        if self.faults is None:
+            raise ValueError(f"faults = {_ANY!r}: only with simulated=True does the seed choose")
         return RunSettings(
             out=out,
             workload=self.workload,
             options=self.options,
-            faults=("kill",) if self.faults is None else self.faults,
+            faults=self.faults,
             duration_s=self.duration_s,
             seed=seed,
             nodes=self.nodes,
@@ -87,7 +90,7 @@ class ChaosMark:
         """Return the command line of the same run without pytest."""
         return (
             *("quorumlog", "chaos", "run", "--workload", self.workload),
-            *("--fault", ",".join(("kill",) if self.faults is None else self.faults) or "none"),
+            *("--fault", ",".join(self.faults or ()) or "none"),
             *("--duration", f"{self.duration_s:g}s", "--seed", str(seed)),
             *_given("--driver", self.driver, "client"),
             *_given("--nodes", self.nodes, 3),
@@ -175,8 +178,10 @@ def _check_type(name: str, value: object) -> None:
         raise ValueError(f"{name} = {value!r}: {noun} is expected")
 
 
-def _names(value: object) -> tuple[str, ...]:
-    """Return the names of faults, given as one text or as a list of texts."""
+def _names(value: object) -> tuple[str, ...] | None:
+    """Return the names of faults, given as one text or as a list of texts; None: any."""
+    if value == _ANY:
+        return None
     if value in ("none", ""):
         return ()
     names = value.split(",") if isinstance(value, str) else value
