@@ -6,7 +6,16 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
-from quorumlog.chaos.checkers import bank, counter, kafka_log, list_append, rw_register, sets
+from quorumlog.chaos.checkers import (
+    bank,
+    counter,
+    group_log,
+    kafka_log,
+    list_append,
+    list_offsets,
+    rw_register,
+    sets,
+)
 from quorumlog.chaos.checkers.calls import frozen
 from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.linearizable import linearizable
@@ -18,6 +27,8 @@ CHECKERS: Final[Mapping[str, Checker]] = {
     checker.model: checker
     for checker in (
         kafka_log.CHECKER,
+        group_log.CHECKER,
+        list_offsets.CHECKER,
         *(linearizable(model) for model in MODELS.values()),
         sets.SET,
         sets.SET_FULL,
