@@ -1,4 +1,4 @@
-"""`quorumlog chaos run | list`: break a cluster, save the history, judge it, report."""
+"""`quorumlog chaos run | list | export`: break a cluster, save the history, judge it, report."""
 
 import sys
 import time
@@ -29,6 +29,7 @@ from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_serve import serve_command
 from quorumlog.cli.duration import parse_duration_ms
+from quorumlog.cli.export_command import export
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -61,6 +62,8 @@ app = typer.Typer(
     subcommand_metavar="COMMAND",
 )
 app.command(name="serve")(serve_command)
+
+app.command(name="export")(export)
 
 _WORKLOAD: Final = "append_read"
 _DURATION: Final = "60s"
