@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import BACK_ENDS
-from quorumlog.chaos.checkers.registry import CHECKERS
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import MILLION, ROLES
 from quorumlog.chaos.faults.registry import STEP_FAULTS
@@ -248,6 +247,8 @@ def list_command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """List workloads, faults, roles, drivers and mutants."""
+    from quorumlog.chaos.checkers.registry import CHECKERS
+
     described: dict[str, Any] = {
         "workloads": {
             name: {"what": workload.text, "options": workload.described_options()}
