@@ -1,4 +1,4 @@
-"""`quorumlog chaos run | list`: break a cluster, save the history, judge it, report."""
+"""`quorumlog chaos run | list | export`: break a cluster, save the history, judge it, report."""
 
 import sys
 import time
@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import BACK_ENDS
-from quorumlog.chaos.checkers.registry import CHECKERS
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import MILLION, ROLES
 from quorumlog.chaos.faults.registry import STEP_FAULTS
@@ -29,6 +28,7 @@ from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
 from quorumlog.cli.chaos_serve import serve_command
 from quorumlog.cli.duration import parse_duration_ms
+from quorumlog.cli.export_command import export
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -61,6 +61,8 @@ app = typer.Typer(
     subcommand_metavar="COMMAND",
 )
 app.command(name="serve")(serve_command)
+
+app.command(name="export")(export)
 
 _WORKLOAD: Final = "append_read"
 _DURATION: Final = "60s"
@@ -245,6 +247,8 @@ def list_command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """List workloads, faults, roles, drivers and mutants."""
+    from quorumlog.chaos.checkers.registry import CHECKERS
+
     described: dict[str, Any] = {
         "workloads": {
             name: {"what": workload.text, "options": workload.described_options()}

@@ -96,6 +96,8 @@ def nothing_done(merged: Partial) -> list[str]:
 
 def by_key(calls: pa.Table) -> Iterator[tuple[str, Ints]]:
     """Yield each key, and the rows of its operations in the order of their invocations."""
+    if not calls.num_rows:
+        return
     keys, key = sorted_codes(calls.column("key"))
     order = np.lexsort((calls.column("invoked").to_numpy(), key))
     ends = np.cumsum(np.bincount(key, minlength=len(keys)))

@@ -7,6 +7,7 @@ budget, unless a key was found wrong already: that settles the verdict. A search
 makes the verdict unknown.
 """
 
+import json
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -143,7 +144,7 @@ class _Check:
             for number, words in ((value, text), (second, second_text))
         ]
         names, codes = sorted_codes(pa.chunked_array(texts))
-        wanted = "null" if initial is None else str(initial)
+        wanted = json.dumps(initial, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
         place = names.index(wanted) if wanted in names else len(names)
         rows = self._calls.num_rows
         return codes[:rows].astype(np.int64), codes[rows:].astype(np.int64), place

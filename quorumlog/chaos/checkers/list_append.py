@@ -6,7 +6,7 @@ all that were read. From that follow the dependencies, and with `cycles` the ano
 elle.list-append.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -30,7 +30,10 @@ _ANOMALIES: Final = (
     Anomaly(name="phantom", meaning="A value was read that no transaction appended."),
     Anomaly(name="G1a", meaning="A value was read whose transaction failed (aborted read)."),
     Anomaly(name="duplicate-elements", meaning="One read returned a value twice."),
-    Anomaly(name="incompatible-order", meaning="Two reads of a list disagree about its order."),
+    Anomaly(
+        name="incompatible-order",
+        meaning="Two reads, or a read and a transaction, disagree about the order of a list.",
+    ),
     Anomaly(name="internal", meaning="A transaction does not see its own operations before."),
     Anomaly(name="G1b", meaning="A read saw a part of a transaction (intermediate read)."),
 )
@@ -41,7 +44,7 @@ class _List:
     """One list: who appended each value, its reads by known transactions, its longest read."""
 
     writers: dict[Any, Transaction] = field(default_factory=dict)
-    last_of: dict[int, Any] = field(default_factory=dict)  # a transaction's last value here
+    appended: dict[int, list[Any]] = field(default_factory=dict)  # by a transaction, in its order
     reads: list[tuple[Transaction, tuple[Any, ...]]] = field(default_factory=list)
     longest: tuple[Any, ...] = ()
     longest_by: Transaction | None = None
@@ -51,44 +54,90 @@ def _judge(transactions: Sequence[Transaction], findings: Findings) -> Graph:
     lists: dict[str, _List] = {}
     for one in transactions:
         _take(one, lists, findings)
-    graph = Graph()
+    graph, happened = Graph(), _happened(transactions, lists)
     for name, each in sorted(lists.items()):
         sound = [
             (one, read) for one, read in each.reads if _is_sound(name, each, one, read, findings)
         ]
-        _connect(name, each, sound, graph)
+        _check_own_order(name, each, transactions, findings)
+        _connect(name, each, sound, happened, graph)
     return graph
+
+
+def _happened(transactions: Sequence[Transaction], lists: Mapping[str, _List]) -> set[int]:
+    """Return the transactions that succeeded, or of which something was read."""
+    known = {one.number for one in transactions if one.outcome == OK}
+    return known | {
+        each.writers[value].number
+        for each in lists.values()
+        for value in each.longest
+        if value in each.writers
+    }
+
+
+def _check_own_order(
+    name: str, each: _List, transactions: Sequence[Transaction], findings: Findings
+) -> None:
+    """Report a list in which the values of one transaction lie in another order than its own."""
+    place = {value: n for n, value in enumerate(each.longest)}
+    for number, values in each.appended.items():
+        one, places = transactions[number], [place.get(value) for value in values]
+        while places and places[-1] is None:
+            places.pop()
+        known = [at for at in places if at is not None]
+        if one.outcome != FAIL and (len(known) != len(places) or known != sorted(known)):
+            told = [("appended", one)]
+            if each.longest_by is not None:
+                told.append(("read", each.longest_by))
+            note = "the values of one transaction are not there in its order"
+            findings.add("incompatible-order", name, note, told)
 
 
 def _take(one: Transaction, lists: dict[str, _List], findings: Findings) -> None:
     """Take the operations of one transaction apart, and check that it sees its own."""
     seen: dict[str, tuple[Any, ...]] = {}  # what it knows of a list: all of it
-    own: dict[str, list[Any]] = {}  # what it appended before it first read a list
+    own: dict[str, tuple[Any, ...]] = {}  # what it appended before it first read a list
     for micro in one.micros:
-        each = lists.setdefault(micro.object, _List())
+        name, each = micro.object, lists.setdefault(micro.object, _List())
         if micro.f == APPEND:
             _append(one, micro, each)
-            own.setdefault(micro.object, []).append(micro.value)
-            if micro.object in seen:
-                seen[micro.object] = (*seen[micro.object], micro.value)
-            continue
-        if not one.is_known:
-            continue
-        read = _elements(one, micro)
-        mine = tuple(own.get(micro.object, ()))
-        expected = seen.get(micro.object)
-        if expected is None:
-            is_own = not mine or read[len(read) - len(mine) :] == mine
-        else:
-            is_own = read == expected
-        if not is_own:
-            note = f"it read [{' '.join(map(str, read))}] after its own operations on the list"
-            findings.add("internal", micro.object, note, [("transaction", one)])
-        if expected is None and is_own:  # what was there before it
-            each.reads.append((one, read[: len(read) - len(mine)] if mine else read))
-            if len(read) > len(each.longest):
-                each.longest, each.longest_by = read, one
-        seen[micro.object] = read
+            if micro.value in seen.get(name, ()):
+                note = f"it read {micro.value} before it appended it"
+                findings.add("internal", name, note, [("transaction", one)])
+            if name in seen:
+                seen[name] = (*seen[name], micro.value)
+            own[name] = (*own.get(name, ()), micro.value)
+        elif one.is_known:
+            known = seen.get(name), own.get(name, ())
+            seen[name] = _read(one, micro, each, known, findings)
+
+
+def _read(
+    one: Transaction,
+    micro: Micro,
+    each: _List,
+    known: tuple[tuple[Any, ...] | None, tuple[Any, ...]],
+    findings: Findings,
+) -> tuple[Any, ...]:
+    """Compare a read with what its transaction knows, and note what was there before it.
+
+    `known`: what the list must be, if the transaction has read it before; what it has appended.
+    """
+    name, (expected, own), read = micro.object, known, _elements(one, micro)
+    words, told = f"[{' '.join(map(str, read))}]", [("transaction", one)]
+    is_own = not own or read[len(read) - len(own) :] == own
+    if expected is not None:
+        is_own = read == expected
+    if not is_own:
+        note = f"it read {words} after its own operations on the list"
+        findings.add("internal", name, note, told)
+    if len({*read}) != len(read):
+        findings.add("duplicate-elements", name, words, told)
+    elif expected is None and is_own:
+        each.reads.append((one, read[: len(read) - len(own)]))
+        if len(read) > len(each.longest):
+            each.longest, each.longest_by = read, one
+    return read
 
 
 def _append(one: Transaction, micro: Micro, each: _List) -> None:
@@ -100,7 +149,7 @@ def _append(one: Transaction, micro: Micro, each: _List) -> None:
         )
     if known is None or known.outcome == FAIL:
         each.writers[micro.value] = one
-    each.last_of[one.number] = micro.value
+    each.appended.setdefault(one.number, []).append(micro.value)
 
 
 def _elements(one: Transaction, micro: Micro) -> tuple[Any, ...]:
@@ -122,9 +171,6 @@ def _is_sound(
         elif writer.outcome == FAIL:
             told = [("failed append", writer), ("read", one)]
             findings.add("G1a", name, f"value {value}", told)
-    if len({*read}) != len(read):
-        findings.add("duplicate-elements", name, f"[{' '.join(map(str, read))}]", [("read", one)])
-        return False
     if each.longest[: len(read)] != read:
         told = [("one read", one)]
         if each.longest_by is not None:
@@ -133,7 +179,7 @@ def _is_sound(
         return False
     last_writer = each.writers.get(read[-1]) if read else None
     if last_writer is not None and last_writer is not one:
-        final = each.last_of[last_writer.number]
+        final = each.appended[last_writer.number][-1]
         if final != read[-1] and final not in read:
             note = f"value {read[-1]}, though the same transaction appended {final} later"
             findings.add("G1b", name, note, [("append", last_writer), ("read", one)])
@@ -141,18 +187,20 @@ def _is_sound(
 
 
 def _connect(
-    name: str, each: _List, reads: Sequence[tuple[Transaction, tuple[Any, ...]]], graph: Graph
+    name: str,
+    each: _List,
+    reads: Sequence[tuple[Transaction, tuple[Any, ...]]],
+    happened: set[int],
+    graph: Graph,
 ) -> None:
     """Add the edges that follow from the order of a list's values."""
     order = each.longest
-    if len({*order}) != len(order):
-        return  # it tells no order
     writers = [each.writers.get(value) for value in order]
     place = {value: n for n, value in enumerate(order)}
     unread = [
         (value, writer)
         for value, writer in each.writers.items()
-        if value not in place and writer.outcome == OK
+        if value not in place and writer.number in happened
     ]
     for one, other in pairwise(order):
         if one in each.writers and other in each.writers:

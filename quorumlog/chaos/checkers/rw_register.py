@@ -100,7 +100,10 @@ def _check_read(
         findings.add("unwritten-read", name, f"value {value}", told, Severity.ALLOWED)
     elif writer.outcome == FAIL:
         findings.add("G1a", name, f"value {value}", [("failed write", writer), ("read", reader)])
-    elif writer is not reader and each.last_of[writer.number] != value:
+    elif writer is reader:
+        note = f"it read {value} before it wrote it"
+        findings.add("internal", name, note, [("transaction", reader)])
+    elif each.last_of[writer.number] != value:
         final = each.last_of[writer.number]
         note = f"value {value}, though the same transaction wrote {final} later"
         findings.add("G1b", name, note, [("write", writer), ("read", reader)])
