@@ -13,6 +13,7 @@ from quorumlog.chaos.checkers import (
     list_offsets,
     rw_register,
     sets,
+    topics,
 )
 from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.linearizable import linearizable
@@ -31,6 +32,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         sets.SET_FULL,
         counter.CHECKER,
         bank.CHECKER,
+        topics.CHECKER,
         list_append.CHECKER,
         rw_register.CHECKER,
     )
