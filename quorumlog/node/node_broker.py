@@ -67,6 +67,7 @@ class NodeBroker:
             log_directory=str(config.log_dir),
             controller=quorum.controller,
             partition_rules=substitutes.partition_rules,
+            peer_addresses=config.peer_kafka,
         )
         self.groups: Final = GroupService(
             replicas=self.replicas,

@@ -218,7 +218,6 @@ def _told(calls: pa.Table, role: str, row: int) -> dict[str, Any]:
         "type": OUTCOMES[one["outcome"]],
         "invoked_ns": one["invoked_ns"],
         "completed_ns": None if open_at else one["completed_ns"],
-        "offset": -1,
         "value": values[0] if len(values) == 1 else " -> ".join(str(value) for value in values),
     }
 

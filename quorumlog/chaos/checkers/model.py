@@ -20,7 +20,7 @@ class Register:
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 State = Hashable
 
@@ -65,3 +65,17 @@ class Model(Protocol):
 
     def step(self, state: Any, call: Call) -> Iterable[State]:
         """Return the states after `call`, if it may happen in `state` as it did; none if not."""
+
+
+@runtime_checkable
+class Guide(Protocol):
+    """What a model may have besides, for a faster search. It never rules out what can happen."""
+
+    def leads_to(self, state: Any, read: Call) -> bool:
+        """Tell whether `read` may return what it did in `state`, or in one that builds on it.
+
+        Operations that `serves` is true of need not be thought of.
+        """
+
+    def serves(self, call: Call, read: Call) -> bool:
+        """Tell whether the state after `call`, whatever it was before, may lead to `read`."""

@@ -37,6 +37,14 @@ class Register:
             case _:
                 return (state,) if state == value else ()
 
+    def leads_to(self, state: Any, read: Call) -> bool:
+        """Return whether it is there: a value stays until it is overwritten."""
+        return read.f == CAS_REFUSED or bool(state == read.values[0])
+
+    def serves(self, call: Call, read: Call) -> bool:
+        """Return whether the value that is written is the one that was read."""
+        return bool(call.values[-1] == read.values[0])
+
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
@@ -57,6 +65,14 @@ class KeyValue:
                 return (state + value,)
             case _:
                 return (state,) if state == (value or "") else ()
+
+    def leads_to(self, state: Any, read: Call) -> bool:
+        """Return whether it begins what was read: a text grows at its end."""
+        return bool((read.values[0] or "").startswith(state))
+
+    def serves(self, call: Call, read: Call) -> bool:
+        """Return whether it is a put of what begins what was read."""
+        return call.f == "put" and bool((read.values[0] or "").startswith(call.values[0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 """Every checker, by the model it checks: a new one is a file beside this one and a word here."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -15,9 +17,10 @@ from quorumlog.chaos.checkers import (
     sets,
     topics,
 )
+from quorumlog.chaos.checkers.calls import frozen
 from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.linearizable import linearizable
-from quorumlog.chaos.checkers.models import MODELS
+from quorumlog.chaos.checkers.models import MODELS, Register
 from quorumlog.chaos.registered import registered
 
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
@@ -40,12 +43,29 @@ CHECKERS: Final[Mapping[str, Checker]] = {
 
 
 def find_checker(model: str) -> Checker:
-    """Return the checker of this model: a name, or `package.module:NAME` of a model or a checker.
+    """Return the checker of this model.
 
-    Raises ValueError with the models there are, or why the module or the name cannot be had.
+    `model` is a name; `package.module:NAME` of a model or a checker; or, of a register, a name and
+    its first value as JSON: `cas-register=0`. Raises ValueError: with the models there are, or why
+    a module, a name or a value cannot be had.
     """
-    if ":" not in model:
-        return registered(CHECKERS, model, "model")
+    name, has_initial, initial = model.partition("=")
+    if has_initial:
+        return _register(name, initial)
+    return _own(model) if ":" in model else registered(CHECKERS, model, "model")
+
+
+def _register(name: str, initial: str) -> Checker:
+    registers = {name: known for name, known in MODELS.items() if isinstance(known, Register)}
+    known = registered(registers, name, "register")
+    try:
+        value = frozen(json.loads(initial))
+    except ValueError as error:
+        raise ValueError(f"the first value {initial!r} is not JSON: {error}") from error
+    return linearizable(replace(known, initial=value))
+
+
+def _own(model: str) -> Checker:
     module, _, name = model.partition(":")
     try:
         own: Any = getattr(import_module(module), name)
@@ -53,11 +73,7 @@ def find_checker(model: str) -> Checker:
         raise ValueError(f"no model {model}: {error}") from error
     if isinstance(own, Checker):
         return own
-    missing = [
-        part
-        for part in ("name", "operations", "reads", "initial", "step")
-        if not hasattr(own, part)
-    ]
-    if missing:
+    members = ("name", "operations", "reads", "initial", "step")
+    if missing := [member for member in members if not hasattr(own, member)]:
         raise ValueError(f"{model} is no model: it has no {', '.join(missing)}")
     return linearizable(own)

@@ -145,6 +145,7 @@ def transactions_checker(
         explode=explode,
         check=check,
         conclude=conclude,
+        micros=micros,
     )
 
 
@@ -211,7 +212,6 @@ def _told(role: str, transaction: Transaction) -> dict[str, Any]:
         "type": OUTCOMES[transaction.outcome],
         "invoked_ns": row["invoked_ns"],
         "completed_ns": None if is_open else row["completed_ns"],
-        "offset": -1,
         "value": micros,
     }
 

@@ -3,7 +3,8 @@
 It walks through the completions in their order. Before each one, any of the operations that are
 open may take effect, in any order that the model allows, and the one that completes must have. A
 configuration (the next completion, which open operations have taken effect, the state) is visited
-once. A read that agrees with the state takes effect at once: no order is lost by it.
+once. A read that agrees with the state takes effect at once: no order is lost by it. A model may
+say which states can still lead to what a read returned (`model.Guide`); others are not entered.
 
 The cost grows with the length of a history, and exponentially with what is open at once, so a
 search has a budget of steps and of memory. If one of them ends, the answer is UNDECIDED. Sources:
@@ -11,16 +12,19 @@ Wing and Gong, Testing and Verifying Concurrent Objects (1993); Lowe, Testing fo
 (2017).
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 from sys import getsizeof
 from typing import Any, Final
 
-from quorumlog.chaos.checkers.model import Call, Model
+from quorumlog.chaos.checkers.model import Call, Guide, Model
 
 _WAITING_SHOWN: Final = 6
 _STATES_SHOWN: Final = 3
+_READS_AHEAD: Final = 6
 _CONFIGURATION_BYTES: Final = 250  # a tuple, its mask and its place in a set, without the state
 
 
@@ -73,6 +77,20 @@ class _Stage:
     bit: int
     open: tuple[tuple[int, int], ...]  # operations and their bits; `op` is the last
     reads: tuple[tuple[int, int], ...]
+    ahead: tuple[tuple[int, int], ...]  # `reads`, and the next ones to come, which have no bit yet
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """An operation that may serve a read: the stages at which it is open, and its bit there."""
+
+    first: int
+    last: int
+    bit: int
+
+    def is_to_come(self, place: int, mask: int) -> bool:
+        """Tell whether it has not taken effect yet."""
+        return place < self.first or (place <= self.last and not mask & self.bit)
 
 
 _Configuration = tuple[int, int, Any]  # the next stage, the bits of what took effect, the state
@@ -95,6 +113,8 @@ class _Search:
         self._seen: set[_Configuration] = set()
         self._states: dict[Any, Any] = {}  # equal states are held once
         self._furthest_states: list[Any] = []
+        self._guide = model if isinstance(model, Guide) else None
+        self._servers = self._servers_of_reads()
         self._found((0, 0, model.initial))
 
     def run(self, budget: Budget) -> Searched:
@@ -136,7 +156,37 @@ class _Search:
             for op, bit in stage.open
             if not mask & bit
             for after in self._model.step(state, self._calls[op])
+            if not self._is_hopeless(place, mask | bit, after)
         ]
+
+    def _is_hopeless(self, place: int, mask: int, state: Any) -> bool:
+        """Tell whether a read returned what no state after this one can be."""
+        return self._guide is not None and any(
+            not mask & bit
+            and not self._guide.leads_to(state, self._calls[op])
+            and not any(one.is_to_come(place, mask) for one in self._servers[op])
+            for op, bit in self._stages[place].ahead
+        )
+
+    def _servers_of_reads(self) -> dict[int, list["_Server"]]:
+        """Return for each read the operations that may set what it returned anew."""
+        if self._guide is None:
+            return {}
+        spans: dict[int, _Server] = {}
+        reads: set[int] = set()
+        for place, stage in enumerate(self._stages):
+            for op, bit in stage.open:
+                first = spans[op].first if op in spans else place
+                spans[op] = _Server(first, place, bit)
+            reads |= {op for op, _ in stage.ahead}
+        return {
+            read: [
+                span
+                for op, span in spans.items()
+                if self._guide.serves(self._calls[op], self._calls[read])
+            ]
+            for read in reads
+        }
 
     def _found(self, configuration: _Configuration) -> None:
         place, mask, state = configuration
@@ -164,15 +214,19 @@ def _stages(model: Model, timed: Sequence[Timed]) -> list[_Stage]:
     opened: dict[int, int] = {}  # operation -> bit, of all that is open; in order of invocation
     free: list[int] = []
     stages = []
+    to_come = deque(op for _, op, begins in sorted(_events(timed)) if begins and is_read[op])
     for _, op, begins in sorted(_events(timed)):
         if begins:
+            if is_read[op]:
+                to_come.popleft()
             opened[op] = free.pop() if free else 1 << len(opened)
             continue
         bit = opened.pop(op)
         acting = [(other, its) for other, its in opened.items() if not is_read[other]]
         reads = [(other, its) for other, its in opened.items() if is_read[other]]
         (reads if is_read[op] else acting).append((op, bit))
-        stages.append(_Stage(op=op, bit=bit, open=tuple(acting), reads=tuple(reads)))
+        ahead = [*reads, *((read, 0) for read in islice(to_come, _READS_AHEAD))]
+        stages.append(_Stage(op, bit, tuple(acting), tuple(reads), tuple(ahead)))
         free.append(bit)
     return stages
 

@@ -41,6 +41,10 @@ _ETCD_LINE: Final = re.compile(
     r"INFO\s+jepsen\.util - (?P<process>\d+)\s+:(?P<type>invoke|ok|fail|info)\s+"
     r":(?P<f>read|write|cas)\s+(?P<value>nil|-?\d+|\[-?\d+ -?\d+\]|:[\w-]+)\s*\Z"
 )
+_ETCD_NEMESIS: Final = re.compile(
+    r"INFO\s+jepsen\.util - :nemesis\s+:info\s+:(?P<f>[\w-]+)\s+(?P<value>.*)\Z"
+)
+_OTHER_LOG_LINE: Final = re.compile(r"(?:INFO|WARN|ERROR|DEBUG)\s+(?!jepsen\.util )[\w.$-]+ - ")
 _ETCD_HEAD: Final = re.compile(rb"\s*INFO\s+jepsen\.util - ")
 _EDN_HEAD: Final = re.compile(
     rb"(?:\s|,|;[^\n]*\n)*(?:\[|\()?(?:\s|,|;[^\n]*\n)*(?:#[\w.]+\s*)?\{\s*:"
@@ -66,8 +70,7 @@ def read_foreign(file: Path) -> pa.Table | None:
     Raises HistoryError with the file and the line (in a JSON array: the place, from 1), and
     OSError.
     """
-    with file.open("rb") as opened:
-        head = opened.read(_HEAD_BYTES)
+    head = _head(file)
     if _ETCD_HEAD.match(head):
         return _table(file, list(_etcd(file)))
     if _EDN_HEAD.match(head):
@@ -77,12 +80,30 @@ def read_foreign(file: Path) -> pa.Table | None:
     return None
 
 
+def is_foreign(file: Path) -> bool:
+    """Tell whether `read_foreign` reads this file. Raises OSError."""
+    head = _head(file)
+    is_ours = not (_ETCD_HEAD.match(head) or _EDN_HEAD.match(head))
+    return not is_ours or jepsen.looks_like_jepsen(file)
+
+
+def _head(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf")
+
+
 def _etcd(file: Path) -> Iterator[_Row]:
     """Yield the events of a log. A refused compare-and-set is what it is: an observation."""
     opened: dict[int, dict[str, Any]] = {}
     rows = []
     for number, line in enumerate(_text(file).splitlines(), start=1):
         if not line.strip():
+            continue
+        if _OTHER_LOG_LINE.match(line):
+            continue
+        if nemesis := _ETCD_NEMESIS.match(line):
+            said = {"process": "nemesis", "type": "info", **nemesis.groupdict()}
+            rows.append(_Row(number, said))
             continue
         match = _ETCD_LINE.match(line)
         if match is None:
