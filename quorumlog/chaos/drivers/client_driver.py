@@ -203,15 +203,9 @@ class ClientTopicAdmin:
             await self._admin.create_topics([NewTopic(topic, partitions, replication_factor)])
 
     async def delete(self, topic: str) -> None:
-        """Delete a topic. Raises DriverError; UNKNOWN_TOPIC_OR_PARTITION is definite here."""
-        try:
+        """Delete a topic. Raises DriverError."""
+        with _translated():
             await self._admin.delete_topics([topic])
-        except KafkaError as error:
-            # The controller refuses it before it changes anything, and the client tries a change
-            # again only if earlier attempts certainly changed nothing.
-            is_refused = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            definite = error.definite or is_refused
-            raise DriverError(error.code.name, error.message, definite=definite) from error
 
     async def exists(self, topic: str) -> bool:
         """Ask a broker whether the topic exists. Raises DriverError."""

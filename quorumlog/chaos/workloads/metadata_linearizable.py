@@ -1,15 +1,15 @@
 """metadata_linearizable: topics are created and deleted through the metadata quorum.
 
 It proves or refutes that the existence of a topic is linearizable at the controller: a creation
-succeeds only if the topic is absent, a deletion only if it is there, and a refusal
-(TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION) tells the same of the moment of the refusal.
+succeeds only if the topic is absent, a deletion only if it is there. After a refusal
+(TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION) the topic is there, or is not, too: it was so
+before, or the same change had been made before a broker sent it again.
 What a broker answers to a question comes from its own copy of the metadata, which may lag behind
 the controller (KIP-500). Such answers prove nothing, so nothing is asked of brokers. In the end
 every topic is created once more, which tells what it was.
 
 A history holds `create` and `delete` (`f`); the value is 1 if it was done, 0 if it was refused. A
-refusal by a driver that may have tried before counts as unknown. A name is used for some
-operations only, so that the check stays cheap. The checker is `topics`.
+name is used for some operations only, so that the check stays cheap. The checker is `topics`.
 """
 
 import asyncio
@@ -101,12 +101,10 @@ class MetadataLinearizable:
                 await admin.delete(name)
         except DriverError as error:
             said = str(error)
-            if not error.definite:
-                outcome = "info"
-            elif error.code in _REFUSALS:
+            if error.code in _REFUSALS:
                 told = meant._replace(value=REFUSED)
             else:
-                outcome = "fail"
+                outcome = "fail" if error.definite else "info"
         self._history.append(process, outcome, f, [told], error=said)
         if outcome != "ok":
             await asyncio.sleep(REOPEN_S)

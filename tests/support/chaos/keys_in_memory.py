@@ -98,6 +98,7 @@ class TopicsInMemory:
         self.topics: set[str] = set()
         self.happens: Callable[[str], bool] = lambda _: True
         self.answers: Callable[[str], bool] = lambda _: True
+        self.sent_twice: Callable[[int], bool] = lambda _: False
         self.after_changes: tuple[int, Callable[[], None]] = (-1, lambda: None)
         self.changes = self.open = 0
 
@@ -130,11 +131,12 @@ class TopicsClient:
             driver.after_changes[1]()
         if not refuses and driver.happens(topic):
             driver.topics ^= {topic}
+        refuses |= driver.sent_twice(driver.changes)
         await asyncio.sleep(0.001)
         if not driver.answers(topic):
             raise DriverError("REQUEST_TIMED_OUT")
         if refuses:
-            raise DriverError(code, definite=True)
+            raise DriverError(code)
 
     async def exists(self, topic: str) -> bool:
         return topic in self._driver.topics
