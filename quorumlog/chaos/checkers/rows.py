@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import (
     INFO,
@@ -44,6 +45,7 @@ class Rows:
     key: Codes
     offset: Ints
     value: Ints
+    texts: bool  # a value is no integer
 
     def __len__(self) -> int:
         return len(self.f)
@@ -100,6 +102,7 @@ def rows_of(table: pa.Table) -> Rows:
         key=key,
         offset=flat.field("offset").to_numpy(zero_copy_only=False),
         value=flat.field("value").to_numpy(zero_copy_only=False),
+        texts=bool(pc.any(pc.not_equal(flat.field("text"), "")).as_py()),
     )
 
 
