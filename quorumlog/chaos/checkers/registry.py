@@ -15,6 +15,7 @@ from quorumlog.chaos.checkers import (
     list_offsets,
     rw_register,
     sets,
+    topics,
 )
 from quorumlog.chaos.checkers.calls import frozen
 from quorumlog.chaos.checkers.checker import Checker
@@ -34,6 +35,7 @@ CHECKERS: Final[Mapping[str, Checker]] = {
         sets.SET_FULL,
         counter.CHECKER,
         bank.CHECKER,
+        topics.CHECKER,
         list_append.CHECKER,
         rw_register.CHECKER,
     )

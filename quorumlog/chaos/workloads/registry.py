@@ -10,12 +10,20 @@ from quorumlog.chaos.workloads import (
     group_consume,
     idempotent_send,
     list_offsets,
+    metadata_linearizable,
 )
 from quorumlog.chaos.workloads.workload import Workload
 
 WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
     module.WORKLOAD.name: module.WORKLOAD
-    for module in (append_read, idempotent_send, group_consume, list_offsets, compacted_register)
+    for module in (
+        append_read,
+        idempotent_send,
+        group_consume,
+        compacted_register,
+        list_offsets,
+        metadata_linearizable,
+    )
 }
 
 

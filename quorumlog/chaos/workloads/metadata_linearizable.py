@@ -1,0 +1,139 @@
+"""metadata_linearizable: topics are created and deleted through the metadata quorum.
+
+It proves or refutes that the existence of a topic is linearizable at the controller: a creation
+succeeds only if the topic is absent, a deletion only if it is there. After a refusal
+(TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION) the topic is there, or is not, too: it was so
+before, or the same change had been made before a broker sent it again.
+What a broker answers to a question comes from its own copy of the metadata, which may lag behind
+the controller (KIP-500). Such answers prove nothing, so nothing is asked of brokers. In the end
+every topic is created once more, which tells what it was.
+
+A history holds `create` and `delete` (`f`); the value is 1 if it was done, 0 if it was refused. A
+name is used for some operations only, so that the check stays cheap. The checker is `topics`.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Final, cast
+
+from quorumlog.chaos.checkers.topics import DONE, REFUSED
+from quorumlog.chaos.drivers.driver import DriverError, TopicAdmin, TopicDriver
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.workload import REOPEN_S, Setup, Workload, opened, option
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+_REFUSALS: Final = frozenset(
+    {ErrorCode.TOPIC_ALREADY_EXISTS.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataOptions:
+    """How many clients there are, how fast they change topics, and how long a name is used."""
+
+    rate: float = option(30.0, "creations and deletions a second, while the quorum answers")
+    clients: int = option(5, "clients that create and delete, one topic at a time each")
+    names: int = option(3, "names in use at a time")
+    changes_per_name: int = option(20, "creations and deletions before a name is given up")
+
+
+class MetadataLinearizable:
+    """The lanes of one run."""
+
+    def __init__(self, setup: Setup[MetadataOptions]) -> None:
+        self._setup: Final = setup
+        self._history: Final = setup.history
+        self._next_process = 0
+        self._uses: list[int] = []  # of each name
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Create and delete until `working` is cleared."""
+        options, seed = self._setup.options, self._setup.seed
+        async with asyncio.TaskGroup() as tasks:
+            for lane in range(options.clients):
+                rng = random.Random(f"client {lane} of {seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self._go_on(rng, working))
+
+    async def _go_on(self, rng: random.Random, working: asyncio.Event) -> None:
+        options = self._setup.options
+        gap_s = options.clients / options.rate
+        while working.is_set():
+            process, admin = await self._open()
+            if admin is None:
+                continue
+            try:
+                is_sure = True
+                while is_sure and working.is_set():
+                    await asyncio.sleep(rng.expovariate(1 / gap_s))
+                    name = self._name(rng)
+                    is_sure = await self._change(admin, process, name, creates=rng.random() < 0.5)
+            finally:
+                await admin.close()
+
+    async def _open(self) -> tuple[int, TopicAdmin | None]:
+        process, self._next_process = self._next_process, self._next_process + 1
+        driver = cast(TopicDriver, self._setup.driver)
+        return process, await opened(driver.admin(self._setup.bootstrap, f"a{process}"))
+
+    def _name(self, rng: random.Random) -> int:
+        """Choose one of the names in use; a new one takes the place of one that was used up."""
+        options = self._setup.options
+        in_use = [name for name, uses in enumerate(self._uses) if uses < options.changes_per_name]
+        while len(in_use) < options.names:
+            in_use.append(len(self._uses))
+            self._uses.append(0)
+        name = rng.choice(in_use)
+        self._uses[name] += 1
+        return name
+
+    async def _change(self, admin: TopicAdmin, process: int, number: int, *, creates: bool) -> bool:
+        """Create or delete a topic; return whether it is known what became of it."""
+        name = f"{self._setup.topic}-x{number}"
+        f = "create" if creates else "delete"
+        meant = Message(name, UNKNOWN_OFFSET, DONE)
+        self._history.append(process, "invoke", f, [meant])
+        outcome, told, said = "ok", meant, ""
+        try:
+            if creates:
+                await admin.create(name, partitions=1, replication_factor=1)
+            else:
+                await admin.delete(name)
+        except DriverError as error:
+            said = str(error)
+            if error.code in _REFUSALS:
+                told = meant._replace(value=REFUSED)
+            else:
+                outcome = "fail" if error.definite else "info"
+        self._history.append(process, outcome, f, [told], error=said)
+        if outcome != "ok":
+            await asyncio.sleep(REOPEN_S)
+        return outcome != "info"
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Create every topic once more; return whether all of them answered in time."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        left = [*range(len(self._uses))]
+        while left and loop.time() < deadline_s:
+            process, admin = await self._open()
+            if admin is None:
+                continue
+            try:
+                while left and loop.time() < deadline_s:
+                    if not await self._change(admin, process, left[0], creates=True):
+                        break
+                    del left[0]
+            finally:
+                await admin.close()
+        return not left
+
+
+WORKLOAD: Final = Workload(
+    name="metadata_linearizable",
+    text="topics are created and deleted; whether one exists is linearizable at the controller",
+    options=MetadataOptions,
+    clients=MetadataLinearizable,
+    model="topics",
+    requires=frozenset({"topics"}),
+)
