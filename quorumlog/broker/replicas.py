@@ -7,7 +7,6 @@ log that fails takes its partition offline, and the broker out of leadership (`m
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
@@ -38,6 +37,7 @@ from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, loo
 from quorumlog.broker.partitions.log.partition_driver import Surroundings
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chance import random_number
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
@@ -62,7 +62,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def _random_session_id() -> int:
-    return 1 + secrets.randbelow(2**31 - 1)
+    return 1 + random_number(2**31 - 1)
 
 
 class Replicas:

@@ -289,7 +289,7 @@ class Nemesis:
 def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
     """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
     can = faults_made_of(back_end.operations, back_end.effects)
-    schedule.check_supported(back_end=back_end.name, can=can)
+    schedule.check_supported(back_end=back_end.name, can=can, why_not=back_end.why_not)
     node_ids = back_end.node_ids
     for action in schedule.actions:
         named = () if isinstance(action.target, str) else action.target

@@ -8,20 +8,21 @@ back ends are found by name: this module composes them and knows none.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Final
 
+from quorumlog.chaos import cluster_states
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses, needs_links, started
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
-from quorumlog.chaos.drivers.registry import load_driver
+from quorumlog.chaos.drivers.registry import check_capable, load_driver
 from quorumlog.chaos.faults.registry import step_fault
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
@@ -115,6 +116,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     history is what was seen until then, and no process is left.
     """
     driver = load_driver(settings.driver)
+    check_capable(settings.driver, find_workload(settings.workload))
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
@@ -253,11 +255,12 @@ class _Phases:
         settings_in_force = await topic_settings(self.bootstrap, settings.topic)
         nemesis = self._nemesis()
         clients = workload.clients(setup)
-        is_whole = await self._break_under_load(clients, nemesis)
-        self.progress("final reads", 0.0, self._figures())
-        complete = await clients.final_reads(
-            FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
-        )
+        async with self._watched([topic.name for topic in workload.topics(setup)]):
+            is_whole = await self._break_under_load(clients, nemesis)
+            self.progress("final reads", 0.0, self._figures())
+            complete = await clients.final_reads(
+                FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
+            )
         if nemesis is not None:
             await nemesis.note_ended()  # since it was healed
         self.progress("final reads", 1.0, self._figures())
@@ -275,6 +278,17 @@ class _Phases:
             topic_settings=settings_in_force,
         )
 
+    @asynccontextmanager
+    async def _watched(self, topics: Sequence[str]) -> AsyncIterator[None]:
+        """Write down who leads what meanwhile."""
+        watch = cluster_states.watch(
+            self.bootstrap, topics, self.settings.out, self.history.elapsed_ns
+        )
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch)
+            yield
+            watching.cancel()
+
     async def _create(self, topic: Topic) -> None:
         replicas = topic.replication_factor
         if self.settings.bootstrap is None:
@@ -285,6 +299,7 @@ class _Phases:
                 topic.name,
                 partitions=topic.partitions,
                 replication_factor=replicas,
+                config=topic.config,
             )
         except ConnectionError as error:
             raise RunError(f"topic {topic.name} cannot be created: {error}") from error

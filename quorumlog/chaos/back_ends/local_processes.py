@@ -18,6 +18,7 @@ from quorumlog.chaos.back_ends.back_end import (
 )
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.faults.links import EFFECTS, LinkRule
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
 from quorumlog.chaos.network.routes import detours, plan_routes
 from quorumlog.chaos.schedule import Schedule
@@ -95,10 +96,18 @@ class LocalProcesses:
         except ProxyFailed as error:
             raise BackEndFailed(str(error)) from error
 
-    def why_not(self, fault: str) -> str:
-        """Say nothing: what signals cannot do is plain."""
-        del fault
+    @classmethod
+    def missing(cls, kind: type[StepFault]) -> str:
+        """Say why this machine cannot do a fault, or "" if it can."""
+        lacking = sorted(kind.needs - cls.operations)
+        if lacking:
+            return f"there is no operation {lacking[0]} on the processes of a run"
         return ""
+
+    def why_not(self, fault: str) -> str:
+        """See `missing`."""
+        kind = STEP_FAULTS.get(fault)
+        return "" if kind is None else self.missing(kind)
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         """Return the nodes that hold the role, as the best-informed node sees it."""

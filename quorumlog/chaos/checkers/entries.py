@@ -17,8 +17,6 @@ Codes = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 Kinds = npt.NDArray[np.int8]
 
-NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
-
 # kind
 SEND: Final = 0
 POLL: Final = 1
@@ -26,6 +24,8 @@ FINAL_POLL: Final = 2
 FINAL_END: Final = 3  # offset: the log end offset a final reader reached
 COUNT: Final = 4  # key: what was counted; value: how many. No message
 PROBLEM: Final = 5  # key: what is wrong with the history; op: where. No message
+READER: Final = 6  # the life of a reader in a key: see reader_lives. No message
+ERROR: Final = 7  # key: the code of an error that tells of a loss. No message
 
 F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end")
 
@@ -33,7 +33,6 @@ F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end")
 OK: Final = 0
 INFO: Final = 1
 FAIL: Final = 2
-OUTCOMES: Final = ("ok", "info", "fail")
 
 # flags
 REBALANCED_FLAG: Final = 1  # the group rebalanced during this poll
@@ -45,10 +44,10 @@ SOUGHT_FLAG: Final = 4  # the reader has moved its position in this key by a see
 class Entries:
     """Columns of equal length.
 
-    `key` is a place in `keys`, which is sorted. `op` and `completion` are the indexes of the
-    operation's two rows (-1: it has no second). `ordinal` is the message's place in its operation.
-    `segment` grows whenever the process's position in this key may have been changed by something
-    else than a poll that is known to have happened.
+    `key` is a place in `keys`, which is sorted. `op` and `completion` are the numbers of
+    the operation's two events (-1: it has no second). `ordinal` is the message's place in its
+    operation. `segment` grows whenever the process's position in this key may have been changed by
+    something else than a poll that is known to have happened.
     """
 
     keys: tuple[str, ...]

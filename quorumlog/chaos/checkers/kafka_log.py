@@ -1,114 +1,160 @@
 """The check of a Kafka history, in two steps that any engine can run.
 
-  check_keys   everything about some keys, from all entries of those keys;
-  conclude     the verdict, from what was found about all keys.
+  check      everything about some keys, from all entries of those keys;
+  conclude   the verdict, from what was found about all keys.
 Anomalies of severity INVALID make the verdict False. Missing evidence (nothing acknowledged, no
 final reads, rows that do not fit the model) makes it "unknown", never True.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker
+from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.entries import (
     COUNT,
+    ENTRY_SCHEMA,
+    ERROR,
     FAIL,
     FINAL_POLL,
     INFO,
     OK,
     PROBLEM,
+    READER,
     SEND,
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import explode
-from quorumlog.chaos.checkers.fault_bands import (
-    NODE_ENDED,
-    Band,
-    add_faults,
-    ended_nodes,
-)
-from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
-from quorumlog.chaos.checkers.log_anomalies import final_reads, gaps_of, log_anomalies
+from quorumlog.chaos.checkers.explode import explode_table
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.final_reads import final_reads
+from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.linearizability import bounds_of, check_log
+from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
+from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
+from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
+from quorumlog.chaos.checkers.told_losses import told_losses
 from quorumlog.chaos.checkers.verdict import (
+    Anomaly,
     Gap,
     Partial,
     Severity,
-    Valid,
     Verdict,
     first_examples,
-    merge,
-    worst,
 )
 from quorumlog.chaos.checkers.version_order import VersionOrder, acknowledged, order_versions
 
-_EFFECTS: Final[Mapping[Severity, Valid]] = {
-    Severity.ALLOWED: True,
-    Severity.UNKNOWN: "unknown",
-    Severity.INVALID: False,
-}
-_FINAL_GAP: Final = "final reads did not reach the end of a key"
-_SHOWN: Final = 3  # examples of a gap that the verdict names
+ANOMALIES: Final = (
+    NODE_ENDED_ANOMALY,
+    Anomaly(name="phantom", meaning="A value was polled that was never sent."),
+    Anomaly(
+        name="G1a", meaning="A value was polled whose send is known to have failed (aborted read)."
+    ),
+    Anomaly(name="inconsistent-offsets", meaning="Two different values were seen at one offset."),
+    Anomaly(name="duplicate", meaning="One value was seen at more than one offset."),
+    Anomaly(
+        name="lost-write",
+        meaning="An acknowledged value is missing, though readers got past its place.",
+    ),
+    Anomaly(
+        name="vanished-write",
+        meaning="A value was polled once, and was gone when all was read again at the end.",
+    ),
+    Anomaly(name="corrupt-read", meaning="A reader was served bytes that fail their checksum."),
+    Anomaly(
+        name="truncated-read",
+        meaning="A reader stood behind the log's end: records that it had read are gone.",
+    ),
+    Anomaly(
+        name="log-end-regression",
+        meaning="A log was said to end before a record or an end that was known before.",
+    ),
+    Anomaly(name="hole", meaning="Offsets hold no record, in a log where each must hold one."),
+    Anomaly(
+        name="nonlinearizable-log",
+        meaning="A record was there before a record below it had even been sent.",
+    ),
+    Anomaly(name="nonmonotonic-send", meaning="A process's later send went to a lower offset."),
+    Anomaly(
+        name="int-nonmonotonic-send",
+        meaning="Within one operation, a later message went to a lower offset.",
+    ),
+    Anomaly(
+        name="int-poll-skip", meaning="One poll left out records between two that it returned."
+    ),
+    Anomaly(
+        name="int-nonmonotonic-poll",
+        meaning="One poll returned a record before one that is below it in the log.",
+    ),
+    Anomaly(name="poll-skip", meaning="A process's next poll left out records after its last one."),
+    Anomaly(
+        name="nonmonotonic-poll", meaning="A process's next poll went back behind its last one."
+    ),
+    Anomaly(
+        name="late-read",
+        meaning="A reader got a record long after it was acknowledged, or never while it lived.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
+        name="unseen",
+        meaning="Acknowledged values were never polled: lost, or merely late.",
+        severity=Severity.UNKNOWN,
+    ),
+)
+_MODEL: Final = "kafka_log"
+_MUST_SUCCEED: Final = ("poll", "assign", "subscribe", "final_poll", "final_end")
+_TEXT: Final = "every partition is one log: what was acknowledged is there, once, in order"
 
 
-def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
-    """Check all keys of `entries`; each key's entries must all be there, in any order."""
-    partial = Partial()
+def check(table: pa.Table, facts: Facts) -> Partial:
+    """Check all keys of a table of ENTRY_SCHEMA; each key's entries must all be there."""
+    partial, entries = Partial(), Entries.from_arrow(table)
     _take_notes(entries, partial)
+    lives = entries.take(np.flatnonzero(entries.kind == READER))
+    partial.results += told_losses(entries.take(np.flatnonzero(entries.kind == ERROR)))
     entries = entries.take(np.flatnonzero(entries.kind < COUNT))
     entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
-    # If final reads are marked, an unread value below their end is lost, and any other unread value
-    # is undecided. Jepsen's checker assumes that the final reads end where the history ends.
-    unseen = Severity.UNKNOWN if final_reads_marked else Severity.INVALID
-    ordered, figures = order_anomalies(order)
-    partial.results = [
-        *log_anomalies(order, finals, unseen=unseen),
+    marked = facts.final_reads_marked
+    ordered, figures = order_anomalies(order, marked=marked)
+    partial.results += [
+        *log_anomalies(order, finals, marked=marked),
+        *end_anomalies(order, finals, dense=facts.dense),
         *check_log(order, bounds),
         *ordered,
     ]
     partial.counts |= figures | _figures(order)
-    partial.peaks["worst_lag_ns"] = worst_lag(order, bounds)
-    for reason, examples in gaps_of(order, finals).items():
-        if examples and (final_reads_marked or reason != _FINAL_GAP):
+    partial.peaks["worst_lag_ns"], late = reader_lag(order, bounds, lives)
+    partial.results += late
+    gaps = dict(gaps_of(order, finals, marked=marked))
+    if marked:
+        gaps["the readers of a key had stopped before most of it was acknowledged"] = stopped_early(
+            order, lives
+        )
+    for reason, examples in gaps.items():
+        if examples:
             partial.gaps[reason] = _gap(examples)
     return partial
 
 
-def conclude(
-    partials: Sequence[Partial],
-    bands: Sequence[Band],
-    *,
-    final_reads_marked: bool,
-    cut_off: bool = False,
-) -> Verdict:
-    """Merge what was found, and judge. `cut_off`: the file's last line was incomplete."""
-    merged = merge(partials)
-    for result in merged.results:
-        add_faults(result.witnesses, bands)
-    results = [*ended_nodes(bands), *merged.results]
-    reasons = _reasons(merged, final_reads_marked=final_reads_marked, cut_off=cut_off)
-    verdicts: list[Valid] = [True, *(_EFFECTS[result.severity] for result in results)]
-    verdicts += ["unknown" for _ in reasons]
-    counts = dict(sorted(merged.counts.items()))
-    return Verdict(
-        valid=worst(verdicts),
-        operations=counts.pop("operations", 0),
-        results=results,
-        unknown_because=reasons,
-        figures={
-            **counts,
-            **merged.peaks,
-            "faults": sum(band.fault != NODE_ENDED for band in bands),
-        },
+def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
+    """Merge what was found, and judge."""
+    return judge(
+        partials,
+        bands,
+        facts,
+        model=_MODEL,
+        text=_TEXT,
+        anomalies=ANOMALIES,
+        missing=lambda merged: _missing(merged, facts),
     )
 
 
-def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> list[str]:
+def _missing(merged: Partial, facts: Facts) -> list[str]:
     """Return why the verdict cannot be True, in plain words."""
     counts, reasons = merged.counts, []
     if not counts.get("operations"):
@@ -117,21 +163,21 @@ def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> lis
         reasons.append("no send was acknowledged")
     elif not counts.get("polled"):
         reasons.append("nothing was polled")
-    elif final_reads_marked and not counts.get("finally_polled"):
+    elif facts.final_reads_marked and not counts.get("finally_polled"):
         reasons.append("there are no final reads")
-    if cut_off:
-        reasons.append("the last line of the history is cut off")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
         reasons.append("acknowledged values were not read, and no read got past them")
-    for reason, gap in sorted(merged.gaps.items()):
-        more = ", ..." if gap.count > _SHOWN else ""
-        reasons.append(f"{reason}: {gap.count} ({', '.join(gap.examples[:_SHOWN])}{more})")
+    reasons += [
+        f"no {f} is known to have succeeded"
+        for f in _MUST_SUCCEED
+        if not counts.get(f"{f} ok") and (counts.get(f"{f} fail") or counts.get(f"{f} info"))
+    ]
     return reasons
 
 
 def _take_notes(entries: Entries, partial: Partial) -> None:
     """Collect the counts of `explode`, and the problems that it found in the history."""
-    notes = entries.take(np.flatnonzero(entries.kind >= COUNT))
+    notes = entries.take(np.flatnonzero((entries.kind == COUNT) | (entries.kind == PROBLEM)))
     found: dict[str, list[str]] = {}
     for kind, key, value, op in zip(
         notes.kind.tolist(),
@@ -174,9 +220,11 @@ def _figures(order: VersionOrder) -> dict[str, int]:
 
 
 CHECKER: Final = Checker(
-    model="kafka_log",
-    text="every partition is one log: what was acknowledged is there, once, in order",
-    explode=explode,
-    check_keys=check_keys,
+    model=_MODEL,
+    text=_TEXT,
+    anomalies=ANOMALIES,
+    entries=ENTRY_SCHEMA,
+    explode=explode_table,
+    check=check,
     conclude=conclude,
 )

@@ -32,6 +32,9 @@ UNDONE_BY: Final[Mapping[str, str]] = {
     "fill_disk": "free_disk",
     "fail_disk": "mend_disk",
     "slow_fsync": "mend_fsync",
+    "lose_power": "start",
+    "fail_fsync": "start",
+    "drift_clock": "steady_clock",
 }
 """The operations that put a node into another state, and those that take it back from there.
 

@@ -1,6 +1,6 @@
 """Every kind of fault, by name: a new one is a file beside this one, and a word in `_MODULES`."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from quorumlog.chaos.faults import (
@@ -57,9 +57,10 @@ STEP_FAULTS: Final[Mapping[str, type[StepFault]]] = {
 class FaultUnsupported(ValueError):
     """A back end cannot do a fault. The message names the fault, the back end, and what it can."""
 
-    def __init__(self, name: str, back_end: str, can: Iterable[str]) -> None:
+    def __init__(self, name: str, back_end: str, can: Iterable[str], why: str = "") -> None:
         names = ", ".join(sorted(can)) or "nothing"
-        super().__init__(f"fault {name}: {back_end} cannot do it; it can do {names}")
+        reason = f" ({why})" if why else ""
+        super().__init__(f"fault {name}: {back_end} cannot do it{reason}; it can do {names}")
 
 
 def fault_kind(name: str) -> type[Fault]:
@@ -83,9 +84,11 @@ def faults_made_of(operations: Collection[str], effects: Collection[type[Effect]
     ]
 
 
-def check_supported(names: Iterable[str], *, back_end: str, can: Iterable[str]) -> None:
+def check_supported(
+    names: Iterable[str], *, back_end: str, can: Iterable[str], why_not: Callable[[str], str]
+) -> None:
     """Raise FaultUnsupported for the first of `names` that is not one of those in `can`."""
     known = set(can)
     for name in names:
         if name not in known:
-            raise FaultUnsupported(name, back_end, known)
+            raise FaultUnsupported(name, back_end, known, why_not(name))
