@@ -107,8 +107,9 @@ class Nemesis:
             try:
                 await self._inflict(fault.inflict(act.scene), act)
                 self.done.append(fault.name)
-            except NodeUnavailable:
-                await self.note_ended()  # it ended just before
+            except NodeUnavailable as error:  # it ended just before, or has to stay as it is
+                self._record(SKIPPED, "", act.details(str(error)))
+                await self.note_ended()
             await asyncio.sleep(max(0.0, end_s - loop.time()))
             await self._take_back(fault.take_back(act.scene), act)
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from quorumlog.chaos.faults import (
+    crash_loop,
     delay,
     delay_request,
     drop_request,
@@ -18,17 +19,33 @@ from quorumlog.chaos.faults import (
     partition_one_way,
     partition_ring,
     pause,
+    pause_all,
     pause_kill,
     refuse,
     reply_lost,
     reset,
+    restart,
+    rolling_restart,
     slow_link,
+    starve,
+    wipe,
 )
 from quorumlog.chaos.faults.fault import Fault, StepFault
 from quorumlog.chaos.faults.links import Effect
 from quorumlog.chaos.registered import registered
 
-_ON_NODES: Final = (kill, kill_all, pause_kill, pause)
+_ON_NODES: Final = (
+    kill,
+    kill_all,
+    crash_loop,
+    pause_kill,
+    pause,
+    pause_all,
+    restart,
+    rolling_restart,
+    starve,
+    wipe,
+)
 _ON_LINKS: Final = (
     partition_one,
     partition_halves,
