@@ -2,6 +2,7 @@
 
 import json
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -97,7 +98,8 @@ def test_a_kind_of_request_is_lost_on_its_own_listener() -> None:
 
 @pytest.mark.parametrize("kind", sorted(EFFECTS, key=lambda kind: kind.__name__))
 def test_a_rule_is_told_as_json(kind: type[Effect]) -> None:
-    values = {"api": "Fetch", "us": 5, "min_us": 3, "bytes_per_s": 9}
-    effect = kind(**{name: values[name] for name in kind.__match_args__ if name in values})
+    values: dict[str, Any] = {"api": "Fetch", "us": 5, "min_us": 3, "bytes_per_s": 9}
+    needed: dict[str, Any] = {name: values[name] for name in kind.__match_args__ if name in values}
+    effect = kind(**needed)
     rule = LinkRule("3-x", (Link("1", "clients", "kafka"), Link("2", "1")), effect)
     assert rule_of(json.loads(json.dumps(plain_rule(rule)))) == rule
