@@ -96,7 +96,7 @@ def test_a_kind_of_request_is_lost_on_its_own_listener() -> None:
         DropRequests(api="Fech")
 
 
-@pytest.mark.parametrize("kind", sorted(EFFECTS, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(EFFECTS, key=str))
 def test_a_rule_is_told_as_json(kind: type[Effect]) -> None:
     values: dict[str, Any] = {"api": "Fetch", "us": 5, "min_us": 3, "bytes_per_s": 9}
     needed: dict[str, Any] = {name: values[name] for name in kind.__match_args__ if name in values}
