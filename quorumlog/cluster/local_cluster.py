@@ -295,6 +295,10 @@ class LocalCluster:
         """Return the node's process id, or None if it does not run."""
         return self._process(node_id).pid
 
+    def exit_status(self, node_id: int) -> int | None:
+        """Return how the node ended that was started here, below 0 by a signal; None: it runs."""
+        return self._process(node_id).exit_status
+
     def last_words(self, node_id: int) -> str:
         """Say how a node that has ended did so, by the last line of its output."""
         return self._process(node_id).last_words()

@@ -30,6 +30,7 @@ class Substitutes:
     """
 
     partition_rules: PartitionRules = KAFKA_RULES
+    # A factory: Python 3.11 takes a mapping proxy for a mutable default.
     handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     open_disk: Callable[[], Disk] = RealDisk
     bind: Callable[[str, Address], socket.socket] = bind

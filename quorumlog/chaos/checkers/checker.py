@@ -58,13 +58,17 @@ class Checker:
     model: its name.
     text: what holds if the verdict is valid, in one line.
     anomalies: what it may find. Root causes come first: one often causes others after it.
+    operations: every `f` that it judges; a history with another one is refused.
+    micros: of its transactions (f = "txn"), every micro-operation.
     entries: the schema of what `explode` returns. It has a column `key` of strings.
     """
 
     model: str
     text: str
     anomalies: tuple[Anomaly, ...]
+    operations: frozenset[str]
     entries: pa.Schema
     explode: Callable[[pa.Table], pa.Table]
     check: Callable[[pa.Table, Facts], Partial]
     conclude: Conclude
+    micros: frozenset[str] = frozenset()

@@ -31,6 +31,7 @@ from quorumlog.chaos.history.model import OUTCOMES, UNKNOWN_OFFSET
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
 _POSITIONS: Final = ("assign", "subscribe", "seek", "crash")
+OPERATIONS: Final = frozenset({*_KINDS, *_POSITIONS})
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
 

@@ -27,7 +27,7 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import explode_table
+from quorumlog.chaos.checkers.explode import OPERATIONS, explode_table
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.final_reads import final_reads
 from quorumlog.chaos.checkers.judgement import judge
@@ -223,6 +223,7 @@ CHECKER: Final = Checker(
     model=_MODEL,
     text=_TEXT,
     anomalies=ANOMALIES,
+    operations=OPERATIONS,
     entries=ENTRY_SCHEMA,
     explode=explode_table,
     check=check,

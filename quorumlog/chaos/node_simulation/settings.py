@@ -20,6 +20,7 @@ class NodesSettings:
     config: settings of the nodes, laid over those of a local cluster.
     mutant: the name of a planted bug; see mutants.py.
     log_level: what of the nodes' logs goes to the standard error output.
+    keep_in: an existing directory in which the history stays; None: it goes with the run.
     """
 
     schedule: Schedule
@@ -29,6 +30,7 @@ class NodesSettings:
     mutant: str | None = None
     log_level: str = "critical"
     trace: str | None = None  # a file for one line per event
+    keep_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
