@@ -51,7 +51,6 @@ def _fault(kind: type[StepFault]) -> dict[str, Any]:
         "backends": back_ends,
         "available": not reason,
         "why_not": reason,
-        "is_control": kind.is_control,
     }
 
 

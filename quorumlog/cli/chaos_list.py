@@ -23,8 +23,7 @@ def list_command(
             data(f"    {option:16} {text}")
     data("faults")
     for fault in described["faults"]:
-        note = "  (a control: only by name)" if fault["is_control"] else ""
-        data(f"  {fault['name']:18} {fault['what']}{note}")
+        data(f"  {fault['name']:18} {fault['what']}")
         if not fault["available"]:
             data(f"  {'':18} not here: {fault['why_not']}")
     for group in ("back_ends", "models", "mutants"):
