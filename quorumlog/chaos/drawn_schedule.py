@@ -7,6 +7,7 @@ data overlap.
 import itertools
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Final
 
 from quorumlog.chaos.faults.fault import ROLES, StepFault
@@ -33,9 +34,9 @@ def draw_schedule(
 
     Faults take turns, and so do roles, in orders drawn per seed: a short run meets each of them.
     With `overlap`, a fault may begin while others last, at most _AT_ONCE_MAX of them. Raises
-    ValueError for a fault that consists of no steps.
+    ValueError for a fault that consists of no steps, or that has a parameter without a default.
     """
-    kinds = [step_fault(name) for name in faults]
+    kinds = [_drawable(name) for name in faults]
     rng = random.Random(seed)  # noqa: S311 - a schedule must be reproducible, not secret
     turns = itertools.cycle(rng.sample(kinds, len(kinds)))
     roles = itertools.cycle(rng.sample(ROLES, len(ROLES)))
@@ -65,6 +66,14 @@ def draw_schedule(
         workload=workload,
         options=options or {},
     )
+
+
+def _drawable(name: str) -> type[StepFault]:
+    kind = step_fault(name)
+    for parameter in fields(kind):
+        if parameter.default is MISSING:
+            raise ValueError(f"fault {kind.name} needs {parameter.name}: give it in a --schedule")
+    return kind
 
 
 def _free_from_ms(actions: Sequence[Action], kind: type[StepFault]) -> int:

@@ -107,8 +107,9 @@ class Nemesis:
             try:
                 await self._inflict(fault.inflict(act.scene), act)
                 self.done.append(fault.name)
-            except NodeUnavailable:
-                await self.note_ended()  # it ended just before
+            except NodeUnavailable as error:  # it ended just before, or has to stay as it is
+                self._record(SKIPPED, "", act.details(str(error)))
+                await self.note_ended()
             await asyncio.sleep(max(0.0, end_s - loop.time()))
             await self._take_back(fault.take_back(act.scene), act)
 
@@ -289,7 +290,7 @@ class Nemesis:
 def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
     """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
     can = faults_made_of(back_end.operations, back_end.effects)
-    schedule.check_supported(back_end=back_end.name, can=can)
+    schedule.check_supported(back_end=back_end.name, can=can, why_not=back_end.why_not)
     node_ids = back_end.node_ids
     for action in schedule.actions:
         named = () if isinstance(action.target, str) else action.target

@@ -14,11 +14,11 @@ parameters of a fault stand beside the fields that every action has.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Final, Literal, TypeVar, cast, get_args, get_origin
 
-from quorumlog.chaos.faults.fault import ALL, ROLES, Fault
+from quorumlog.chaos.faults.fault import ALL, CLIENT, NODE_ROLES, Fault
 from quorumlog.chaos.faults.registry import check_supported, fault_kind
 
 FORMAT: Final = 2
@@ -100,9 +100,12 @@ class Schedule:
         if times != sorted(times):
             raise ValueError("the actions are not in order of t_us")
 
-    def check_supported(self, *, back_end: str, can: Iterable[str]) -> None:
+    def check_supported(
+        self, *, back_end: str, can: Iterable[str], why_not: Callable[[str], str] = lambda _: ""
+    ) -> None:
         """Raise FaultUnsupported if an action needs a fault that is not in `can`."""
-        check_supported((action.fault.name for action in self.actions), back_end=back_end, can=can)
+        names = (action.fault.name for action in self.actions)
+        check_supported(names, back_end=back_end, can=can, why_not=why_not)
 
     def to_json(self) -> str:
         """Return the text of the file."""
@@ -217,9 +220,8 @@ def _target_of(target: object) -> Target:
         return target
     if isinstance(target, list) and all(type(node_id) is int for node_id in target):
         return tuple(target)
-    raise ScheduleError(
-        f"target {target!r}: one of {', '.join((*ROLES, ALL))}, or a list of node ids, is expected"
-    )
+    known = ", ".join((*NODE_ROLES, CLIENT, ALL))
+    raise ScheduleError(f"target {target!r}: one of {known}, or a list of node ids, is expected")
 
 
 def _option_of(name: str, value: object) -> Option:

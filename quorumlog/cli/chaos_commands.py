@@ -5,27 +5,24 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from quorumlog.chaos.back_ends.back_end import BackEndFailed
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses
-from quorumlog.chaos.back_ends.registry import BACK_ENDS
-from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
-from quorumlog.chaos.faults.fault import MILLION, ROLES
-from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.drivers.registry import DriverUnavailable
+from quorumlog.chaos.faults.fault import MILLION
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
-from quorumlog.chaos.mutants import MUTANTS, mutant_module
+from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.run import RunError, RunSettings, RunSummary, run
 from quorumlog.chaos.run_directory import REPORT_FILE
 from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.chaos.spark import SparkUnavailable
-from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
+from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.chaos_serve import serve_command
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.export_command import export
@@ -61,8 +58,8 @@ app = typer.Typer(
     subcommand_metavar="COMMAND",
 )
 app.command(name="serve")(serve_command)
-
 app.command(name="export")(export)
+app.command(name="list")(list_command)
 
 _WORKLOAD: Final = "append_read"
 _DURATION: Final = "60s"
@@ -240,51 +237,3 @@ def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
         data(f"not met, for lack of time: {', '.join(summary.not_met)}")
     print_verdict(verdict)
     data(f"history  {out}\nreport   {out / REPORT_FILE}")
-
-
-@app.command(name="list")
-def list_command(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
-    """List workloads, faults, roles, drivers and mutants."""
-    from quorumlog.chaos.checkers.registry import CHECKERS
-
-    described: dict[str, Any] = {
-        "workloads": {
-            name: {"what": workload.text, "options": workload.described_options()}
-            for name, workload in WORKLOADS.items()
-        },
-        "faults": {name: kind.text for name, kind in STEP_FAULTS.items()},
-        "roles": list(ROLES),
-        "models": {name: checker.text for name, checker in CHECKERS.items()},
-        "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
-        "back_ends": {
-            LocalProcesses.name: LocalProcesses.text,
-            **{name: kind.text for name, kind in BACK_ENDS.items()},
-        },
-        "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},
-    }
-    if json:
-        document(described)
-        return
-    data("workloads")
-    for name, workload in described["workloads"].items():
-        data(f"  {name:16} {workload['what']}")
-        for option, text in workload["options"].items():
-            data(f"    {option:14} {text}")
-    for group in ("faults", "back_ends", "models", "mutants"):
-        data(group.replace("_", " "))
-        for name, text in described[group].items():
-            data(f"  {name:16} {text}")
-    data("drivers")
-    for name, driver in described["drivers"].items():
-        data(f"  {name:16} {driver['what']}{'' if driver['here'] else '  (not installed)'}")
-    data(f"roles\n  {', '.join(ROLES)}")
-
-
-def _is_here(name: str) -> bool:
-    try:
-        load_driver(name)
-    except DriverUnavailable:
-        return False
-    return True

@@ -210,6 +210,16 @@ def clear(directory: Path, spec: ClusterSpec) -> None:
             raise ClusterError(f"cannot remove {error.filename}: {error.strerror}") from error
 
 
+def wipe(directory: Path, node_id: int) -> None:
+    """Empty a node's log directory. Raises ClusterError."""
+    data = data_directory(directory, node_id)
+    try:
+        shutil.rmtree(data)
+        data.mkdir()
+    except OSError as error:
+        raise ClusterError(f"cannot empty {data}: {error.strerror}") from error
+
+
 def load(directory: Path) -> ClusterSpec:
     """Read cluster.json. Raises ClusterError if there is none, or it is not one of ours."""
     path = directory / CLUSTER_FILE

@@ -236,6 +236,12 @@ class LocalCluster:
         if not self._process(node_id).wait_ended(limit):
             raise NodeFailed(f"node {node_id} does not stop: it {limit.lack(node_id)}")
 
+    def wipe_node(self, node_id: int) -> None:
+        """Empty the log directory of a node that does not run: it starts as with a new disk."""
+        if self.pid(node_id) is not None:
+            raise ClusterError(f"node {node_id} runs: its log directory is not emptied")
+        layout.wipe(self.directory, node_id)
+
     def pause(self, node_id: int) -> None:
         """SIGSTOP: its connections stay open and nothing answers."""
         self._process(node_id).signal(signal.SIGSTOP)

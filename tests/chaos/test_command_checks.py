@@ -90,6 +90,23 @@ def test_every_mutant_is_a_module_that_the_wheel_has() -> None:
         assert mutant.module.startswith("quorumlog.")
 
 
+def test_the_list_says_of_each_fault_what_it_needs_and_what_is_possible_here() -> None:
+    faults = json.loads(CliRunner().invoke(app, ["list", "--json"]).stdout)["faults"]
+    known = {fault["name"]: fault for fault in faults}
+    network = (
+        "partition-one partition-halves partition-ring partition-one-way isolate-role delay "
+        "slow-link reset refuse drop-request reply-lost"
+    )
+    for name in network.split():
+        assert known[name]["available"], name
+        assert "proxy" in known[name]["backends"]
+        assert known[name]["why_not"] == ""
+    assert "client" in known["isolate-role"]["roles"]
+    assert known["kill"]["backends"] == ["processes", "commands", "simulation"]
+    assert not known["power-loss"]["available"]
+    assert "lose_power" in known["power-loss"]["why_not"]
+
+
 def test_what_explains_a_run_is_written_before_it() -> None:
     settings = RunSettings(out=Path("run"), command=("quorumlog", "chaos", "run", "--out", "a b"))
     meta = meta_at_start(settings, draw_schedule(5, faults=("kill",), duration_ms=20_000))

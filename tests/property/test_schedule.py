@@ -30,7 +30,8 @@ JSON = st.recursive(
 
 
 SPECIAL: dict[str, st.SearchStrategy[Any]] = {  # what not every value of its type is legal for
-    "times": st.integers(1, 1000),
+    "times": st.integers(1, 100),
+    "share_percent": st.integers(1, 90),
     "api": st.sampled_from(sorted(APIS)),
 }
 

@@ -156,7 +156,6 @@ class StepFault(Fault):
     needs: the operations on nodes among them; `imposes`: the effects of the rules among them.
     `breaks` is the operation of a simple fault, and `UNDONE_BY` says what mends it.
     destroys: copies of data are gone for good, so that two such faults never overlap.
-    is_control: what no cluster is built to survive; a schedule must name it.
     """
 
     __slots__ = ()
@@ -165,7 +164,6 @@ class StepFault(Fault):
     breaks: ClassVar[str] = ""
     drawn_duration_ms: ClassVar[tuple[int, int]] = (1_000, 4_000)
     destroys: ClassVar[bool] = False
-    is_control: ClassVar[bool] = False
 
     def inflict(self, scene: Scene) -> Sequence[AnyStep]:
         """Return the steps that break what the scene says."""

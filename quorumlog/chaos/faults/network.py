@@ -4,22 +4,11 @@ Rates are in parts per million of the messages; delays are in microseconds of on
 fault without a target applies to every link: its target is `all`.
 """
 
-from collections.abc import Sequence
 from typing import ClassVar, Final, Literal
 
 from quorumlog.chaos.faults.delay import DELAY_US_MAX, Delay
-from quorumlog.chaos.faults.fault import (
-    ALL,
-    MILLION,
-    AnyStep,
-    Fault,
-    Impose,
-    Lift,
-    Scene,
-    StepFault,
-    named,
-    ranged,
-)
+from quorumlog.chaos.faults.fault import ALL, MILLION, Fault, Scene, named, ranged
+from quorumlog.chaos.faults.link_faults import LinkFault
 from quorumlog.chaos.faults.links import Cut, Effect, LinkRule, between
 
 
@@ -45,37 +34,28 @@ class Reorder(Fault):
     late_us: int = ranged(0, DELAY_US_MAX)
 
 
-@named("partition", "some nodes and the others cannot reach each other")
-class Partition(StepFault):
+@named("partition", "the simulator's name of partition_one")
+class Partition(LinkFault):
     """No message passes between the target nodes and all others, in either direction."""
 
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
 
-    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
-        """Cut all links between the victims and the other nodes."""
-        links = between(scene.parties, scene.other_nodes)
-        return (Impose(rule=LinkRule(scene.rule_id(), links, Cut())),)
-
-    def take_back(self, scene: Scene) -> Sequence[AnyStep]:
-        """Heal them."""
-        return (Lift(rule_id=scene.rule_id()),)
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+        """See LinkFault."""
+        return (LinkRule(scene.rule_id(), between(scene.parties, scene.other_nodes), Cut()),)
 
 
-@named("one_way_cut", "what a node sends is lost, or what is sent to it")
-class OneWayCut(StepFault):
+@named("one_way_cut", "the simulator's name of partition_one_way; direction: in or out")
+class OneWayCut(LinkFault):
     """All messages from the target nodes to the others are lost (`out`), or the reverse (`in`)."""
 
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Cut})
     direction: Literal["in", "out"]
 
-    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
-        """Cut the links of one direction."""
+    def rules(self, scene: Scene) -> tuple[LinkRule, ...]:
+        """See LinkFault."""
         links = between(scene.parties, scene.other_nodes, self.direction)
-        return (Impose(rule=LinkRule(scene.rule_id(), links, Cut())),)
-
-    def take_back(self, scene: Scene) -> Sequence[AnyStep]:
-        """Heal them."""
-        return (Lift(rule_id=scene.rule_id()),)
+        return (LinkRule(scene.rule_id(), links, Cut()),)
 
 
 FAULTS: Final = (Loss, Duplication, Delay, Reorder, Partition, OneWayCut)

@@ -11,7 +11,7 @@ from quorumlog.chaos.faults.links import Effect, LinkRule, Refuse, Reset, betwee
 class RefuseConnections(LinkFault):
     """Resets all connections of the target, and refuses new ones.
 
-    A refused connection looks as if the process had died (decision 0009): a false notice.
+    A refused connection looks as if the process had died (decision 0004): a false notice.
     """
 
     imposes: ClassVar[frozenset[type[Effect]]] = frozenset({Refuse, Reset})

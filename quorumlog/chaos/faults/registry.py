@@ -1,9 +1,10 @@
 """Every kind of fault, by name: a new one is a file beside this one, and a word in `_MODULES`."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from quorumlog.chaos.faults import (
+    crash_loop,
     delay,
     delay_request,
     drop_request,
@@ -18,17 +19,33 @@ from quorumlog.chaos.faults import (
     partition_one_way,
     partition_ring,
     pause,
+    pause_all,
     pause_kill,
     refuse,
     reply_lost,
     reset,
+    restart,
+    rolling_restart,
     slow_link,
+    starve,
+    wipe,
 )
 from quorumlog.chaos.faults.fault import Fault, StepFault
 from quorumlog.chaos.faults.links import Effect
 from quorumlog.chaos.registered import registered
 
-_ON_NODES: Final = (kill, kill_all, pause_kill, pause)
+_ON_NODES: Final = (
+    kill,
+    kill_all,
+    crash_loop,
+    pause_kill,
+    pause,
+    pause_all,
+    restart,
+    rolling_restart,
+    starve,
+    wipe,
+)
 _ON_LINKS: Final = (
     partition_one,
     partition_halves,
@@ -57,9 +74,10 @@ STEP_FAULTS: Final[Mapping[str, type[StepFault]]] = {
 class FaultUnsupported(ValueError):
     """A back end cannot do a fault. The message names the fault, the back end, and what it can."""
 
-    def __init__(self, name: str, back_end: str, can: Iterable[str]) -> None:
+    def __init__(self, name: str, back_end: str, can: Iterable[str], why: str = "") -> None:
         names = ", ".join(sorted(can)) or "nothing"
-        super().__init__(f"fault {name}: {back_end} cannot do it; it can do {names}")
+        reason = f" ({why})" if why else ""
+        super().__init__(f"fault {name}: {back_end} cannot do it{reason}; it can do {names}")
 
 
 def fault_kind(name: str) -> type[Fault]:
@@ -83,9 +101,11 @@ def faults_made_of(operations: Collection[str], effects: Collection[type[Effect]
     ]
 
 
-def check_supported(names: Iterable[str], *, back_end: str, can: Iterable[str]) -> None:
+def check_supported(
+    names: Iterable[str], *, back_end: str, can: Iterable[str], why_not: Callable[[str], str]
+) -> None:
     """Raise FaultUnsupported for the first of `names` that is not one of those in `can`."""
     known = set(can)
     for name in names:
         if name not in known:
-            raise FaultUnsupported(name, back_end, known)
+            raise FaultUnsupported(name, back_end, known, why_not(name))

@@ -1,7 +1,7 @@
 """A back end of three nodes in memory, which has all operations and effects."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.faults.fault import UNDONE_BY
@@ -20,6 +20,7 @@ class NodesInMemory:
         self.is_running = {1, 2, 3}
         self.paused = set[int]()
         self.start_takes_s = 0.0
+        self.changed: Callable[[], object] = lambda: None  # called when a rule comes or goes
         self.performed: list[tuple[str, tuple[int, ...]]] = []
         self.rules: dict[str, LinkRule] = {}
         self.roles: dict[str, list[int]] = {"partition-leader": [1], "metadata-leader": [2]}
@@ -54,9 +55,11 @@ class NodesInMemory:
 
     async def impose(self, rule: LinkRule) -> None:
         self.rules[rule.id] = rule
+        self.changed()
 
     async def lift(self, rule_id: str) -> None:
         self.rules.pop(rule_id, None)
+        self.changed()
 
     def why_not(self, fault: str) -> str:
         del fault

@@ -1,6 +1,7 @@
 """What a nemesis writes down of itself, and what it leaves behind."""
 
 import asyncio
+from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
@@ -8,11 +9,12 @@ import pytest
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.machines import PowerLoss
-from quorumlog.chaos.faults.registry import FaultUnsupported, step_fault
+from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported, step_fault
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.schedule import Action, Schedule, Target
 from quorumlog.cluster import ClusterError, NodeFailed
 from tests.support.chaos.nodes_in_memory import NodesInMemory
+from tests.support.waiting import until
 
 
 class FakeNode:
@@ -305,3 +307,75 @@ async def test_what_was_paused_goes_on_if_the_run_is_cancelled() -> None:
     await asyncio.wait([run])
     assert run.cancelled()
     assert (cluster.running, cluster.paused) == ({1, 2, 3}, set())
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("fault", sorted(STEP_FAULTS))
+async def test_every_fault_is_taken_back_and_its_rows_say_so(fault: str) -> None:
+    kind = STEP_FAULTS[fault]
+    parameters = {"direction": "in", "min_us": 1, "spread_us": 1, "rate_ppm": 1_000_000}
+    needed = {one.name for one in fields(kind) if one.default is MISSING}
+    made = kind(**{name: parameters[name] for name in needed})
+    nodes = NodesInMemory()
+    nodes.roles["isr-follower"] = [3]
+    rows = await carry_out(
+        nodes, Action(t_us=0, fault=made, target=kind.targets[-1], duration_us=2_000_000)
+    )
+    assert (nodes.is_running, nodes.paused, nodes.rules) == ({1, 2, 3}, set(), {})
+    assert rows
+    assert all(details.startswith(f"#1 {fault}") for _, _, details in rows)
+    assert "node-ended" not in [f for f, _, _ in rows]
+    if kind.imposes:
+        assert [f for f, _, _ in rows] == [fault, f"stop-{fault}"]
+
+
+@pytest.mark.jumping_time
+async def test_each_fault_lifts_only_its_own_rules() -> None:
+    nodes = NodesInMemory()
+    held: list[list[str]] = []
+    nodes.changed = lambda: held.append(sorted(nodes.rules))
+    await carry_out(
+        nodes,
+        action(0, "partition_one", (1,), 2_000_000),
+        action(1_000_000, "refuse", "client", 2_000_000),
+    )
+    assert held == [
+        ["1"],
+        ["1", "2-refuse"],
+        ["1", "2-refuse", "2-reset"],
+        ["2-refuse", "2-reset"],
+        ["2-reset"],
+        [],
+    ]
+
+
+@pytest.mark.jumping_time
+async def test_two_wipes_never_overlap() -> None:
+    nodes = NodesInMemory()
+    await carry_out(
+        nodes,
+        action(0, "wipe", (1,), 2_000_000),
+        action(1_000_000, "wipe", (2,), 2_000_000),
+    )
+    assert nodes.performed == [
+        ("kill", (1,)),
+        ("wipe", (1,)),
+        ("start", (1,)),
+        ("kill", (2,)),
+        ("wipe", (2,)),
+        ("start", (2,)),
+    ]
+
+
+async def test_a_node_that_starves_is_fed_again_and_a_paused_one_is_left_alone() -> None:
+    cluster = FakeCluster()
+    nodes = nodes_of(cluster)
+    await nodes.perform("starve", (1, 2), 50)
+    await until(lambda: 1 in cluster.paused)
+    await until(lambda: 1 not in cluster.paused)
+    await nodes.perform("pause", (1,))
+    await nodes.perform("feed", (1, 2))
+    assert cluster.paused == {1}
+    await nodes.perform("resume", (1,))
+    await nodes.restore()
+    assert cluster.paused == set()

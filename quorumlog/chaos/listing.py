@@ -1,0 +1,62 @@
+"""What the lab has on this machine: workloads, faults, drivers and the rest, as plain values."""
+
+from typing import Any, Final
+
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.registry import BACK_ENDS
+from quorumlog.chaos.checkers.registry import CHECKERS
+from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, StepFault
+from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.mutants import MUTANTS
+from quorumlog.chaos.node_simulation.target import SimulatedMachines
+from quorumlog.chaos.workloads.registry import WORKLOADS
+
+_COMMANDED: Final = frozenset({"kill", "stop", "start", "pause", "resume"})
+
+
+def listing() -> dict[str, Any]:
+    """Return what there is; a fault or a driver that this machine lacks says why."""
+    return {
+        "workloads": {
+            name: {"what": workload.text, "options": workload.described_options()}
+            for name, workload in WORKLOADS.items()
+        },
+        "faults": [_fault(kind) for kind in STEP_FAULTS.values()],
+        "roles": [*NODE_ROLES, CLIENT, "all"],
+        "models": {name: checker.text for name, checker in CHECKERS.items()},
+        "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
+        "back_ends": {
+            LocalProcesses.name: LocalProcesses.text,
+            **{name: kind.text for name, kind in BACK_ENDS.items()},
+        },
+        "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},
+    }
+
+
+def _fault(kind: type[StepFault]) -> dict[str, Any]:
+    """Describe a fault. `available`: on the nodes that a run starts itself, on this machine."""
+    reason = LocalProcesses.missing(kind)
+    back_ends = []
+    if not reason:
+        back_ends.append("proxy" if kind.imposes else "processes")
+    if not kind.imposes and kind.needs <= _COMMANDED:
+        back_ends.append("commands")
+    if kind.needs <= SimulatedMachines.operations and kind.imposes <= SimulatedMachines.effects:
+        back_ends.append("simulation")
+    return {
+        "name": kind.name.replace("_", "-"),
+        "what": kind.text,
+        "roles": list(kind.targets),
+        "backends": back_ends,
+        "available": not reason,
+        "why_not": reason,
+    }
+
+
+def _is_here(name: str) -> bool:
+    try:
+        load_driver(name)
+    except DriverUnavailable:
+        return False
+    return True
