@@ -75,19 +75,23 @@ def named_model(file: Path) -> str | None:
     """Return the model that a file of ours names, if it does. Raises HistoryError."""
     require_pyarrow()
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    from quorumlog.chaos.history import lines, schema
+    from quorumlog.chaos.history import lines, parquet, schema
 
     try:
         if file.suffix == ".parquet":
-            facts = pq.read_schema(file).metadata or {}
+            with parquet.open_parquet(file) as table:
+                facts = {} if parquet.is_format_1(table) else parquet.facts_in(table)
         else:
             with file.open("rb") as opened:
                 facts = lines.find_frame(file, opened).facts()
         said = facts.get(schema.MODEL)
         return None if said is None else said.decode()
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise HistoryError(f"{file}: not a history: {error}") from error
+    except HistoryError as error:
+        if str(error).startswith(str(file)):
+            raise
         raise HistoryError(f"{file}: not a history: {error}") from error
 
 
