@@ -84,7 +84,9 @@ class Machine:
             substitutes,
             open_disk=lambda: self.disk,
             bind=cast(Any, lambda _, address: network.bound(address.host, address.port)),
-            socket_factory=cast(Any, lambda _: network.socket()),
+            quorum=replace(
+                substitutes.quorum, socket_factory=cast(Any, lambda _: network.socket())
+            ),
             boot_id_file=self,
         )
         _found(self.disk)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from quorumlog.broker.coordination.core.coordinator_shard import Phase
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
@@ -41,9 +41,13 @@ class GroupService:
         settings: BrokerSettings,
         wall_ms: Callable[[], int],
         on_fatal: Callable[[InvariantViolation], None],
+        coordinator: type[GroupCoordinator] = GroupCoordinator,
+        shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
+        """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
         self._wall_ms = wall_ms
+        self._coordinator, self._shard = coordinator, shard
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
         self._drivers: Final[dict[TopicPartition, ShardDriver[GroupCoordinator]]] = {}
@@ -105,10 +109,11 @@ class GroupService:
         driver = self._drivers[topic_partition] = ShardDriver(
             topic_partition,
             replicas=self._replicas,
-            new_coordinator=partial(GroupCoordinator, self._settings),
+            new_coordinator=partial(self._coordinator, self._settings),
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
+            shard=self._shard,
         )
         return driver
 
