@@ -19,7 +19,8 @@ from quorumlog.chaos.checkers.checker import Facts
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.kafka_log import CHECKER, conclude
 from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
-from quorumlog.chaos.history.schema import SCHEMA, table_of
+from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.schema import OPERATIONS, facts_of
 from quorumlog.chaos.spark.engine import _check, check_on_spark
 from quorumlog.chaos.spark.session import spark_session
 from tests.chaos.test_kafka_vectors import VECTORS, read
@@ -46,18 +47,28 @@ def same(one: Verdict, other: Verdict) -> None:
 
 
 def apart(tables: list[pa.Table]) -> pa.Table:
-    """Put histories into one, each with its own processes and keys."""
+    """Put histories into one, each with its own processes and keys, one after the other."""
     rows: list[dict[str, Any]] = []
+    events = time_ns = 0
     for place, table in enumerate(tables):
-        for row in table.to_pylist():
-            row["process"] += 10_000 * place
-            for message in row["messages"]:
+        shifted = table.to_pylist()
+        for row in shifted:
+            row["process"] += 10_000 * place if row["process"] >= 0 else 0
+            row["index"] += len(rows)
+            row["invoked"] += events
+            row["invoked_ns"] += time_ns
+            if row["completed"] >= 0:
+                row["completed"] += events
+                row["completed_ns"] += time_ns
+            for message in row["micro"]:
                 message["key"] = f"h{place}-{message['key']}"
-            rows.append(row)
-    rows.sort(key=lambda row: row["time_ns"])
-    for index, row in enumerate(rows):
-        row["index"] = index
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+        rows += shifted
+        last = [(row["invoked"], row["invoked_ns"]) for row in shifted]
+        last += [
+            (row["completed"], row["completed_ns"]) for row in shifted if row["completed"] >= 0
+        ]
+        events, time_ns = max(last)[0] + 1, max(last)[1]
+    return pa.Table.from_pylist(rows, schema=OPERATIONS).replace_schema_metadata(facts_of())
 
 
 def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path: Path) -> None:
@@ -68,7 +79,7 @@ def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path:
         tables += [table_of(rows_of(sketch.ops)), table_of(rows_of(good(3000 + seed).ops))]
     whole = apart(tables)
     for marked in ("marked", "unmarked"):
-        table = whole.replace_schema_metadata({"quorumlog.final_reads": marked})
+        table = whole.replace_schema_metadata(facts_of(final_reads=marked))
         pq.write_table(table, tmp_path / "history.parquet", row_group_size=500)
         on_spark = check_on_spark(tmp_path / "history.parquet")
         same(on_spark, check_history(table))
@@ -103,14 +114,15 @@ def test_the_nemesis_is_seen(tmp_path: Path) -> None:
     same(verdict, check_history(table))
 
 
-def test_rows_that_break_the_schema_are_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     table = History().sent(1, 2).table()
-    broken = table.set_column(3, "type", pa.array(["invoke", "okay", "invoke", "ok"]))
+    place = table.schema.get_field_index("type")
+    broken = table.set_column(place, "type", pa.array(["okay", "ok"]))
     pq.write_table(broken, tmp_path / "history.parquet")
-    with pytest.raises(HistoryError, match="type is unknown"):
+    with pytest.raises(HistoryError, match="operation 0: its type is none of"):
         check_on_spark(tmp_path)
-    pq.write_table(table.drop_columns(["messages"]), tmp_path / "history.parquet")
-    with pytest.raises(HistoryError, match="no column messages"):
+    pq.write_table(table.drop_columns(["micro"]), tmp_path / "history.parquet")
+    with pytest.raises(HistoryError, match="no column micro"):
         check_on_spark(tmp_path)
 
 
@@ -124,7 +136,7 @@ def test_parquet_of_other_types_is_read_as_the_local_engine_reads_it(tmp_path: P
         place = table.schema.get_field_index(name)
         column = pa.array([None, *table.column(name).to_pylist()[1:]], table.column(name).type)
         pq.write_table(table.set_column(place, name, column), file)
-        with pytest.raises(HistoryError, match="row 1: a field is missing"):
+        with pytest.raises(HistoryError, match=f"it has no {name}"):
             check_on_spark(tmp_path)
 
 

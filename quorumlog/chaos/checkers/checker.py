@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.fault_bands import Band
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Verdict
-from quorumlog.chaos.history.schema import CUT_OFF, FINAL_READS
+from quorumlog.chaos.history.schema import CUT_OFF, ENDED, FINAL_READS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,12 @@ class Facts:
     """What must be known of the whole history; every part of it is checked with the same facts.
 
     final_reads_marked: the last reads are told from others; Jepsen does not tell them apart.
-    cut_off: the last line of the file is incomplete.
+    cut_off: the last line of the file is incomplete. ended: its end row was seen.
     """
 
     final_reads_marked: bool = True
     cut_off: bool = False
+    ended: bool = True
 
 
 def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
@@ -35,6 +36,7 @@ def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
     return Facts(
         final_reads_marked=known.get(FINAL_READS, b"marked") == b"marked",
         cut_off=CUT_OFF in known,
+        ended=ENDED in known,
     )
 
 

@@ -39,16 +39,16 @@ class Changes:
     members: list[int]
 
 
-def position_changes(rows: Rows, invocation: Ints, outcome: Codes) -> Changes:
-    """Collect the changes that happened or may have. The invocation names the keys."""
-    moving = rows.is_f(invocation, *_LISTS, "seek", "crash") & (outcome != FAIL)
-    moving |= rows.is_f(invocation, "poll", "final_poll") & (outcome == INFO)
+def position_changes(rows: Rows) -> Changes:
+    """Collect the changes that happened or may have."""
+    outcome = rows.judged()
+    moving = rows.is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
+    moving |= rows.is_f("poll", "final_poll") & (outcome == INFO)
     changes = Changes(moves={}, seeks={}, members=[])
-    for row in invocation[moving].tolist():
+    for row in np.flatnonzero(moving).tolist():
         process, f = int(rows.process[row]), rows.fs[rows.f[row]]
         named = slice(*rows.starts[row : row + 2]) if f in (*_LISTS, "seek") else slice(0)
-        keys = rows.message_key[named]
-        change = Change(op=int(rows.index[row]), keeps=f != "seek", keys=keys)
+        change = Change(op=int(rows.invoked[row]), keeps=f != "seek", keys=rows.key[named])
         changes.moves.setdefault(process, []).append(change)
         if f == "seek":
             changes.seeks.setdefault(process, []).append(change)

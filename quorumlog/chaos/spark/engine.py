@@ -10,22 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from quorumlog.chaos.checkers.checker import Checker, Facts, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
-from quorumlog.chaos.history.files import check_order, check_rows, locate_history, read_history
+from quorumlog.chaos.history.files import locate_history, read_history
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
-from quorumlog.chaos.history.schema import SCHEMA
+from quorumlog.chaos.history.parquet import facts_in, is_format_1, open_parquet, row_group
+from quorumlog.chaos.history.schema import OPERATIONS
+from quorumlog.chaos.history.validate import merge_facts, part_facts
 from quorumlog.chaos.spark.session import cores, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_READ: Final = ("index", "time_ns", "process", "type", "f", "messages", "details")
-_MESSAGES_DDL: Final = "array<struct<key: string, offset: bigint, value: bigint>>"
+_MICRO_DDL: Final = (
+    "array<struct<f: string, key: string, offset: bigint, value: bigint, text: string>>"
+)
 _TYPES: Final = {pa.int64(): "bigint", pa.int32(): "int", pa.int8(): "tinyint"}
 _SHORT_ROWS: Final = 5_000_000  # below, a JVM that starts fast beats one that runs fast
 _ROWS_PER_TASK: Final = 250_000  # fewer are not worth another task
@@ -45,7 +47,7 @@ def check_on_spark(
     """
     file, checker = locate_history(path), find_checker(model)
     table, (metadata, rows) = None, _look_at(file)
-    if not rows:  # JSON lines, or not as our harness writes it: read it here, with care
+    if not rows:  # JSON lines, or not as our harness writes it: read it here
         table = read_history(file)
         metadata, rows = table.schema.metadata or {}, table.num_rows
     facts = facts_of(metadata)
@@ -53,7 +55,7 @@ def check_on_spark(
     with spark_session(master, is_short=rows < _SHORT_ROWS) as session:
         progress("reading the history")
         history = _read(session, file) if table is None else session.createDataFrame(table)
-        nemesis = history.filter(history.process == NEMESIS).select(*SCHEMA.names).toArrow()
+        nemesis = history.filter(history.process == NEMESIS).select(*OPERATIONS.names).toArrow()
         progress("checking")
         clients = history.filter(history.process != NEMESIS)
         partials = _check(clients, checker, facts, tasks=_tasks(cores(session), rows))
@@ -61,35 +63,27 @@ def check_on_spark(
 
 
 def _look_at(file: Path) -> tuple[dict[bytes, bytes], int]:
-    """Return the metadata and the number of rows of a Parquet file that Spark can read as it is.
+    """Validate a Parquet file that Spark can read as it is; return what it says, and its rows.
 
-    The number is 0 for any other: not Parquet, or with other types or with nulls, which Spark would
-    read as something else than `read_history` does. Raises HistoryError.
+    The number is 0 for any other: not Parquet, of format 1, or with other types. The file is read
+    by row groups, so that this process holds one at a time. Raises HistoryError.
     """
     if file.suffix != ".parquet":
         return {}, 0
     try:
-        footer = pq.read_metadata(file)
-        schema = footer.schema.to_arrow_schema()
-        is_plain = schema.remove_metadata().equals(SCHEMA) and not _may_hold_nulls(footer)
-        if is_plain:
-            check_order(pq.read_table(file, columns=["index"]).column("index"))
-    except (pa.ArrowException, OSError) as error:
+        with open_parquet(file) as opened:
+            if is_format_1(opened) or not _is_plain(opened.schema_arrow):
+                return {}, 0
+            facts = facts_in(opened)
+            groups = range(opened.num_row_groups)
+            merge_facts(part_facts(row_group(opened, place)) for place in groups)
+            return facts, opened.metadata.num_rows
+    except (pa.ArrowException, OSError, ValueError, HistoryError) as error:
         raise HistoryError(f"{file}: not a history: {error}") from error
-    except HistoryError as error:
-        raise HistoryError(f"{file}: {error}") from error
-    return schema.metadata or {}, footer.num_rows if is_plain else 0
 
 
-def _may_hold_nulls(footer: pq.FileMetaData) -> bool:
-    """Tell whether a column may hold nulls. Those of messages are looked at by the tasks."""
-    groups = (footer.row_group(place) for place in range(footer.num_row_groups))
-    columns = (group.column(place) for group in groups for place in range(group.num_columns))
-    return any(
-        (known := column.statistics) is None or known.null_count != 0
-        for column in columns
-        if not column.path_in_schema.startswith("messages.")
-    )
+def _is_plain(schema: pa.Schema) -> bool:
+    return bool(schema.remove_metadata().equals(OPERATIONS))
 
 
 def _tasks(cores: int, rows: int) -> int:
@@ -98,15 +92,13 @@ def _tasks(cores: int, rows: int) -> int:
 
 
 def _read(session: "SparkSession", file: Path) -> "DataFrame":
-    return session.read.schema(_ddl(SCHEMA)).parquet(str(file))
+    return session.read.schema(_ddl(OPERATIONS)).parquet(str(file))
 
 
 def _check(clients: "DataFrame", checker: Checker, facts: Facts, *, tasks: int) -> list[Partial]:
-    from pyspark.errors import PythonException
-
     def explode_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table := _table_of(batches):
-            yield from checker.explode(check_rows(table)).to_batches()
+            yield from checker.explode(table).to_batches()
 
     def check_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table := _table_of(batches):
@@ -114,20 +106,14 @@ def _check(clients: "DataFrame", checker: Checker, facts: Facts, *, tasks: int) 
             yield pa.RecordBatch.from_pydict({"partial": [json.dumps(found.as_json())]})
 
     entries = (
-        clients.select(*_READ)
+        clients.select(*OPERATIONS.names)
         .repartition(tasks, "process")
         .mapInArrow(explode_part, _ddl(checker.entries))
     )
     partials = entries.repartition(tasks, "key").mapInArrow(check_part, "partial string")
-    try:
-        rows = partials.collect()
-    except PythonException as error:
-        if "HistoryError" in str(error):
-            said = str(error).rpartition("HistoryError: ")[2].splitlines()[0]
-            raise HistoryError(said) from error
-        raise
+    rows = partials.collect()
     # Of no entries at all, too: the figures are there even if the history is empty.
-    nothing = checker.check(checker.explode(SCHEMA.empty_table()), facts)
+    nothing = checker.check(checker.explode(OPERATIONS.empty_table()), facts)
     return [nothing, *(Partial.from_json(json.loads(row.partial)) for row in rows)]
 
 
@@ -140,6 +126,6 @@ def _ddl(schema: pa.Schema) -> str:
     return ", ".join(
         f"`{field.name}` {_TYPES.get(field.type, 'string')}"
         if not pa.types.is_list(field.type)
-        else f"`{field.name}` {_MESSAGES_DDL}"
+        else f"`{field.name}` {_MICRO_DDL}"
         for field in schema
     )
