@@ -71,6 +71,8 @@ class Machine:
         self.failure = ""  # how the last process ended by itself
         self.violation = ""  # an invariant of the node's own that did not hold
         self._fails_next_fsync = False
+        self._fsync_failed = False
+        self.may_lose_memory: Callable[[], bool] = lambda: True
         self._is_dark = False
         self._before_dark: Process | None = None
         self._starts = self._boots = 0
@@ -104,13 +106,14 @@ class Machine:
 
     def start(self) -> None:
         """Start the node; it is ready later. A machine without power gets it back first."""
+        self._fails_next_fsync = False
         if self.process is not None:
             return
+        self._fsync_failed = False
         if self._is_dark:
             self._is_dark = False
             self._network.power_restored(self.host, self._before_dark)
             self._before_dark = None
-        self._fails_next_fsync = False
         self._starts += 1
         self.failure = ""
         process = self.process = Process(f"n{self.node_id}.{self._starts}", self.host, self.clock)
@@ -155,7 +158,11 @@ class Machine:
             self._stopping.set()
 
     def fail_next_fsync(self) -> None:
-        """Let the next fsync fail. What it was to write is lost, although reads still see it."""
+        """Let the next fsync fail, once the machine may lose what is in its memory.
+
+        A process that ends for it leaves a disk whose pages are lost, although reads still see
+        them: the machine boots again.
+        """
         self._fails_next_fsync = True
 
     def slow_fsyncs(self, spread_us: int) -> None:
@@ -189,7 +196,11 @@ class Machine:
             if isinstance(error, InvariantViolation):
                 self.violation = str(error)
         self._happened(f"end {process.name} {self.failure}")
+        fsync_failed = self._fsync_failed and self.failure
         self._end(process)
+        if fsync_failed:  # a disk that failed is not trusted: the machine boots again
+            self.disk.crash(self._crash_rng)
+            self._boots += 1
 
     async def _serve(self, process: Process) -> None:
         stopping = self._stopping = asyncio.Event()
@@ -215,8 +226,9 @@ class Machine:
     def _on_operation(self, operation: str, path: str) -> None:
         if operation == "fsync":
             self._fsyncs += 1
-            if self._fails_next_fsync:
+            if self._fails_next_fsync and self.may_lose_memory():
                 self._fails_next_fsync = False
+                self._fsync_failed = True
                 self._happened(f"EIO {self.node_id} {path}")
                 raise OSError(errno.EIO, "Input/output error", path)
 

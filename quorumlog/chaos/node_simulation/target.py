@@ -84,8 +84,8 @@ _LATER: Final = {"start": _until_ready, "stop": _until_ended}
 class SimulatedMachines:
     """A back end on machines in this process. The best-informed node says who holds a role.
 
-    Power is lost only while every node is ready and every replica is in sync: what is acknowledged
-    survives the loss of one memory, not of two.
+    Power is lost, and an fsync fails, only while every node is ready and every replica in sync:
+    what is acknowledged survives the loss of one memory, not of two.
     """
 
     name = "simulated machines"
@@ -97,6 +97,8 @@ class SimulatedMachines:
     ) -> None:
         self.machines: Final = machines
         self.any_power_loss = False  # also where it may lose what was acknowledged
+        for machine in machines.values():
+            machine.may_lose_memory = self._may_lose_memory
         self._loop: Final = loop
         self._network: Final = network
 
@@ -120,12 +122,15 @@ class SimulatedMachines:
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
         for machine in machines:
-            if operation == "lose_power" and not self.any_power_loss and self.not_whole():
+            if operation == "lose_power" and not self._may_lose_memory():
                 raise NodeUnavailable(f"its memory must not be lost now: {self.not_whole()}")
             _AT_ONCE[operation](machine, amount)
         if operation in _LATER:
             for machine in machines:
                 await _LATER[operation](machine)
+
+    def _may_lose_memory(self) -> bool:
+        return self.any_power_loss or not self.not_whole()
 
     # --- links ---
 
