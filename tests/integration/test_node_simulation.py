@@ -4,15 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from quorumlog.chaos.node_simulation.forked import RunFailed
+from quorumlog.chaos.faults.kill_all import KillAll
+from quorumlog.chaos.faults.machines import PowerLoss
+from quorumlog.chaos.node_simulation.forked import RunFailed, run_one
 from quorumlog.chaos.node_simulation.settings import NodesResult
 from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_many, simulate_nodes
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
+from quorumlog.chaos.schedule import Action
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +25,7 @@ FOUND_BY: Final = {
     # mutant: (a seed that finds it, the first rule or anomaly that tells)
     "commits_alone": (1, "isr-complete"),
     "ignores_divergence": (2, "committed-agree"),
-    "elects_outside_the_isr": (7, "isr-complete"),
+    "elects_outside_the_isr": (23, "isr-complete"),
 }
 
 
@@ -69,6 +73,20 @@ def test_a_planted_bug_is_found(mutant: str) -> None:
     result = simulate_nodes(seed, mutant=mutant)
     assert result.valid is False
     assert result.violations[0].startswith(told_by)
+
+
+def test_with_two_in_sync_replicas_a_reboot_while_all_are_killed_loses_nothing() -> None:
+    """docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md."""
+    drawn = settings_of(1, duration_ms=6_000, faults=(), config={"min.insync.replicas": "2"})
+    power_loss = Action(t_us=2_000_000, duration_us=1_000_000, fault=PowerLoss(), target=(2,))
+    kill_all = Action(t_us=2_000_500, duration_us=1_000_000, fault=KillAll(), target="all")
+    schedule = replace(drawn.schedule, actions=(power_loss, kill_all))
+    both = replace(drawn, schedule=schedule, any_power_loss=True)
+    result = run_one(both)
+    assert result.faults == ("power_loss", "kill_all")
+    assert (result.valid, result.violations) == (True, ())
+    with_one = run_one(replace(both, config={}))
+    assert with_one.valid is False  # as decision 62 says: mend it, and this line goes
 
 
 def test_a_schedule_of_a_file_is_replayed(tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ class Machine:
         self.violation = ""  # an invariant of the node's own that did not hold
         self._fails_next_fsync = False
         self._fsync_failed = False
+        self.has_lost_memory = False  # and its replicas may lack what they had
         self.may_lose_memory: Callable[[], bool] = lambda: True
         self._is_dark = False
         self._before_dark: Process | None = None
@@ -135,9 +136,13 @@ class Machine:
             self._loop.kill(process)
             self._before_dark = process
         self._network.power_lost(self.host, self._before_dark)
+        self._lose_memory()
+        self._is_dark = True
+
+    def _lose_memory(self) -> None:
         self.disk.crash(self._crash_rng)
         self._boots += 1
-        self._is_dark = True
+        self.has_lost_memory = True
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -199,8 +204,7 @@ class Machine:
         fsync_failed = self._fsync_failed and self.failure
         self._end(process)
         if fsync_failed:  # a disk that failed is not trusted: the machine boots again
-            self.disk.crash(self._crash_rng)
-            self._boots += 1
+            self._lose_memory()
 
     async def _serve(self, process: Process) -> None:
         stopping = self._stopping = asyncio.Event()

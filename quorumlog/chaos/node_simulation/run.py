@@ -115,7 +115,12 @@ class SimulatedRun:
                 happened=self._happened,
             )
         self._loop.after_turn = self._oracle.look
-        self._target: Final = SimulatedMachines(self._loop, self._network, self._machines)
+        self._target: Final = SimulatedMachines(
+            self._loop,
+            self._network,
+            self._machines,
+            any_power_loss=settings.any_power_loss,
+        )
 
     def run(self) -> NodesResult:
         """Carry it out. Raises NotStarted."""
