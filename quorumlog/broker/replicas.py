@@ -7,7 +7,7 @@ log that fails takes its partition offline, and the broker out of leadership (`m
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -85,6 +85,7 @@ class Replicas:
         wall_ms: Callable[[], int] = wall_clock_ms,
         partition_rules: PartitionRules = KAFKA_RULES,
         disk_queue: DiskQueue | None = None,
+        peer_addresses: Mapping[int, str] | None = None,
     ) -> None:
         self.broker_id: Final = broker_id
         self.settings: Final = settings
@@ -118,7 +119,7 @@ class Replicas:
             self.drivers, missing, self.response_memory, self.fetch_sessions, self._disk
         )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
-        self._fetchers: Final = self._new_fetchers(wall_ms)
+        self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {})
         interval_ms = settings.replica_high_watermark_checkpoint_interval_ms
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self.drivers, interval_ms)
@@ -145,7 +146,9 @@ class Replicas:
             failed=self._replicas.fail,
         )
 
-    def _new_fetchers(self, wall_ms: Callable[[], int]) -> ReplicaFetchers:
+    def _new_fetchers(
+        self, wall_ms: Callable[[], int], peer_addresses: Mapping[int, str]
+    ) -> ReplicaFetchers:
         new_fetcher = partial(
             ReplicaFetcher,
             broker_id=self.broker_id,
@@ -154,7 +157,7 @@ class Replicas:
             wall_ms=wall_ms,
             failed=self._fail,
         )
-        return ReplicaFetchers(new_fetcher)
+        return ReplicaFetchers(new_fetcher, peer_addresses)
 
     # --- Life ---
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from quorumlog.chaos.checkers import Verdict, check_history
-from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL
+from quorumlog.chaos.checkers.guess import guess_model
+from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
 from quorumlog.chaos.engines import EngineChoice, choose_engine, machine_memory
 from quorumlog.chaos.history import HistoryError, read_history, read_meta
+from quorumlog.chaos.history.files import is_foreign, locate_history, named_model
 
 
 def verify_history(
@@ -23,8 +25,9 @@ def verify_history(
 
     Both engines give the same verdict. "auto" takes this process for a history that fits into its
     memory, and Spark for a larger one or if a Spark `master` is named. `model` names the checker;
-    None: the one that `meta.json` beside the history names. Raises history.HistoryError,
-    spark.session.SparkUnavailable, and ValueError for a `model` that there is not.
+    None: the one that the history or `meta.json` beside it names, or for a file of another tool the
+    only one that has its operations. Raises history.HistoryError, spark.session.SparkUnavailable,
+    and ValueError for a `model` that there is not.
     """
     started = time.perf_counter()
     if engine == "auto":
@@ -41,7 +44,26 @@ def verify_history(
 
 
 def _model_of(path: str | Path) -> str:
-    model = read_meta(path).get("model", DEFAULT_MODEL)
-    if not isinstance(model, str) or model not in CHECKERS:
+    """Return the model that the history, or meta.json beside it, names; or the only one that fits.
+
+    Raises HistoryError.
+    """
+    model = read_meta(path).get("model")
+    if model is None:
+        file = locate_history(path)
+        if is_foreign(file):
+            try:
+                return guess_model(read_history(file))
+            except HistoryError as error:
+                said = str(error)
+                raise HistoryError(
+                    said if said.startswith(str(file)) else f"{file}: {said}"
+                ) from error
+        model = named_model(file) or DEFAULT_MODEL
+    if not isinstance(model, str):
         raise HistoryError(f"{path}: its model is {model!r}; there are {', '.join(CHECKERS)}")
+    try:
+        find_checker(model)
+    except ValueError as error:
+        raise HistoryError(f"{path}: {error}") from error
     return model

@@ -114,6 +114,7 @@ def _open_quorum(
         cluster_id=config.cluster_id,
         node_id=BrokerId(config.node_id),
         voters={BrokerId(node_id): address for node_id, address in config.voters.items()},
+        peer_addresses={BrokerId(peer): address for peer, address in config.peer_control.items()},
         log_dir=str(config.log_dir),
         listen_host=config.control.host,
         listen_port=config.control.port,

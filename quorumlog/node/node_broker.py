@@ -16,7 +16,6 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
-from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
@@ -68,11 +67,11 @@ class NodeBroker:
             log_directory=str(config.log_dir),
             controller=quorum.controller,
             partition_rules=substitutes.partition_rules,
+            peer_addresses=config.peer_kafka,
         )
         self.groups: Final = GroupService(
             replicas=self.replicas,
             settings=config.broker,
-            wall_ms=wall_clock_ms,
             on_fatal=on_fatal,
             coordinator=substitutes.coordinator,
             shard=substitutes.coordinator_shard,
@@ -90,7 +89,7 @@ class NodeBroker:
                 broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
             ),
             controller=quorum.controller,
-            handlers=HANDLERS,
+            handlers=substitutes.handlers,
             wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=on_fatal)

@@ -1,13 +1,15 @@
 """The parts of a node that a test, a mutant or a simulation may replace."""
 
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
+from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
+from quorumlog.broker.server.api import ApiHandler
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.node.config import Address
 from quorumlog.node.identity import BOOT_ID_FILE, TextFile
@@ -20,6 +22,7 @@ class Substitutes:
     """The defaults are the real parts. What replaces them is trusted: it is not checked.
 
     partition_rules: the rules of every replica; a mutant of the chaos lab breaks one.
+    handlers: what answers each API, by its key.
     open_disk: opens the disk that holds `log.dirs`.
     bind: binds a listener, given its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
@@ -31,6 +34,8 @@ class Substitutes:
     """
 
     partition_rules: PartitionRules = KAFKA_RULES
+    # A factory: Python 3.11 takes a mapping proxy for a mutable default.
+    handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     open_disk: Callable[[], Disk] = RealDisk
     bind: Callable[[str, Address], socket.socket] = bind
     quorum: QuorumParts = REAL_PARTS

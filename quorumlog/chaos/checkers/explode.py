@@ -23,13 +23,15 @@ from quorumlog.chaos.checkers.entries import (
     Ints,
     sorted_codes,
 )
-from quorumlog.chaos.checkers.positions import changes_before, position_changes
+from quorumlog.chaos.checkers.positions import Changes, changes_before, position_changes
+from quorumlog.chaos.checkers.reader_lives import loss_errors, reader_lives
 from quorumlog.chaos.checkers.rows import Rows, rows_of
 from quorumlog.chaos.history.model import OUTCOMES, UNKNOWN_OFFSET
 
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
 _POSITIONS: Final = ("assign", "subscribe", "seek", "crash")
+OPERATIONS: Final = frozenset({*_KINDS, *_POSITIONS})
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
 
@@ -41,7 +43,13 @@ def explode(table: pa.Table) -> Entries:
 def explode_table(table: pa.Table) -> pa.Table:
     """Return the same as a table of ENTRY_SCHEMA."""
     rows = rows_of(table)
-    parts = [_messages(rows), _notes(_unjudged(rows), _tally(rows))]
+    changes = position_changes(rows)
+    parts = [
+        _messages(rows, changes),
+        _notes(_unjudged(rows), _tally(rows)),
+        reader_lives(rows, changes),
+        loss_errors(rows, changes),
+    ]
     return pa.concat_tables([part.to_arrow() for part in parts])
 
 
@@ -70,7 +78,7 @@ def _tally(rows: Rows) -> dict[str, int]:
     return counts
 
 
-def _messages(rows: Rows) -> Entries:
+def _messages(rows: Rows, changes: Changes) -> Entries:
     """Return one entry per message.
 
     Of a transaction, only what it sends: that may or may not be there, and has no true offset.
@@ -88,10 +96,9 @@ def _messages(rows: Rows) -> Entries:
     kept = np.flatnonzero((kind >= 0) & ((kind != FINAL_END) | (rows.offset != UNKNOWN_OFFSET)))
     row, ordinal, kind, of_txn = row[kept], ordinal[kept], kind[kept], of_txn[kept]
     process, key, op = rows.process[row], rows.key[kept], rows.invoked[row]
-    is_poll = (kind == POLL) | (kind == FINAL_POLL)
-    changes = position_changes(rows)
+    is_read = (kind == POLL) | (kind == FINAL_POLL) | (kind == FINAL_END)
     moves, seeks = (
-        changes_before(made, process=process, key=key, op=op, of=is_poll)
+        changes_before(made, process=process, key=key, op=op, of=is_read)
         for made in (changes.moves, changes.seeks)
     )
     flags = np.where(rows.rebalanced[row], REBALANCED_FLAG, 0)
@@ -102,7 +109,7 @@ def _messages(rows: Rows) -> Entries:
         key=key,
         kind=kind,
         outcome=rows.judged()[row].astype(np.int8),
-        flags=np.where(is_poll, flags, 0).astype(np.int8),
+        flags=np.where(is_read, flags, 0).astype(np.int8),
         offset=np.where(of_txn, UNKNOWN_OFFSET, rows.offset[kept]),
         value=rows.value[kept],
         op=op,

@@ -115,6 +115,16 @@ class Scene:
         """The names of all nodes that are not hit."""
         return tuple(str(node_id) for node_id in self.all_nodes if node_id not in self.victims)
 
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of all nodes that are not hit, and of the clients if they are not."""
+        return tuple(party for party in self.everybody if party not in self.parties)
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """The names of all nodes and of the clients."""
+        return (*map(str, self.all_nodes), CLIENTS)
+
     def rule_id(self, part: str = "") -> str:
         """Return the id of a rule of this action."""
         return f"{self.action_id}{part}"

@@ -1,4 +1,4 @@
-"""Faults of a network that a back end owns: messages are lost, doubled, late, or cut off.
+"""Faults of a simulated network: messages are lost, doubled, late, or cut off.
 
 Rates are in parts per million of the messages; delays are in microseconds of one direction. A
 fault without a target applies to every link: its target is `all`.
@@ -7,6 +7,7 @@ fault without a target applies to every link: its target is `all`.
 from collections.abc import Sequence
 from typing import ClassVar, Final, Literal
 
+from quorumlog.chaos.faults.delay import DELAY_US_MAX, Delay
 from quorumlog.chaos.faults.fault import (
     ALL,
     MILLION,
@@ -20,8 +21,6 @@ from quorumlog.chaos.faults.fault import (
     ranged,
 )
 from quorumlog.chaos.faults.links import Cut, Effect, LinkRule, between
-
-_DELAY_US_MAX: Final = 60 * MILLION
 
 
 @named("loss", "messages are lost", targets=(ALL,))
@@ -38,20 +37,12 @@ class Duplication(Fault):
     ppm: int = ranged(0, MILLION)
 
 
-@named("delay", "messages take long", targets=(ALL,))
-class Delay(Fault):
-    """Each message takes from `min_us` to `min_us + spread_us`."""
-
-    min_us: int = ranged(0, _DELAY_US_MAX)
-    spread_us: int = ranged(0, _DELAY_US_MAX)
-
-
 @named("reorder", "some messages arrive much later than those sent after them", targets=(ALL,))
 class Reorder(Fault):
     """A message is `late_us` later than its delay says, with this probability."""
 
     ppm: int = ranged(0, MILLION)
-    late_us: int = ranged(0, _DELAY_US_MAX)
+    late_us: int = ranged(0, DELAY_US_MAX)
 
 
 @named("partition", "some nodes and the others cannot reach each other")

@@ -80,7 +80,7 @@ def run_one(settings: NodesSettings) -> NodesResult:
 
 
 def _begin(place: int, settings: NodesSettings, selector: selectors.BaseSelector) -> None:
-    directory = Path(tempfile.mkdtemp(prefix="quorumlog-simulated-"))
+    directory = Path(settings.keep_in or tempfile.mkdtemp(prefix="quorumlog-simulated-"))
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -141,11 +141,12 @@ def _named(child: _Child) -> str:
 
 
 def _end(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
-    """End the process, if it still runs, and remove what it left."""
+    """End the process, if it still runs, and remove what it left and no one wants."""
     child: _Child = key.data
     selector.unregister(key.fileobj)
     os.close(key.fd)
     with suppress(ProcessLookupError):
         os.kill(child.pid, signal.SIGKILL)
     os.waitpid(child.pid, 0)
-    shutil.rmtree(child.directory, ignore_errors=True)
+    if child.settings.keep_in is None:
+        shutil.rmtree(child.directory, ignore_errors=True)

@@ -22,6 +22,7 @@ class NodesSettings:
     any_power_loss: power is lost, and all nodes are killed, at any time: what no cluster promises
         to survive.
     log_level: what of the nodes' logs goes to the standard error output.
+    keep_in: an existing directory in which the history stays; None: it goes with the run.
     """
 
     schedule: Schedule
@@ -32,6 +33,7 @@ class NodesSettings:
     any_power_loss: bool = False
     log_level: str = "critical"
     trace: str | None = None  # a file for one line per event
+    keep_in: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,8 @@ def _read(session: "SparkSession", file: Path) -> "DataFrame":
 
 
 def _check(clients: "DataFrame", checker: Checker, facts: Facts, *, tasks: int) -> list[Partial]:
+    from pyspark.errors import PythonException
+
     def explode_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table := _table_of(batches):
             yield from checker.explode(table).to_batches()
@@ -111,7 +113,13 @@ def _check(clients: "DataFrame", checker: Checker, facts: Facts, *, tasks: int) 
         .mapInArrow(explode_part, _ddl(checker.entries))
     )
     partials = entries.repartition(tasks, "key").mapInArrow(check_part, "partial string")
-    rows = partials.collect()
+    try:
+        rows = partials.collect()
+    except PythonException as error:
+        if "HistoryError" in str(error):
+            said = str(error).rpartition("HistoryError: ")[2].splitlines()[0]
+            raise HistoryError(said) from error
+        raise
     # Of no entries at all, too: the figures are there even if the history is empty.
     nothing = checker.check(checker.explode(OPERATIONS.empty_table()), facts)
     return [nothing, *(Partial.from_json(json.loads(row.partial)) for row in rows)]

@@ -94,7 +94,7 @@ class MetadataQuorum:
             shared_secret=secret,
             socket_factory=parts.socket_factory,
         )
-        self._peers: Final = Peers(self._rpc, settings.voters.__getitem__, self._failed)
+        self._peers: Final = Peers(self._rpc, settings.voter_address, self._failed)
         self._quorum: Final = parts.quorum(
             node_id=settings.node_id,
             voters=tuple(settings.voters),
@@ -111,7 +111,7 @@ class MetadataQuorum:
         self._presence_client: Final = PresenceClient(
             self._rpc.session,
             query={"node_id": str(settings.node_id)},
-            addresses=settings.voters.__getitem__,
+            addresses=settings.voter_address,
             leader_died=self._leader_died,
         )
         self.controller: Final = LeaderClient(
@@ -315,7 +315,7 @@ class MetadataQuorum:
         request_id: str,
         timeout_ms: int,
     ) -> object:
-        address = self.settings.voters[leader_id]
+        address = self.settings.voter_address(leader_id)
         response, _ = await self._rpc.call(
             address, request, timeout_ms=timeout_ms, request_id=request_id
         )
@@ -335,6 +335,9 @@ class MetadataQuorum:
     ) -> None:
         """Look for the process of a broker; if it is gone, tell the controller."""
         broker = self.image.brokers.get(broker_id)
-        if broker is not None and await is_gone(broker.control_address):
+        if broker is None:
+            return
+        address = self.settings.peer_addresses.get(broker_id, broker.control_address)
+        if await is_gone(address):
             _logger.info("the process of broker %d is gone", broker_id)
             self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))

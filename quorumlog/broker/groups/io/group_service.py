@@ -17,6 +17,7 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import GroupRequest
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -39,7 +40,7 @@ class GroupService:
         *,
         replicas: CoordinatorLog,
         settings: BrokerSettings,
-        wall_ms: Callable[[], int],
+        wall_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[InvariantViolation], None],
         coordinator: type[GroupCoordinator] = GroupCoordinator,
         shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
