@@ -89,6 +89,11 @@ def test_with_two_in_sync_replicas_a_reboot_while_all_are_killed_loses_nothing()
     assert with_one.valid is False  # as decision 62 says: mend it, and this line goes
 
 
+def test_a_leader_that_does_not_know_its_successor_may_lack_what_that_one_committed() -> None:
+    result = simulate_nodes(110)
+    assert (result.valid, result.violations) == (True, ())
+
+
 def test_a_schedule_of_a_file_is_replayed(tmp_path: Path) -> None:
     file = tmp_path / "schedule.json"
     schedule = settings_of(5, duration_ms=4_000).schedule

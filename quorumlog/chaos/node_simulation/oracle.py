@@ -156,7 +156,8 @@ class Oracle:
                     f"one-leader: {name}: nodes {leader} and {replica.node_id} lead epoch "
                     f"{state.leader_epoch}"
                 )
-            if state.log_end_offset < partition.committed.end_offset:
+            is_newest = state.leader_epoch == max(partition.leaders)  # else it is deposed
+            if is_newest and state.log_end_offset < partition.committed.end_offset:
                 self._violated(
                     f"isr-complete: {name}: node {replica.node_id} leads epoch "
                     f"{state.leader_epoch} with {state.log_end_offset} records, and "
