@@ -24,7 +24,9 @@ GROWN = (
 PURE = re.compile(r"/(core|codec|controller|image|checkers)/")
 GENERATED = re.compile(r"wire/codec/messages/")  # its generator is held to the limits instead
 BELOW_INTEGRATION = re.compile(r"^tests/(unit|property|golden|paper)/")
-JUMPING_TIME = re.compile(r"jumping_time|metadata_quorum\.drivers import")  # it sleeps no real time
+JUMPING_TIME = re.compile(
+    r"jumping_time|metadata_quorum\.drivers import|SimulatedLoop"
+)  # it sleeps no real time
 NOQA = re.compile(r"# noqa(?!: [A-Z]+[0-9]+(, [A-Z]+[0-9]+)* - \S)")
 SECTION = re.compile(r"^\s*# ?(?!--- \S.* ---$)[-=]{2,}")
 IMPURE_CALLS = {"open", "print", "input", "hash", "id"}  # they need no import to be reached

@@ -124,7 +124,7 @@ def _open_quorum(
         controller=config.controller,
     )
     try:
-        quorum = MetadataQuorum(settings, disk, socket_factory=substitutes.socket_factory)
+        quorum = MetadataQuorum(settings, disk, parts=substitutes.quorum)
         identity.forget_new_cluster(disk, config)
     except StorageError as error:
         raise StartFailed(str(error)) from error

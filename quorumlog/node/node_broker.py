@@ -72,8 +72,9 @@ class NodeBroker:
         self.groups: Final = GroupService(
             replicas=self.replicas,
             settings=config.broker,
-            wall_ms=wall_clock_ms,
             on_fatal=on_fatal,
+            coordinator=substitutes.coordinator,
+            shard=substitutes.coordinator_shard,
         )
         self.replicas.add_leadership_listener(self.groups)
         context = BrokerContext(

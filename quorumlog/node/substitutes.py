@@ -5,9 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard
+from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
 from quorumlog.broker.server.api import ApiHandler
+from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.node.config import Address
 from quorumlog.node.identity import BOOT_ID_FILE, TextFile
 from quorumlog.node.listeners import bind
@@ -22,7 +25,8 @@ class Substitutes:
     handlers: what answers each API, by its key.
     open_disk: opens the disk that holds `log.dirs`.
     bind: binds a listener, given its setting's name and its address. Raises StartFailed.
-    socket_factory: makes the sockets of the requests to other nodes; None: aiohttp does.
+    quorum: the parts of the metadata quorum and of its controller.
+    coordinator, coordinator_shard: what a group coordinator is made of.
     boot_id_file: tells the boots of this machine apart.
 
     Chance and wall-clock time are those of the whole process: `quorumlog.chance` and
@@ -33,5 +37,7 @@ class Substitutes:
     handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     open_disk: Callable[[], Disk] = RealDisk
     bind: Callable[[str, Address], socket.socket] = bind
-    socket_factory: Callable[[Any], socket.socket] | None = None
+    quorum: QuorumParts = REAL_PARTS
+    coordinator: type[GroupCoordinator] = GroupCoordinator
+    coordinator_shard: type[CoordinatorShard[Any]] = CoordinatorShard
     boot_id_file: TextFile = BOOT_ID_FILE

@@ -71,6 +71,9 @@ class Machine:
         self.failure = ""  # how the last process ended by itself
         self.violation = ""  # an invariant of the node's own that did not hold
         self._fails_next_fsync = False
+        self._fsync_failed = False
+        self.has_lost_memory = False  # and its replicas may lack what they had
+        self.may_lose_memory: Callable[[], bool] = lambda: True
         self._is_dark = False
         self._before_dark: Process | None = None
         self._starts = self._boots = 0
@@ -84,7 +87,9 @@ class Machine:
             substitutes,
             open_disk=lambda: self.disk,
             bind=cast(Any, lambda _, address: network.bound(address.host, address.port)),
-            socket_factory=cast(Any, lambda _: network.socket()),
+            quorum=replace(
+                substitutes.quorum, socket_factory=cast(Any, lambda _: network.socket())
+            ),
             boot_id_file=self,
         )
         _found(self.disk)
@@ -102,13 +107,14 @@ class Machine:
 
     def start(self) -> None:
         """Start the node; it is ready later. A machine without power gets it back first."""
+        self._fails_next_fsync = False
         if self.process is not None:
             return
+        self._fsync_failed = False
         if self._is_dark:
             self._is_dark = False
             self._network.power_restored(self.host, self._before_dark)
             self._before_dark = None
-        self._fails_next_fsync = False
         self._starts += 1
         self.failure = ""
         process = self.process = Process(f"n{self.node_id}.{self._starts}", self.host, self.clock)
@@ -130,9 +136,13 @@ class Machine:
             self._loop.kill(process)
             self._before_dark = process
         self._network.power_lost(self.host, self._before_dark)
+        self._lose_memory()
+        self._is_dark = True
+
+    def _lose_memory(self) -> None:
         self.disk.crash(self._crash_rng)
         self._boots += 1
-        self._is_dark = True
+        self.has_lost_memory = True
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -153,7 +163,11 @@ class Machine:
             self._stopping.set()
 
     def fail_next_fsync(self) -> None:
-        """Let the next fsync fail. What it was to write is lost, although reads still see it."""
+        """Let the next fsync fail, once the machine may lose what is in its memory.
+
+        A process that ends for it leaves a disk whose pages are lost, although reads still see
+        them: the machine boots again.
+        """
         self._fails_next_fsync = True
 
     def slow_fsyncs(self, spread_us: int) -> None:
@@ -187,7 +201,10 @@ class Machine:
             if isinstance(error, InvariantViolation):
                 self.violation = str(error)
         self._happened(f"end {process.name} {self.failure}")
+        fsync_failed = self._fsync_failed and self.failure
         self._end(process)
+        if fsync_failed:  # a disk that failed is not trusted: the machine boots again
+            self._lose_memory()
 
     async def _serve(self, process: Process) -> None:
         stopping = self._stopping = asyncio.Event()
@@ -213,8 +230,9 @@ class Machine:
     def _on_operation(self, operation: str, path: str) -> None:
         if operation == "fsync":
             self._fsyncs += 1
-            if self._fails_next_fsync:
+            if self._fails_next_fsync and self.may_lose_memory():
                 self._fails_next_fsync = False
+                self._fsync_failed = True
                 self._happened(f"EIO {self.node_id} {path}")
                 raise OSError(errno.EIO, "Input/output error", path)
 

@@ -10,11 +10,13 @@ import hashlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.drivers.driver import SendFailed
 from quorumlog.chaos.drivers.registry import load_driver
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 from quorumlog.chaos.nemesis import Nemesis
@@ -26,7 +28,9 @@ from quorumlog.chaos.node_simulation.machine import (
     Machine,
     host_of,
 )
+from quorumlog.chaos.node_simulation.mutants import substitutes_of
 from quorumlog.chaos.node_simulation.network import Network
+from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.node_simulation.settings import NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.surroundings import replace_surroundings
@@ -34,7 +38,6 @@ from quorumlog.chaos.node_simulation.target import CLIENTS_HOST, SimulatedMachin
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup
 from quorumlog.cluster.layout import FAST_DEFAULTS
-from quorumlog.node.substitutes import Substitutes
 
 CLUSTER_ID: Final = "simulated-cluster-0000"
 TOPIC: Final = "chaos"
@@ -42,6 +45,8 @@ START_TIMEOUT_S: Final = 60.0
 WARM_UP_S: Final = 0.5
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
 FINAL_READS_TIMEOUT_S: Final = 60.0
+LIVENESS_S: Final = 30.0  # from the heal until all is in sync; and for a send to each partition
+VIOLATIONS_MAX: Final = 20  # the first ones say what is wrong
 _POLL_S: Final = 0.05
 _SEVERE: Final = 2
 
@@ -95,19 +100,27 @@ class SimulatedRun:
         self._network: Final = Network(self._loop, self._seed, self._trace.add)
         self._loop.sockets = self._network
         self._marks: Final = _Marks()
-        self._machines: Final = {
-            node_id: Machine(
+        self._machines: Final[dict[int, Machine]] = {}
+        self._oracle: Final = Oracle(self._machines, self._violated)
+        parts = substitutes_of(settings.mutant)
+        parts = replace(parts, partition_rules=self._oracle.watching(parts.partition_rules))
+        for node_id in range(1, settings.nodes + 1):
+            self._machines[node_id] = Machine(
                 node_id,
                 self._seed,
                 loop=self._loop,
                 network=self._network,
                 settings=_node_settings(node_id, settings),
-                substitutes=Substitutes(),
+                substitutes=parts,
                 happened=self._happened,
             )
-            for node_id in range(1, settings.nodes + 1)
-        }
-        self._target: Final = SimulatedMachines(self._loop, self._network, self._machines)
+        self._loop.after_turn = self._oracle.look
+        self._target: Final = SimulatedMachines(
+            self._loop,
+            self._network,
+            self._machines,
+            any_power_loss=settings.any_power_loss,
+        )
 
     def run(self) -> NodesResult:
         """Carry it out. Raises NotStarted."""
@@ -155,8 +168,10 @@ class SimulatedRun:
         self._trace.add(self._loop.now_s, what)
 
     def _violated(self, what: str) -> None:
-        if what not in self._marks.violations:
-            self._marks.violations.append(what)
+        seen = self._marks.violations
+        if what not in seen and len(seen) < VIOLATIONS_MAX:
+            seen.append(what)
+            self._trace.add(self._loop.now_s, what)
 
     # --- the phases ---
 
@@ -189,6 +204,7 @@ class SimulatedRun:
             await self._break_under_load(clients, nemesis)
             if not await clients.final_reads(FINAL_READS_TIMEOUT_S):
                 self._violated("not live: the final reads did not end")
+            await self._send_everywhere(setup)
             await nemesis.note_ended()
             self._marks.faults += nemesis.done
             self._marks.operations = sum(history.messages.values())
@@ -214,8 +230,32 @@ class SimulatedRun:
             await asyncio.sleep(max(0.0, end_s - self._loop.now_s))
             if not await nemesis.heal():
                 self._violated("not live: not every node came back")
+            await self._until_whole()
             await asyncio.sleep(COOL_DOWN_S)
             working.clear()
+
+    async def _until_whole(self) -> None:
+        """Wait until every node is ready and every replica in sync; that must not take long."""
+        deadline_s = self._loop.now_s + LIVENESS_S
+        while missing := self._target.not_whole():
+            if self._loop.now_s > deadline_s:
+                self._violated(f"not live: after {LIVENESS_S:g} calm seconds, {missing}")
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _send_everywhere(self, setup: Setup[Any]) -> None:
+        """Send a record to each partition, when no client reads any more."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LIVENESS_S):
+                producer = await setup.driver.producer(setup.bootstrap, "live")
+                for partition in range(setup.partitions):
+                    try:
+                        await (await producer.send(setup.topic, partition, b"-1"))
+                    except SendFailed as error:
+                        self._violated(f"not live: {setup.topic}-{partition}: {error}")
+                await producer.close()
+                return
+        self._violated(f"not live: a send to each partition took {LIVENESS_S:g} s")
 
 
 _LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"

@@ -19,6 +19,8 @@ class NodesSettings:
 
     config: settings of the nodes, laid over those of a local cluster.
     mutant: the name of a planted bug; see mutants.py.
+    any_power_loss: power is lost, and all nodes are killed, at any time: what no cluster promises
+        to survive.
     log_level: what of the nodes' logs goes to the standard error output.
     keep_in: an existing directory in which the history stays; None: it goes with the run.
     """
@@ -28,6 +30,7 @@ class NodesSettings:
     partitions: int = 2
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
+    any_power_loss: bool = False
     log_level: str = "critical"
     trace: str | None = None  # a file for one line per event
     keep_in: str | None = None

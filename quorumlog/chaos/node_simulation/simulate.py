@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
+from quorumlog.chaos.node_simulation.mutants import substitutes_of
 from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Option, Schedule
@@ -27,6 +28,7 @@ def settings_of(
 
     Raises ValueError for what there is not.
     """
+    substitutes_of(mutant)
     kind = find_workload(workload)
     known = options_of(kind.read_options({}))
     given = {name: value for name, value in DEFAULT_OPTIONS.items() if name in known}

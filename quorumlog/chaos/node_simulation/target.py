@@ -36,6 +36,7 @@ CLIENTS_HOST: Final = "10.0.9.1"
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.01
+_ENDS: Final = frozenset({"kill", "stop"})
 _PORTS: Final = {"kafka": (KAFKA_PORT,), "control": (CONTROL_PORT,)}
 
 _AT_ONCE: Final[Mapping[str, Callable[[Machine, int], None]]] = {
@@ -84,8 +85,9 @@ _LATER: Final = {"start": _until_ready, "stop": _until_ended}
 class SimulatedMachines:
     """A back end on machines in this process. The best-informed node says who holds a role.
 
-    Power is lost only while every node is ready and every replica is in sync: what is acknowledged
-    survives the loss of one memory, not of two.
+    Power is lost, and an fsync fails, only while every node is ready and every replica in sync:
+    what is acknowledged survives the loss of one memory, not of two. Until all is in sync again,
+    one node that lost nothing stays.
     """
 
     name = "simulated machines"
@@ -93,10 +95,18 @@ class SimulatedMachines:
     effects: Final[frozenset[type[Effect]]] = frozenset({Cut, Delay, Rate, Reset, Refuse})
 
     def __init__(
-        self, loop: SimulatedLoop, network: Network, machines: Mapping[int, Machine]
+        self,
+        loop: SimulatedLoop,
+        network: Network,
+        machines: Mapping[int, Machine],
+        *,
+        any_power_loss: bool = False,
     ) -> None:
+        """`any_power_loss`: also where it may lose what was acknowledged."""
         self.machines: Final = machines
-        self.any_power_loss = False  # also where it may lose what was acknowledged
+        self.any_power_loss = any_power_loss
+        for machine in machines.values():
+            machine.may_lose_memory = self._may_lose_memory
         self._loop: Final = loop
         self._network: Final = network
 
@@ -119,13 +129,35 @@ class SimulatedMachines:
         machines = [self.machines[node_id] for node_id in node_ids]
         if operation not in self.operations:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
+        if operation in _ENDS and not self._leaves_a_witness(node_ids):
+            raise NodeUnavailable("a machine that lost its memory needs the others now")
         for machine in machines:
-            if operation == "lose_power" and not self.any_power_loss and self.not_whole():
+            if operation == "lose_power" and not self._may_lose_memory():
                 raise NodeUnavailable(f"its memory must not be lost now: {self.not_whole()}")
             _AT_ONCE[operation](machine, amount)
         if operation in _LATER:
             for machine in machines:
                 await _LATER[operation](machine)
+
+    def _may_lose_memory(self) -> bool:
+        return self.any_power_loss or not self.not_whole()
+
+    def _leaves_a_witness(self, node_ids: Sequence[int]) -> bool:
+        """Tell whether a node that has lost nothing stays, while another one may lack records.
+
+        docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md
+        """
+        machines = self.machines.values()
+        if self.any_power_loss or not any(machine.has_lost_memory for machine in machines):
+            return True
+        if not self.not_whole():
+            for machine in machines:
+                machine.has_lost_memory = False
+            return True
+        return any(
+            machine.is_ready and not machine.has_lost_memory and machine.node_id not in node_ids
+            for machine in machines
+        )
 
     # --- links ---
 

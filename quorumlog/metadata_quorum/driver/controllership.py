@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
@@ -170,7 +169,7 @@ class Controllership:
                 pass
 
     def _take_over(self, claim: Claim) -> None:
-        controller = Controller(
+        controller = self._seams.controller(
             self._committed.image,
             self._settings,
             random_bytes=self._seams.random_bytes,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.messages import Request
@@ -129,3 +130,4 @@ class Seams:
     leader_listener: LeaderListener
     random_bytes: Callable[[int], bytes]
     failed: Callable[[BaseException], None]
+    controller: type[Controller] = Controller  # another one only where a mutant breaks a rule

@@ -16,7 +16,6 @@ from quorumlog.chance import random_bytes, random_fraction
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
-from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
@@ -26,6 +25,7 @@ from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
 from quorumlog.metadata_quorum.io.founding import check_voters, found
 from quorumlog.metadata_quorum.io.leader_client import LeaderClient, LeaderWatch
+from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.metadata_quorum.io.peers import Peers
 from quorumlog.metadata_quorum.io.presence import (
     PresenceClient,
@@ -40,7 +40,6 @@ from quorumlog.metadata_quorum.io.rpc import (
     Reply,
     RpcClient,
     RpcServer,
-    SocketFactory,
 )
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
@@ -68,7 +67,7 @@ class MetadataQuorum:
         settings: MetadataQuorumSettings,
         disk: Disk,
         *,
-        socket_factory: SocketFactory | None = None,
+        parts: QuorumParts = REAL_PARTS,
     ) -> None:
         """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole.
 
@@ -93,16 +92,16 @@ class MetadataQuorum:
             cluster_id=cluster_id,
             node_id=settings.node_id,
             shared_secret=secret,
-            socket_factory=socket_factory,
+            socket_factory=parts.socket_factory,
         )
         self._peers: Final = Peers(self._rpc, settings.voter_address, self._failed)
-        self._quorum: Final = Quorum(
+        self._quorum: Final = parts.quorum(
             node_id=settings.node_id,
             voters=tuple(settings.voters),
             settings=settings.quorum,
             random_fraction=random_fraction,
         )
-        self._driver: Final = self._driver_of(elections)
+        self._driver: Final = self._driver_of(elections, parts)
         server = RpcServer(cluster_id=cluster_id, shared_secret=secret, handle=self._handle)
         server.add_routes(self.app)
         self._presence_server: Final = PresenceServer(
@@ -129,7 +128,7 @@ class MetadataQuorum:
         self._probes: Final = Tasks(log_failure(_logger, "looking for a broker's process"))
         self.port = 0  # of the control listener, once started
 
-    def _driver_of(self, elections: ElectionStore) -> Driver:
+    def _driver_of(self, elections: ElectionStore, parts: QuorumParts) -> Driver:
         return Driver(
             quorum=self._quorum,
             log=self._log,
@@ -142,6 +141,7 @@ class MetadataQuorum:
                 transport=self._peers,
                 leader_listener=self,
                 random_bytes=random_bytes,
+                controller=parts.controller,
                 failed=self._failed,
             ),
         )

@@ -66,7 +66,6 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
     }
 )
 RPCS: Final = MappingProxyType({**QUORUM_RPCS, **CONTROLLER_RPCS})
-SocketFactory = Callable[[Any], socket.socket]
 _NAMES: Final = {request: name for name, (request, _) in RPCS.items()}
 
 
@@ -191,7 +190,7 @@ class RpcClient:
         cluster_id: str,
         node_id: BrokerId,
         shared_secret: str | None,
-        socket_factory: SocketFactory | None = None,
+        socket_factory: Callable[[Any], socket.socket] | None = None,
     ) -> None:
         """Create it in a running loop. `close` it. `socket_factory`: see aiohttp.TCPConnector."""
         self._cluster_id = cluster_id

@@ -71,8 +71,9 @@ class ShardDriver(Generic[CoordinatorT]):
         load_buffer_bytes: int,
         now_ms: Callable[[], int],
         on_fatal: Callable[[InvariantViolation], None],
+        shard: type[CoordinatorShard[CoordinatorT]] = CoordinatorShard,
     ) -> None:
-        self.shard: Final = CoordinatorShard(new_coordinator, now_ms())
+        self.shard: Final = shard(new_coordinator, now_ms())
         self._topic_partition: Final = topic_partition
         self._replicas, self._load_buffer_bytes = replicas, load_buffer_bytes
         self._now_ms, self._on_fatal = now_ms, on_fatal

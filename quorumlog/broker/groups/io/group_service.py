@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, TypeVar
 
-from quorumlog.broker.coordination.core.coordinator_shard import Phase
+from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShard, Phase
 from quorumlog.broker.coordination.core.events import BecameLeader, Resigned, Stopped
 from quorumlog.broker.coordination.io.shard_driver import CoordinatorLog, ShardDriver
 from quorumlog.broker.groups.core import events
@@ -17,6 +17,7 @@ from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.groups.core.partitioning import partition_for_group
 from quorumlog.broker.groups.core.requests import GroupRequest
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -39,11 +40,15 @@ class GroupService:
         *,
         replicas: CoordinatorLog,
         settings: BrokerSettings,
-        wall_ms: Callable[[], int],
+        wall_ms: Callable[[], int] = wall_clock_ms,
         on_fatal: Callable[[InvariantViolation], None],
+        coordinator: type[GroupCoordinator] = GroupCoordinator,
+        shard: type[CoordinatorShard[GroupCoordinator]] = CoordinatorShard,
     ) -> None:
+        """`coordinator` and `shard` are other ones only where a mutant breaks a rule of them."""
         self._replicas, self._settings, self._on_fatal = replicas, settings, on_fatal
         self._wall_ms = wall_ms
+        self._coordinator, self._shard = coordinator, shard
         self._started_ms: float | None = None
         self._partitions = settings.offsets_topic_num_partitions
         self._drivers: Final[dict[TopicPartition, ShardDriver[GroupCoordinator]]] = {}
@@ -105,10 +110,11 @@ class GroupService:
         driver = self._drivers[topic_partition] = ShardDriver(
             topic_partition,
             replicas=self._replicas,
-            new_coordinator=partial(GroupCoordinator, self._settings),
+            new_coordinator=partial(self._coordinator, self._settings),
             load_buffer_bytes=self._settings.offsets_load_buffer_size,
             now_ms=self._steady_ms,
             on_fatal=self._on_fatal,
+            shard=self._shard,
         )
         return driver
 

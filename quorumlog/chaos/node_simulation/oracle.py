@@ -1,0 +1,250 @@
+"""Looks into the nodes of a run after every turn of the loop, and says which rule does not hold.
+
+It is told of each step of a replica by a wrapper around the replica's own invariants, and compares
+the metadata of the nodes itself. It models the cluster, not the code: what was committed once, by
+whom it was led, and who must hold it.
+
+    one-leader         a leader epoch of a partition, or of the quorum, has one leader
+    committed-agree    below the high watermark all replicas hold the same batches, for ever
+    isr-complete       leaders, and members of ISR and ELR that take part, hold what is committed
+    metadata-agree     committed metadata is the same on every node, for ever
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from quorumlog.broker.partitions.core.partition import PartitionRules
+from quorumlog.broker.partitions.core.partition_invariants import Marks
+from quorumlog.broker.partitions.core.partition_state import PartitionState
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.chaos.node_simulation.machine import Machine
+from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.node.node import Node
+from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.records import BatchHeader, iterate_headers
+
+Violated = Callable[[str], None]
+
+
+class Batch(NamedTuple):
+    """What identifies a batch: two that are equal here hold the same records."""
+
+    next_offset: int
+    leader_epoch: int
+    crc: int
+
+
+class CommittedLog:
+    """What has been committed in one log, as the first node that knew it showed it."""
+
+    def __init__(self) -> None:
+        self.end_offset = 0
+        self._batches: Final[dict[int, Batch]] = {}
+
+    def take(self, headers: Iterable[BatchHeader], below: int) -> str:
+        """Compare batches that a node takes for committed; return what differs, or "".
+
+        A batch that reaches beyond `below` is left out.
+        """
+        for header in headers:
+            if header.next_offset > below:
+                break
+            batch = Batch(header.next_offset, header.leader_epoch, header.crc)
+            known = self._batches.setdefault(header.base_offset, batch)
+            if known != batch:
+                return f"at offset {header.base_offset}: {batch} where {known} was committed"
+        self.end_offset = max(self.end_offset, below)
+        return ""
+
+
+@dataclass(slots=True)
+class _Replica:
+    """One replica in one process, and how far it was compared."""
+
+    node_id: int
+    node: Node
+    driver: PartitionDriver
+    compared_to: int = 0
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One partition, by its topic's id."""
+
+    committed: CommittedLog = field(default_factory=CommittedLog)
+    leaders: dict[int, int] = field(default_factory=dict)  # leader epoch -> node
+
+
+class Oracle:
+    """The model of one run. Call `look` after each turn."""
+
+    def __init__(self, machines: Mapping[int, Machine], violated: Violated) -> None:
+        self._machines: Final = machines
+        self._violated: Final = violated
+        self._changed: Final[dict[int, PartitionState]] = {}  # by its identity, in order
+        self._replicas: Final[dict[int, _Replica]] = {}
+        self._partitions: Final[dict[tuple[TopicId, TopicPartition], _Partition]] = {}
+        self._metadata: Final = CommittedLog()
+        self._quorum_leaders: Final[dict[int, int]] = {}
+        self._compared: Final[dict[int, tuple[Node, int]]] = {}  # the metadata of each node
+        self._image: ClusterImage | None = None
+        self.looks = 0
+
+    def watching(self, rules: PartitionRules) -> PartitionRules:
+        """Return the same rules, with invariants that also tell us of each step."""
+        changed = self._changed
+
+        class Watched(rules.invariants):  # type: ignore[name-defined,misc]  # a class by value
+            __slots__ = ()
+
+            def check(self, before: Marks, *, truncates: bool = False) -> None:
+                super().check(before, truncates=truncates)
+                changed[id(self._state)] = self._state
+
+        return replace(rules, invariants=Watched)
+
+    def look(self) -> None:
+        """Check what has changed since the last time."""
+        is_new_image = self._look_at_metadata()
+        if not self._changed and not is_new_image:
+            return
+        self.looks += 1
+        touched: dict[tuple[TopicId, TopicPartition], None] = {}
+        for identity, state in [*self._changed.items()]:
+            replica = self._replicas.get(identity) or self._find(identity, state)
+            if replica is None:
+                continue  # not in its node's table yet, or no more
+            if replica.driver.is_cutting:
+                continue  # a thread has its log: look again later
+            del self._changed[identity]
+            self._look_at_replica(replica, state)
+            touched[_key(replica)] = None
+        for key in [*self._partitions] if is_new_image else touched:
+            self._check_holders(key)
+
+    def _find(self, identity: int, state: PartitionState) -> _Replica | None:
+        """Find the driver of a state. A replica that is in no table is forgotten."""
+        node = self._node(state.broker_id)
+        if node is None or node.broker is None:
+            del self._changed[identity]
+            return None
+        for driver in node.broker.replicas.drivers.values():
+            if driver.partition.state is state:
+                replica = _Replica(int(state.broker_id), node, driver)
+                self._replicas[identity] = replica
+                return replica
+        return None
+
+    def _node(self, node_id: int) -> Node | None:
+        return self._machines[node_id].node
+
+    # --- partitions ---
+
+    def _look_at_replica(self, replica: _Replica, state: PartitionState) -> None:
+        if self._node(replica.node_id) is not replica.node:
+            return  # its process has died in this turn
+        key = _key(replica)
+        partition = self._partitions.setdefault(key, _Partition())
+        name = f"{key[1].topic}-{key[1].partition}"
+        if state.is_leader:
+            leader = partition.leaders.setdefault(state.leader_epoch, replica.node_id)
+            if leader != replica.node_id:
+                self._violated(
+                    f"one-leader: {name}: nodes {leader} and {replica.node_id} lead epoch "
+                    f"{state.leader_epoch}"
+                )
+            is_newest = state.leader_epoch == max(partition.leaders)  # else it is deposed
+            if is_newest and state.log_end_offset < partition.committed.end_offset:
+                self._violated(
+                    f"isr-complete: {name}: node {replica.node_id} leads epoch "
+                    f"{state.leader_epoch} with {state.log_end_offset} records, and "
+                    f"{partition.committed.end_offset} are committed"
+                )
+        high_watermark = state.high_watermark
+        replica.compared_to = min(replica.compared_to, high_watermark)  # it was cut
+        if high_watermark > replica.compared_to:
+            headers = replica.driver.log.headers(replica.compared_to)
+            different = partition.committed.take(headers, high_watermark)
+            if different:
+                self._violated(f"committed-agree: {name}: node {replica.node_id}: {different}")
+            replica.compared_to = high_watermark
+
+    def _check_holders(self, key: tuple[TopicId, TopicPartition]) -> None:
+        """Check that each member of ISR and ELR that takes part holds what is committed."""
+        topic_id, at = key
+        image = self._image
+        topic = None if image is None else image.topics.get(at.topic)
+        if image is None or topic is None or topic.topic_id != topic_id:
+            return
+        partition = topic.partitions[at.partition]
+        committed = self._partitions[key].committed.end_offset
+        for member in sorted({*partition.isr, *partition.elr}):
+            node = self._node(member)
+            broker = None if node is None else node.broker
+            registered = image.brokers.get(member)
+            if broker is None or registered is None:
+                continue
+            if registered.broker_epoch != broker.replicas.broker_epoch or registered.fenced:
+                continue  # the controller has yet to hear of this process
+            driver = broker.replicas.drivers.get(at)
+            if driver is None or driver.topic_id != topic_id or driver.is_cutting:
+                continue
+            held = driver.partition.state.log_end_offset
+            if held < committed:
+                self._violated(
+                    f"isr-complete: {at.topic}-{at.partition}: node {member} of ISR "
+                    f"{sorted(partition.isr)} and ELR {sorted(partition.elr)} holds {held} "
+                    f"records, and {committed} are committed"
+                )
+
+    # --- metadata ---
+
+    def _look_at_metadata(self) -> bool:
+        """Check the quorum's nodes; return whether a node knows newer metadata than before."""
+        is_new = False
+        for node_id, machine in self._machines.items():
+            node = machine.node
+            if node is None:
+                continue
+            quorum = _quorum(node)
+            if isinstance(quorum.role, QuorumLeader):
+                leader = self._quorum_leaders.setdefault(quorum.leader_epoch, node_id)
+                if leader != node_id:
+                    self._violated(
+                        f"one-leader: nodes {leader} and {node_id} lead the quorum's epoch "
+                        f"{quorum.leader_epoch}"
+                    )
+            image = node.quorum.image
+            known = self._compared.get(node_id)
+            compared_to = known[1] if known is not None and known[0] is node else 0
+            if image.end_offset > compared_to:
+                self._compare_metadata(node_id, node, compared_to, image.end_offset)
+            if self._image is None or image.end_offset > self._image.end_offset:
+                self._image, is_new = image, True
+        return is_new
+
+    def _compare_metadata(self, node_id: int, node: Node, start: int, end: int) -> None:
+        different = self._metadata.take(_metadata_headers(node, start, end), end)
+        if different:
+            self._violated(f"metadata-agree: node {node_id}: {different}")
+        self._compared[node_id] = (node, end)
+
+
+def _quorum(node: Node) -> Quorum:
+    return node.quorum._quorum  # noqa: SLF001 - an oracle looks where no caller may
+
+
+def _metadata_headers(node: Node, start: int, end: int) -> Iterable[BatchHeader]:
+    """Yield the headers of committed batches. `start` is the border of a batch."""
+    log, offset = node.quorum._log, start  # noqa: SLF001 - as above
+    while offset < end:
+        for _, header in iterate_headers(log.read(Offset(offset), Offset(end))):
+            offset = header.next_offset
+            yield header
+
+
+def _key(replica: _Replica) -> tuple[TopicId, TopicPartition]:
+    return replica.driver.topic_id, replica.driver.topic_partition
