@@ -33,13 +33,18 @@ def verify_history(
     if engine == "auto":
         engine = choose_engine(path, master=master, memory_bytes=machine_memory())
     model = model or _model_of(path)
-    if engine == "spark":
-        from quorumlog.chaos.spark.engine import check_on_spark
+    try:
+        if engine == "spark":
+            from quorumlog.chaos.spark.engine import check_on_spark
 
-        verdict = check_on_spark(path, model=model, master=master, progress=progress)
-    else:
-        progress("checking")
-        verdict = check_history(read_history(path), model)
+            verdict = check_on_spark(path, model=model, master=master, progress=progress)
+        else:
+            progress("checking")
+            verdict = check_history(read_history(path), model)
+    except HistoryError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise HistoryError(f"{path}: {error}") from error  # found by a check, not by a reader
     return replace(verdict, engine=engine, seconds=time.perf_counter() - started)
 
 

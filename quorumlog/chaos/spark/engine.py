@@ -116,7 +116,7 @@ def _check(clients: "DataFrame", checker: Checker, facts: Facts, *, tasks: int) 
     try:
         rows = partials.collect()
     except PythonException as error:
-        if "HistoryError" in str(error):
+        if "HistoryError: " in str(error):  # what the model has no room for is found by a task
             said = str(error).rpartition("HistoryError: ")[2].splitlines()[0]
             raise HistoryError(said) from error
         raise
