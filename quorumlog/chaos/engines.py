@@ -6,12 +6,13 @@ JVM and seconds before it begins; it needs no more memory as the history grows
 """
 
 import os
-import sys
 from pathlib import Path
 from typing import Final, Literal
 
 from quorumlog.chaos.history.files import locate_history
 from quorumlog.chaos.history.model import HistoryError
+from quorumlog.chaos.spark.paths import is_remote, local_path
+from quorumlog.chaos.spark.session import is_given
 
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
@@ -30,9 +31,9 @@ def choose_engine(path: str | Path, *, master: str | None, memory_bytes: int) ->
     A Spark master that is named, or a Spark session that is active already, asks for Spark.
     Raises HistoryError if there is no history, or its Parquet file cannot be read.
     """
-    if master is not None or _in_a_spark_session():
+    if master is not None or is_given() or is_remote(path):
         return "spark"
-    needed_bytes = memory_needed(locate_history(path))
+    needed_bytes = memory_needed(locate_history(local_path(path)))
     return "local" if needed_bytes <= memory_bytes * MEMORY_SHARE else "spark"
 
 
@@ -62,14 +63,3 @@ def machine_memory(cgroup_limit: Path = CGROUP_LIMIT) -> int:
         return min(memory_bytes, int(cgroup_limit.read_text(encoding="ascii")))
     except (OSError, ValueError):  # no cgroup, or "max": no limit
         return memory_bytes
-
-
-def _in_a_spark_session() -> bool:
-    """Tell whether spark-submit or a notebook has a Spark for us. Starts and imports nothing."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process
-        return True
-    if "pyspark.sql" not in sys.modules:
-        return False
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession() is not None

@@ -43,9 +43,11 @@ from quorumlog.cli.verify import (
     EXIT_STATUS,
     Engine,
     Master,
+    SparkConf,
     bugs_are_no_verdict,
     check_engine,
     judge,
+    parse_spark_conf,
     print_verdict,
     require_checkers,
 )
@@ -86,6 +88,7 @@ def run_command(
     out: options.Out = None,
     engine: Engine = "auto",
     master: Master = None,
+    spark_conf: SparkConf = None,
     rate: options.Rate = None,
     partitions: options.Partitions = 3,
     replication: options.Replication = 3,
@@ -108,6 +111,7 @@ def run_command(
     """
     require_checkers()
     check_engine(engine, master)
+    conf = parse_spark_conf(spark_conf, engine)
     out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with _honest_status(out):
         given = None if schedule is None else _read_schedule(schedule)
@@ -131,7 +135,7 @@ def run_command(
             command=("quorumlog", *sys.argv[1:]),
         )
         summary = _run_with_progress(settings)
-        verdict, report = judge(out, engine=engine, master=master)
+        verdict, report = judge(out, engine=engine, master=master, conf=conf)
     _show(summary, verdict, out, report if json else None)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -21,6 +22,7 @@ from quorumlog.cli.output import (
     document,
     fail,
     one_line_errors,
+    parse_settings,
 )
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ Master = Annotated[
     str | None,
     typer.Option(metavar="URL", help="A Spark master, as spark://host:port; else local cores."),
 ]
-
-
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of Spark's, as often as you like."),
+]
 Model = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="What judges the history; else what its meta.json names."),
@@ -56,11 +60,12 @@ Model = Annotated[
 
 def verify(
     history: Annotated[
-        Path, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
+        str, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
     ],
     model: Model = None,
     engine: Engine = "auto",
     master: Master = None,
+    spark_conf: SparkConf = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a report to this file.")
     ] = None,
@@ -72,17 +77,18 @@ def verify(
     """
     from quorumlog.chaos.history import HistoryError
     from quorumlog.chaos.spark import SparkUnavailable
+    from quorumlog.chaos.spark.paths import local_path
 
     require_checkers()
     check_engine(engine, master)
+    conf = parse_spark_conf(spark_conf, engine)
     _check_model(model)
-    if not history.exists():
-        fail(f"{history}: no such file or directory", EXIT_USAGE)
+    _check_path(history, engine, report)
     with bugs_are_no_verdict():
         try:
-            verdict = _judge(history, model=model, engine=engine, master=master)
+            verdict = _judge(history, model=model, engine=engine, master=master, conf=conf)
             if report is not None:
-                _write_report(history, verdict, report)
+                _write_report(local_path(history), verdict, report)
         except (HistoryError, OSError, SparkUnavailable) as error:
             if json:
                 document(_unreadable(str(error), engine))
@@ -94,7 +100,13 @@ def verify(
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
-def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tuple[Verdict, Path]":
+def judge(
+    directory: Path,
+    *,
+    engine: "EngineChoice",
+    master: str | None,
+    conf: Mapping[str, str] = MappingProxyType({}),
+) -> "tuple[Verdict, Path]":
     """Check a run, and leave the verdict and a report beside its history.
 
     Returns the verdict and where the report is. Raises HistoryError and SparkUnavailable: the
@@ -102,7 +114,7 @@ def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tu
     """
     from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
 
-    verdict = _judge(directory, model=None, engine=engine, master=master)
+    verdict = _judge(str(directory), model=None, engine=engine, master=master, conf=conf)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
     (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
     path = directory / REPORT_FILE
@@ -184,13 +196,43 @@ def _check_model(model: str | None) -> None:
             find_checker(model)
 
 
+def _check_path(history: str, engine: "EngineChoice", report: Path | None) -> None:
+    from quorumlog.chaos.spark.paths import is_remote, local_path
+
+    if is_remote(history):
+        if engine == "local":
+            fail(f"{history}: only Spark reads this: leave out --engine local", EXIT_USAGE)
+        if report is not None:
+            fail(f"{history}: a report is made of a file on this machine", EXIT_USAGE)
+    elif not local_path(history).exists():
+        fail(f"{history}: no such file or directory", EXIT_USAGE)
+
+
+def parse_spark_conf(settings: list[str] | None, engine: "EngineChoice") -> dict[str, str]:
+    """Read `spark.NAME=VALUE` arguments; end with a usage error for anything else."""
+    conf = parse_settings(settings or [], "--spark-conf")
+    if conf and engine == "local":
+        fail("--spark-conf is Spark's: leave it out, or --engine local", EXIT_USAGE)
+    for name in conf:
+        if not name.startswith("spark."):
+            fail(f"--spark-conf {name}: Spark's settings begin with spark.", EXIT_USAGE)
+    return conf
+
+
 def _judge(
-    history: Path, *, model: str | None, engine: "EngineChoice", master: str | None
+    history: str,
+    *,
+    model: str | None,
+    engine: "EngineChoice",
+    master: str | None,
+    conf: Mapping[str, str],
 ) -> "Verdict":
     from quorumlog.chaos.verify import verify_history
 
     with _progress() as status:
-        return verify_history(history, model=model, engine=engine, master=master, progress=status)
+        return verify_history(
+            history, model=model, engine=engine, master=master, spark_conf=conf, progress=status
+        )
 
 
 def _write_report(history: Path, verdict: "Verdict", path: Path) -> None:

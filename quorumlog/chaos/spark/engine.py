@@ -5,8 +5,9 @@ second implementation that could disagree with the local one. A key is checked b
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from quorumlog.chaos.checkers.verdict import Partial, Verdict
 from quorumlog.chaos.history.files import check_order, check_rows, locate_history, read_history
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
 from quorumlog.chaos.history.schema import CUT_OFF, FINAL_READS, SCHEMA
+from quorumlog.chaos.spark.executors import executors_expected
+from quorumlog.chaos.spark.paths import local_path
 from quorumlog.chaos.spark.session import cores, spark_session
 
 if TYPE_CHECKING:
@@ -37,21 +40,27 @@ def check_on_spark(
     *,
     model: str = DEFAULT_MODEL,
     master: str | None = None,
+    conf: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Check the history at `path`; the verdict is that of `checkers.check_history`.
 
     A Parquet file is read by Spark, where it lies: with a remote master the executors must see it.
+    A path with a scheme (hdfs://, s3a://) is a Parquet file for Spark to find. `conf`: session.py.
     Raises HistoryError and session.SparkUnavailable.
     """
-    file, checker = locate_history(path), find_checker(model)
+    file, checker = locate_history(local_path(path)), find_checker(model)
     table, (metadata, rows) = None, _look_at(file)
     if not rows:  # JSON lines, or not as our harness writes it: read it here, with care
         table = read_history(file)
         metadata, rows = table.schema.metadata or {}, table.num_rows
     marked = metadata.get(FINAL_READS, b"marked") == b"marked"
     progress("starting Spark")
-    with spark_session(master, is_short=rows < _SHORT_ROWS) as session:
+    is_short = rows < _SHORT_ROWS
+    with (
+        spark_session(master, conf=conf, is_short=is_short) as session,
+        executors_expected(session),
+    ):
         progress("reading the history")
         history = _read(session, file) if table is None else session.createDataFrame(table)
         nemesis = history.filter(history.process == NEMESIS).select(*SCHEMA.names).toArrow()
