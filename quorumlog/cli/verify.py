@@ -139,10 +139,11 @@ def bugs_are_no_verdict() -> Iterator[None]:
 
 def print_verdict(verdict: "Verdict") -> None:
     """Print a verdict for a person: what, how often, and the first witness of each anomaly."""
-    figures = verdict.figures
+    figures, records = verdict.figures, ""
+    if "acknowledged" in figures:
+        records = f"{figures['acknowledged']} records acknowledged, {figures['polled']} read, "
     data(
-        f"{_WORDS[verdict.valid]}: {verdict.operations} operations, "
-        f"{figures.get('acknowledged', 0)} records acknowledged, {figures.get('polled', 0)} read, "
+        f"{_WORDS[verdict.valid]}: {verdict.operations} operations, {records}"
         f"checked in {verdict.seconds:.1f} s ({verdict.engine})"
     )
     for reason in verdict.unknown_because:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers.checker import Facts
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.kafka_log import CHECKER, conclude
 from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
@@ -133,8 +134,8 @@ def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any)
     for tasks in (1, 5):
         rows = random.Random(tasks).sample(range(clients.num_rows), clients.num_rows)
         shuffled = session.createDataFrame(clients.take(rows))
-        partials = _check(shuffled, CHECKER, marked=True, tasks=tasks)
-        same(conclude(partials, fault_bands(whole), final_reads_marked=True), local)
+        partials = _check(shuffled, CHECKER, Facts(), tasks=tasks)
+        same(conclude(partials, fault_bands(whole), Facts()), local)
 
 
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:

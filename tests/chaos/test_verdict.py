@@ -3,13 +3,16 @@
 import itertools
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Valid, check_history
+from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.verdict import RANKING, Gap, Partial, merge, worst
+from quorumlog.chaos.checkers.kafka_log import ANOMALIES
+from quorumlog.chaos.checkers.registry import CHECKERS
+from quorumlog.chaos.checkers.verdict import Gap, Partial, merge, worst
 from quorumlog.chaos.history.schema import table_of
-from quorumlog.chaos.report.page import MEANINGS
 from tests.support.chaos.hand_made_histories import History, rows_of
 
 
@@ -34,7 +37,7 @@ def test_parts_can_be_merged_in_any_order() -> None:
         part("phantom", Severity.INVALID, *range(100, 200)),
         part("duplicate", Severity.INVALID, 20),
     ]
-    merged = [merge(order).as_json() for order in itertools.permutations(parts)]
+    merged = [merge(order, ANOMALIES).as_json() for order in itertools.permutations(parts)]
     assert all(each == merged[0] for each in merged)
     results = merged[0]["results"]
     names = [(one["name"], one["count"], len(one["witnesses"])) for one in results]
@@ -44,8 +47,12 @@ def test_parts_can_be_merged_in_any_order() -> None:
     assert Partial.from_json(merged[0]).as_json() == merged[0]
 
 
-def test_every_anomaly_has_a_rank_and_a_meaning() -> None:
-    assert {*MEANINGS} == {*RANKING}
+@pytest.mark.parametrize("checker", CHECKERS.values(), ids=CHECKERS)
+def test_every_anomaly_has_one_rank_and_a_meaning(checker: Checker) -> None:
+    names = [anomaly.name for anomaly in checker.anomalies]
+    assert len({*names}) == len(names)
+    assert all(anomaly.meaning.endswith(".") for anomaly in checker.anomalies)
+    assert checker.entries.field("key").type == pa.string()
 
 
 @pytest.mark.parametrize(

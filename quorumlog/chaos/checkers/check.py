@@ -2,21 +2,15 @@
 
 import pyarrow as pa
 
+from quorumlog.chaos.checkers.checker import Checker, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Verdict
-from quorumlog.chaos.history.schema import CUT_OFF, FINAL_READS
 
 
-def check_history(table: pa.Table, model: str = DEFAULT_MODEL) -> Verdict:
+def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verdict:
     """Check a table of history.schema.SCHEMA. Raises ValueError for an unknown model."""
-    checker = find_checker(model)
-    metadata = table.schema.metadata or {}
-    marked = metadata.get(FINAL_READS, b"marked") == b"marked"
-    partial = checker.check_keys(checker.explode(table), final_reads_marked=marked)
-    return checker.conclude(
-        [partial],
-        fault_bands(table),
-        final_reads_marked=marked,
-        cut_off=CUT_OFF in metadata,
-    )
+    checker = find_checker(model) if isinstance(model, str) else model
+    facts = facts_of(table.schema.metadata)
+    partial = checker.check(checker.explode(table), facts)
+    return checker.conclude([partial], fault_bands(table), facts)

@@ -48,6 +48,11 @@ _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
 def explode(table: pa.Table) -> Entries:
     """Return the entries of a table of history.schema.SCHEMA. The nemesis has none."""
+    return Entries.from_arrow(explode_table(table))
+
+
+def explode_table(table: pa.Table) -> pa.Table:
+    """Return the same as a table of ENTRY_SCHEMA."""
     rows = rows_of(table)
     pairs, problems = pair_rows(rows)
     problems.update(_unjudged(rows, pairs))
@@ -56,7 +61,7 @@ def explode(table: pa.Table) -> Entries:
         reason = "a send that ended with other messages than it began with"
         problems[reason] = rows.index[pairs.completion[altered]]
     parts = [_messages(rows, pairs, altered), _notes(problems, _tally(rows, pairs))]
-    return Entries.from_arrow(pa.concat_tables([part.to_arrow() for part in parts]))
+    return pa.concat_tables([part.to_arrow() for part in parts])
 
 
 def _unjudged(rows: Rows, pairs: Pairs) -> dict[str, Ints]:

@@ -15,13 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import NEVER_NS
-from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Severity
+from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, Anomaly, CheckResult, Severity
 from quorumlog.chaos.history.model import NEMESIS
 
 _ENDS: Final = {"start": "kill", "restart": "kill", "resume": "pause"}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"
 _NOT_READY: Final = "not-ready"
+
+NODE_ENDED_ANOMALY: Final = Anomaly(
+    name=NODE_ENDED, meaning="A process ended, and the lab had not killed it."
+)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,19 +1,21 @@
 """The check of a Kafka history, in two steps that any engine can run.
 
-  check_keys   everything about some keys, from all entries of those keys;
-  conclude     the verdict, from what was found about all keys.
+  check      everything about some keys, from all entries of those keys;
+  conclude   the verdict, from what was found about all keys.
 Anomalies of severity INVALID make the verdict False. Missing evidence (nothing acknowledged, no
 final reads, rows that do not fit the model) makes it "unknown", never True.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker
+from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.entries import (
     COUNT,
+    ENTRY_SCHEMA,
     FAIL,
     FINAL_POLL,
     INFO,
@@ -23,40 +25,72 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import explode
-from quorumlog.chaos.checkers.fault_bands import (
-    NODE_ENDED,
-    Band,
-    add_faults,
-    ended_nodes,
-)
+from quorumlog.chaos.checkers.explode import explode_table
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
 from quorumlog.chaos.checkers.log_anomalies import final_reads, gaps_of, log_anomalies
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
 from quorumlog.chaos.checkers.verdict import (
+    Anomaly,
     Gap,
     Partial,
     Severity,
-    Valid,
     Verdict,
     first_examples,
-    merge,
-    worst,
 )
 from quorumlog.chaos.checkers.version_order import VersionOrder, acknowledged, order_versions
 
-_EFFECTS: Final[Mapping[Severity, Valid]] = {
-    Severity.ALLOWED: True,
-    Severity.UNKNOWN: "unknown",
-    Severity.INVALID: False,
-}
+ANOMALIES: Final = (
+    NODE_ENDED_ANOMALY,
+    Anomaly(name="phantom", meaning="A value was polled that was never sent."),
+    Anomaly(
+        name="G1a", meaning="A value was polled whose send is known to have failed (aborted read)."
+    ),
+    Anomaly(name="inconsistent-offsets", meaning="Two different values were seen at one offset."),
+    Anomaly(name="duplicate", meaning="One value was seen at more than one offset."),
+    Anomaly(
+        name="lost-write",
+        meaning="An acknowledged value is missing, though readers got past its place.",
+    ),
+    Anomaly(
+        name="vanished-write",
+        meaning="A value was polled once, and was gone when all was read again at the end.",
+    ),
+    Anomaly(
+        name="nonlinearizable-log",
+        meaning="A record was there before a record below it had even been sent.",
+    ),
+    Anomaly(name="nonmonotonic-send", meaning="A process's later send went to a lower offset."),
+    Anomaly(
+        name="int-nonmonotonic-send",
+        meaning="Within one operation, a later message went to a lower offset.",
+    ),
+    Anomaly(
+        name="int-poll-skip", meaning="One poll left out records between two that it returned."
+    ),
+    Anomaly(
+        name="int-nonmonotonic-poll",
+        meaning="One poll returned a record before one that is below it in the log.",
+    ),
+    Anomaly(name="poll-skip", meaning="A process's next poll left out records after its last one."),
+    Anomaly(
+        name="nonmonotonic-poll", meaning="A process's next poll went back behind its last one."
+    ),
+    Anomaly(
+        name="unseen",
+        meaning="Acknowledged values were never polled: lost, or merely late.",
+        severity=Severity.UNKNOWN,
+    ),
+)
+_MODEL: Final = "kafka_log"
+_TEXT: Final = "every partition is one log: what was acknowledged is there, once, in order"
 _FINAL_GAP: Final = "final reads did not reach the end of a key"
-_SHOWN: Final = 3  # examples of a gap that the verdict names
 
 
-def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
-    """Check all keys of `entries`; each key's entries must all be there, in any order."""
-    partial = Partial()
+def check(table: pa.Table, facts: Facts) -> Partial:
+    """Check all keys of a table of ENTRY_SCHEMA; each key's entries must all be there."""
+    partial, entries = Partial(), Entries.from_arrow(table)
     _take_notes(entries, partial)
     entries = entries.take(np.flatnonzero(entries.kind < COUNT))
     entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
@@ -64,7 +98,7 @@ def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
     finals, bounds = final_reads(order), bounds_of(order)
     # If final reads are marked, an unread value below their end is lost, and any other unread value
     # is undecided. Jepsen's checker assumes that the final reads end where the history ends.
-    unseen = Severity.UNKNOWN if final_reads_marked else Severity.INVALID
+    unseen = Severity.UNKNOWN if facts.final_reads_marked else Severity.INVALID
     ordered, figures = order_anomalies(order)
     partial.results = [
         *log_anomalies(order, finals, unseen=unseen),
@@ -74,41 +108,25 @@ def check_keys(entries: Entries, *, final_reads_marked: bool) -> Partial:
     partial.counts |= figures | _figures(order)
     partial.peaks["worst_lag_ns"] = worst_lag(order, bounds)
     for reason, examples in gaps_of(order, finals).items():
-        if examples and (final_reads_marked or reason != _FINAL_GAP):
+        if examples and (facts.final_reads_marked or reason != _FINAL_GAP):
             partial.gaps[reason] = _gap(examples)
     return partial
 
 
-def conclude(
-    partials: Sequence[Partial],
-    bands: Sequence[Band],
-    *,
-    final_reads_marked: bool,
-    cut_off: bool = False,
-) -> Verdict:
-    """Merge what was found, and judge. `cut_off`: the file's last line was incomplete."""
-    merged = merge(partials)
-    for result in merged.results:
-        add_faults(result.witnesses, bands)
-    results = [*ended_nodes(bands), *merged.results]
-    reasons = _reasons(merged, final_reads_marked=final_reads_marked, cut_off=cut_off)
-    verdicts: list[Valid] = [True, *(_EFFECTS[result.severity] for result in results)]
-    verdicts += ["unknown" for _ in reasons]
-    counts = dict(sorted(merged.counts.items()))
-    return Verdict(
-        valid=worst(verdicts),
-        operations=counts.pop("operations", 0),
-        results=results,
-        unknown_because=reasons,
-        figures={
-            **counts,
-            **merged.peaks,
-            "faults": sum(band.fault != NODE_ENDED for band in bands),
-        },
+def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
+    """Merge what was found, and judge."""
+    return judge(
+        partials,
+        bands,
+        facts,
+        model=_MODEL,
+        text=_TEXT,
+        anomalies=ANOMALIES,
+        missing=lambda merged: _missing(merged, facts),
     )
 
 
-def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> list[str]:
+def _missing(merged: Partial, facts: Facts) -> list[str]:
     """Return why the verdict cannot be True, in plain words."""
     counts, reasons = merged.counts, []
     if not counts.get("operations"):
@@ -117,15 +135,10 @@ def _reasons(merged: Partial, *, final_reads_marked: bool, cut_off: bool) -> lis
         reasons.append("no send was acknowledged")
     elif not counts.get("polled"):
         reasons.append("nothing was polled")
-    elif final_reads_marked and not counts.get("finally_polled"):
+    elif facts.final_reads_marked and not counts.get("finally_polled"):
         reasons.append("there are no final reads")
-    if cut_off:
-        reasons.append("the last line of the history is cut off")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
         reasons.append("acknowledged values were not read, and no read got past them")
-    for reason, gap in sorted(merged.gaps.items()):
-        more = ", ..." if gap.count > _SHOWN else ""
-        reasons.append(f"{reason}: {gap.count} ({', '.join(gap.examples[:_SHOWN])}{more})")
     return reasons
 
 
@@ -174,9 +187,11 @@ def _figures(order: VersionOrder) -> dict[str, int]:
 
 
 CHECKER: Final = Checker(
-    model="kafka_log",
-    text="every partition is one log: what was acknowledged is there, once, in order",
-    explode=explode,
-    check_keys=check_keys,
+    model=_MODEL,
+    text=_TEXT,
+    anomalies=ANOMALIES,
+    entries=ENTRY_SCHEMA,
+    explode=explode_table,
+    check=check,
     conclude=conclude,
 )

@@ -5,7 +5,7 @@ and `merge` joins what was found: it adds the counts, and keeps the first witnes
 index. So the same history gives the same verdict, wherever it was cut.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final, Literal
@@ -13,25 +13,6 @@ from typing import Any, Final, Literal
 WITNESSES_MAX: Final = 32  # kept per anomaly: Jepsen's figure
 
 Valid = bool | Literal["unknown"]
-
-# Root causes come first: an anomaly often causes others that come after it in this list.
-RANKING: Final = (
-    "node-ended",
-    "phantom",
-    "G1a",
-    "inconsistent-offsets",
-    "duplicate",
-    "lost-write",
-    "vanished-write",
-    "nonlinearizable-log",
-    "nonmonotonic-send",
-    "int-nonmonotonic-send",
-    "int-poll-skip",
-    "int-nonmonotonic-poll",
-    "poll-skip",
-    "nonmonotonic-poll",
-    "unseen",
-)
 
 
 class Severity(IntEnum):
@@ -42,12 +23,21 @@ class Severity(IntEnum):
     INVALID = 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anomaly:
+    """Something that a checker may find: its name, in a sentence what it is, and how bad it is."""
+
+    name: str
+    meaning: str
+    severity: Severity = Severity.INVALID
+
+
 @dataclass(slots=True, kw_only=True)
 class CheckResult:
     """One anomaly: how often, how bad, the first witnesses.
 
-    `explained` counts those that touch a value or an offset of an anomaly earlier in RANKING:
-    if all of them do, this one is most likely only a consequence.
+    `explained` counts those that touch a value or an offset of an anomaly of an earlier rank: if
+    all of them do, this one is most likely only a consequence.
     """
 
     name: str
@@ -95,13 +85,20 @@ class Partial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The answer. `valid` is True only if everything that was asked could be answered."""
+    """The answer. `valid` is True only if everything that was asked could be answered.
+
+    model, text: the checker's name, and what it says of a valid history.
+    meanings: by the name of an anomaly, in a sentence what it is.
+    """
 
     valid: Valid
     operations: int
     results: list[CheckResult]
     unknown_because: list[str]
     figures: dict[str, int]
+    model: str
+    text: str
+    meanings: Mapping[str, str] = field(default_factory=dict)
     engine: str = "local"
     seconds: float = 0.0
 
@@ -123,6 +120,7 @@ class Verdict:
             },
             "unknown_because": self.unknown_because,
             "figures": self.figures,
+            "model": self.model,
         }
 
 
@@ -139,8 +137,11 @@ def first_examples(examples: Iterable[str]) -> list[str]:
     return sorted(examples, key=lambda text: (len(text), text))[:WITNESSES_MAX]
 
 
-def merge(partials: Sequence[Partial]) -> Partial:
-    """Merge parts: the result is the same for any cut between keys, in any order."""
+def merge(partials: Sequence[Partial], ranking: Sequence[Anomaly]) -> Partial:
+    """Merge parts: the result is the same for any cut between keys, in any order.
+
+    `ranking` gives the order of the anomalies, and names all there can be.
+    """
     merged = Partial()
     for partial in partials:
         for name, count in partial.counts.items():
@@ -151,7 +152,9 @@ def merge(partials: Sequence[Partial]) -> Partial:
             known = merged.gaps.setdefault(reason, Gap(0, []))
             known.count += gap.count
             known.examples = first_examples([*known.examples, *gap.examples])
-    merged.results = _merge_results([result for part in partials for result in part.results])
+    results = _merge_results([result for part in partials for result in part.results])
+    rank = {anomaly.name: place for place, anomaly in enumerate(ranking)}
+    merged.results = sorted(results, key=lambda result: rank[result.name])
     return merged
 
 
@@ -170,7 +173,7 @@ def _merge_results(results: Sequence[CheckResult]) -> list[CheckResult]:
         # Stable: the witnesses of one key come from one part, in order.
         result.witnesses.sort(key=_place)
         del result.witnesses[WITNESSES_MAX:]
-    return sorted(by_name.values(), key=lambda result: RANKING.index(result.name))
+    return list(by_name.values())
 
 
 def _place(witness: dict[str, Any]) -> tuple[int, str]:

@@ -14,27 +14,9 @@ _WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
 _BAD_KEYS_MAX: Final = 3
 
 _BANNERS: Final[Mapping[bool | str, tuple[str, str, str]]] = {
-    True: ("valid", "Valid", "Every acknowledged record survived, once, in order."),
+    True: ("valid", "Valid", "Holds: {text}."),
     False: ("invalid", "Invalid", "The cluster broke a promise:"),
     "unknown": ("unknown", "Unknown", "The history does not say enough for a verdict."),
-}
-
-MEANINGS: Final[Mapping[str, str]] = {
-    "node-ended": "A process ended, and the lab had not killed it.",
-    "phantom": "A value was polled that was never sent.",
-    "G1a": "A value was polled whose send is known to have failed (aborted read).",
-    "inconsistent-offsets": "Two different values were seen at one offset.",
-    "duplicate": "One value was seen at more than one offset.",
-    "lost-write": "An acknowledged value is missing, though readers got past its place.",
-    "vanished-write": "A value was polled once, and was gone when all was read again at the end.",
-    "nonlinearizable-log": "A record was there before a record below it had even been sent.",
-    "nonmonotonic-send": "A process's later send went to a lower offset.",
-    "int-nonmonotonic-send": "Within one operation, a later message went to a lower offset.",
-    "int-poll-skip": "One poll left out records between two that it returned.",
-    "int-nonmonotonic-poll": "One poll returned a record before one that is below it in the log.",
-    "poll-skip": "A process's next poll left out records after its last one.",
-    "nonmonotonic-poll": "A process's next poll went back behind its last one.",
-    "unseen": "Acknowledged values were never polled: lost, or merely late.",
 }
 
 _FIGURES: Final = (
@@ -77,7 +59,8 @@ def _section(title: str, body: str) -> str:
 
 def _banner(verdict: Verdict, name: str) -> str:
     style, word, words = _BANNERS[verdict.valid]
-    told = [_news(result) for result in verdict.results if _is_news(result)]
+    words = escape(words.format(text=verdict.text))
+    told = [_news(result, verdict.meanings) for result in verdict.results if _is_news(result)]
     told += [f"Not known: {reason}" for reason in verdict.unknown_because]
     reasons = "".join(f"<li>{escape(text)}</li>" for text in told)
     return (
@@ -92,9 +75,9 @@ def _is_news(result: CheckResult) -> bool:
     return result.severity is Severity.INVALID and result.explained < result.count
 
 
-def _news(result: CheckResult) -> str:
+def _news(result: CheckResult, meanings: Mapping[str, str]) -> str:
     """Say in one line what was found, how often, when first, and beside which faults."""
-    text = f"{result.count:,} x {result.name}. {MEANINGS.get(result.name, '')}"
+    text = f"{result.count:,} x {result.name}. {meanings.get(result.name, '')}"
     ops = result.witnesses[0]["ops"] if result.witnesses else []
     if not ops:
         return text
@@ -129,11 +112,12 @@ def _plain(value: Any) -> str:
 
 def _anomalies(verdict: Verdict) -> str:
     return "".join(
-        _anomaly(result, is_first=place == 0) for place, result in enumerate(verdict.results)
+        _anomaly(result, verdict.meanings, is_first=place == 0)
+        for place, result in enumerate(verdict.results)
     )
 
 
-def _anomaly(result: CheckResult, *, is_first: bool) -> str:
+def _anomaly(result: CheckResult, meanings: Mapping[str, str], *, is_first: bool) -> str:
     notes = []
     if result.severity is Severity.ALLOWED:
         notes.append("allowed here: a group's rebalances may move its readers")
@@ -145,7 +129,7 @@ def _anomaly(result: CheckResult, *, is_first: bool) -> str:
     style = result.severity.name.lower()
     return (
         f'<details class="{style}"{" open" if is_first else ""}><summary><b>{escape(result.name)}'
-        f"</b> <em>{result.count:,}</em> {escape(MEANINGS.get(result.name, ''))}</summary>"
+        f"</b> <em>{result.count:,}</em> {escape(meanings.get(result.name, ''))}</summary>"
         f"<p>{escape('; '.join(notes))}</p>{witnesses}</details>"
     )
 

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quorumlog.chaos.checkers.checker import Checker
-from quorumlog.chaos.checkers.entries import ENTRY_SCHEMA, Entries
+from quorumlog.chaos.checkers.checker import Checker, Facts, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
 from quorumlog.chaos.history.files import check_order, check_rows, locate_history, read_history
 from quorumlog.chaos.history.model import NEMESIS, HistoryError
-from quorumlog.chaos.history.schema import CUT_OFF, FINAL_READS, SCHEMA
+from quorumlog.chaos.history.schema import SCHEMA
 from quorumlog.chaos.spark.executors import executors_expected
 from quorumlog.chaos.spark.paths import local_path
 from quorumlog.chaos.spark.session import cores, spark_session
@@ -54,7 +53,7 @@ def check_on_spark(
     if not rows:  # JSON lines, or not as our harness writes it: read it here, with care
         table = read_history(file)
         metadata, rows = table.schema.metadata or {}, table.num_rows
-    marked = metadata.get(FINAL_READS, b"marked") == b"marked"
+    facts = facts_of(metadata)
     progress("starting Spark")
     is_short = rows < _SHORT_ROWS
     with (
@@ -66,10 +65,8 @@ def check_on_spark(
         nemesis = history.filter(history.process == NEMESIS).select(*SCHEMA.names).toArrow()
         progress("checking")
         clients = history.filter(history.process != NEMESIS)
-        partials = _check(clients, checker, marked=marked, tasks=_tasks(cores(session), rows))
-    return checker.conclude(
-        partials, fault_bands(nemesis), final_reads_marked=marked, cut_off=CUT_OFF in metadata
-    )
+        partials = _check(clients, checker, facts, tasks=_tasks(cores(session), rows))
+    return checker.conclude(partials, fault_bands(nemesis), facts)
 
 
 def _look_at(file: Path) -> tuple[dict[bytes, bytes], int]:
@@ -113,22 +110,22 @@ def _read(session: "SparkSession", file: Path) -> "DataFrame":
     return session.read.schema(_ddl(SCHEMA)).parquet(str(file))
 
 
-def _check(clients: "DataFrame", checker: Checker, *, marked: bool, tasks: int) -> list[Partial]:
+def _check(clients: "DataFrame", checker: Checker, facts: Facts, *, tasks: int) -> list[Partial]:
     from pyspark.errors import PythonException
 
     def explode_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table := _table_of(batches):
-            yield from checker.explode(check_rows(table)).to_arrow().to_batches()
+            yield from checker.explode(check_rows(table)).to_batches()
 
     def check_part(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if table := _table_of(batches):
-            found = checker.check_keys(Entries.from_arrow(table), final_reads_marked=marked)
+            found = checker.check(table, facts)
             yield pa.RecordBatch.from_pydict({"partial": [json.dumps(found.as_json())]})
 
     entries = (
         clients.select(*_READ)
         .repartition(tasks, "process")
-        .mapInArrow(explode_part, _ddl(ENTRY_SCHEMA))
+        .mapInArrow(explode_part, _ddl(checker.entries))
     )
     partials = entries.repartition(tasks, "key").mapInArrow(check_part, "partial string")
     try:
@@ -139,7 +136,7 @@ def _check(clients: "DataFrame", checker: Checker, *, marked: bool, tasks: int) 
             raise HistoryError(said) from error
         raise
     # Of no entries at all, too: the figures are there even if the history is empty.
-    nothing = checker.check_keys(checker.explode(SCHEMA.empty_table()), final_reads_marked=marked)
+    nothing = checker.check(checker.explode(SCHEMA.empty_table()), facts)
     return [nothing, *(Partial.from_json(json.loads(row.partial)) for row in rows)]
 
 
