@@ -21,7 +21,7 @@ from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
-from quorumlog.chaos.drivers.registry import load_driver
+from quorumlog.chaos.drivers.registry import check_capable, load_driver
 from quorumlog.chaos.faults.registry import process_fault
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
@@ -114,6 +114,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     history is what was seen until then, and no process is left.
     """
     driver = load_driver(settings.driver)
+    check_capable(settings.driver, find_workload(settings.workload))
     if settings.bootstrap is not None:  # there, an earlier run may have left its topic
         settings = replace(settings, topic=f"{settings.topic}-{secrets.token_hex(4)}")
     schedule = _schedule(settings)
@@ -283,6 +284,7 @@ class _Phases:
                 topic.name,
                 partitions=topic.partitions,
                 replication_factor=replicas,
+                config=topic.config,
             )
         except ConnectionError as error:
             raise RunError(f"topic {topic.name} cannot be created: {error}") from error

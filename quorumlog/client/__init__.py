@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from quorumlog.client.rebalance_listener import RebalanceListener
     from quorumlog.client.records import (
         ConsumerRecord,
+        GroupMetadata,
         OffsetAndMetadata,
         OffsetAndTimestamp,
         RecordMetadata,
@@ -26,6 +27,7 @@ __all__ = [
     "ConsumerRecord",
     "Delivery",
     "ErrorCode",
+    "GroupMetadata",
     "KafkaError",
     "NewPartitions",
     "NewTopic",
@@ -43,6 +45,7 @@ _HOME = {
     "ConsumerRecord": "quorumlog.client.records",
     "Delivery": "quorumlog.client.io.delivery",
     "ErrorCode": "quorumlog.wire.codec.error_codes",
+    "GroupMetadata": "quorumlog.client.records",
     "KafkaError": "quorumlog.client.errors",
     "NewPartitions": "quorumlog.client.descriptions",
     "NewTopic": "quorumlog.client.descriptions",

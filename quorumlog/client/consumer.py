@@ -25,7 +25,12 @@ from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.fetcher import Fetcher
 from quorumlog.client.io.list_offsets import list_offsets
 from quorumlog.client.rebalance_listener import RebalanceListener
-from quorumlog.client.records import ConsumerRecord, OffsetAndMetadata, OffsetAndTimestamp
+from quorumlog.client.records import (
+    ConsumerRecord,
+    GroupMetadata,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+)
 from quorumlog.client.settings import (
     BootstrapServers,
     ConsumerOptions,
@@ -336,6 +341,10 @@ class Consumer(AsyncClient[_Opened]):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what the group has committed; partitions without an entry are left out."""
         return {**await self._known_group().committed(checked_partitions(partitions))}
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the group, the generation (-1: not a member now) and the member's id (KIP-447)."""
+        return self._known_group().metadata()
 
     def _known_group(self) -> "GroupClient":
         group = self._running().group

@@ -12,7 +12,7 @@ from quorumlog.client.io.committer import Committer
 from quorumlog.client.io.coordinator import Coordinator
 from quorumlog.client.io.group_session import GroupSession
 from quorumlog.client.rebalance_listener import RebalanceListener, call_listener
-from quorumlog.client.records import OffsetAndMetadata
+from quorumlog.client.records import GroupMetadata, OffsetAndMetadata
 from quorumlog.client.settings import ConsumerSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -86,6 +86,14 @@ class GroupClient:
         """Return what the group has committed. Raises KafkaError."""
         timeout_ms = self._settings.default_api_timeout_ms
         return await self._coordinator.committed([*partitions], timeout_ms)
+
+    def metadata(self) -> GroupMetadata:
+        """Return the member's id and generation; "" and -1 while it is no member."""
+        group_id, instance_id = self._coordinator.group_id, self._settings.group_instance_id
+        if self._session is None:
+            return GroupMetadata(group_id, -1, "", instance_id)
+        membership = self._session.membership
+        return GroupMetadata(group_id, membership.generation_id, membership.member_id, instance_id)
 
     def _membership(self) -> tuple[str, int]:
         if self._session is None:

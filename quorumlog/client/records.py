@@ -8,6 +8,7 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 __all__ = [
     "ConsumerRecord",
+    "GroupMetadata",
     "Headers",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
@@ -56,3 +57,12 @@ class OffsetAndTimestamp(NamedTuple):
     offset: int
     timestamp_ms: int
     leader_epoch: int = -1
+
+
+class GroupMetadata(NamedTuple):
+    """What a consumer is in its group now; no generation (-1) while it is no member (KIP-447)."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None

@@ -186,7 +186,9 @@ class FakeLog:
         self.open = self.asked = 0
         self.answer: Callable[[], int] | None = None
 
-    async def producer(self, bootstrap: str, client_id: str) -> "FakeClient":
+    capabilities: frozenset[str] = frozenset()
+
+    async def producer(self, bootstrap: str, client_id: str, *_: object) -> "FakeClient":
         assert bootstrap
         assert client_id
         return FakeClient(self)
@@ -203,7 +205,9 @@ class FakeClient:
         self._position = 0
         log.open += 1
 
-    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+    async def send(
+        self, topic: str, partition: int, value: bytes, **_: object
+    ) -> asyncio.Future[int]:
         assert (topic, partition) == ("t", 0)
         assert value
         self._log.asked += 1

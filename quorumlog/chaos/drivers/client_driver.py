@@ -1,12 +1,34 @@
 """quorumlog's own client."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
-from quorumlog.chaos.drivers.driver import Record, SendFailed
-from quorumlog.client import Admin, Consumer, Delivery, KafkaError, NewTopic, Producer
+from quorumlog.chaos.drivers.driver import (
+    AT_ONCE,
+    NO_GENERATION,
+    Batching,
+    DriverError,
+    Headers,
+    Membership,
+    OffsetAt,
+    Rebalance,
+    Record,
+    SendFailed,
+)
+from quorumlog.client import (
+    Admin,
+    Consumer,
+    ConsumerRecord,
+    Delivery,
+    KafkaError,
+    NewTopic,
+    Producer,
+    RebalanceListener,
+)
+from quorumlog.client.settings import CompressionType
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 _DELIVERY_TIMEOUT_MS: Final = 5_000
@@ -20,10 +42,21 @@ class ClientProducer:
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
 
-    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+    async def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[int]:
         """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
         try:
-            delivery = await self._producer.send(topic, value, partition=partition)
+            delivery = await self._producer.send(
+                topic, value, key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+            )
         except KafkaError as error:
             raise SendFailed(str(error), definite=error.definite) from error
         return asyncio.ensure_future(_acknowledged(delivery))
@@ -46,7 +79,7 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise ConnectionError(str(error)) from error
+        raise DriverError(error.code.name, error.message, definite=error.definite) from error
 
 
 class ClientConsumer:
@@ -57,25 +90,20 @@ class ClientConsumer:
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
         """Take these partitions from their beginning."""
-        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        wanted = _places(topic, partitions)
         self._consumer.assign(wanted)
         self._consumer.seek_to_beginning(*wanted)
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition. Raises ConnectionError."""
+        """Return what arrived, in order per partition. Raises DriverError."""
         with _translated():
             polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
-        return [
-            Record(record.topic, record.partition, record.offset, record.value or b"")
-            for records in polled.values()
-            for record in records
-        ]
+        return [_record(record) for records in polled.values() for record in records]
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the high watermark of each partition (exclusive). Raises ConnectionError."""
-        wanted = [TopicPartition(topic, partition) for partition in partitions]
+        """Return the high watermark of each partition (exclusive). Raises DriverError."""
         with _translated():
-            ends = await self._consumer.end_offsets(wanted)
+            ends = await self._consumer.end_offsets(_places(topic, partitions))
         return {asked.partition: end for asked, end in ends.items()}
 
     async def close(self) -> None:
@@ -83,15 +111,132 @@ class ClientConsumer:
         await self._consumer.stop()
 
 
+class ClientMember(RebalanceListener):
+    """A consumer in a group, which hears of its own rebalances."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._changes: list[Rebalance] = []
+
+    async def on_partitions_assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Note what was added."""
+        self._note("assigned", partitions)
+
+    async def on_partitions_revoked(self, partitions: frozenset[TopicPartition]) -> None:
+        """Note what goes to other members."""
+        self._note("revoked", partitions)
+
+    async def on_partitions_lost(self, partitions: frozenset[TopicPartition]) -> None:
+        """Note what other members may have already."""
+        self._note("lost", partitions)
+
+    def _note(self, change: str, partitions: frozenset[TopicPartition]) -> None:
+        indexes = tuple(sorted(one.partition for one in partitions))
+        self._changes.append(Rebalance(change, indexes, self.generation()))
+
+    async def subscribe(self, topic: str) -> None:
+        """Join the group, from the next polls on."""
+        self._consumer.subscribe([topic], self)
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Return what arrived of the partitions owned now. Raises DriverError."""
+        with _translated():
+            polled = await self._consumer.poll(timeout_ms, max_records=_POLL_RECORDS_MAX)
+        return [_record(record) for records in polled.values() for record in records]
+
+    def rebalances(self) -> list[Rebalance]:
+        """Return what has changed since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def generation(self) -> int:
+        """Return the generation that the member is in, or NO_GENERATION."""
+        generation = self._consumer.group_metadata().generation_id
+        return generation if generation >= 0 else NO_GENERATION
+
+    async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit the next offset to read of each partition. Raises DriverError."""
+        with _translated():
+            await self._consumer.commit(
+                {TopicPartition(topic, index): offset for index, offset in offsets.items()},
+                timeout_ms=_DELIVERY_TIMEOUT_MS,
+            )
+
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return what the group has committed. Raises DriverError."""
+        with _translated():
+            found = await self._consumer.committed(_places(topic, partitions))
+        return {asked.partition: place.offset for asked, place in found.items()}
+
+    async def close(self) -> None:
+        """Commit nothing, leave the group, let go of all resources."""
+        await self._consumer.stop()
+
+
+class ClientLookup:
+    """Asks for offsets by time."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
+        """Ask each partition's leader for a time. Raises DriverError."""
+        wanted = {TopicPartition(topic, index): asked for index, asked in timestamps.items()}
+        with _translated():
+            found = await self._admin.list_offsets(wanted)
+        return {asked.partition: OffsetAt(one[0], one[1]) for asked, one in found.items()}
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._admin.stop()
+
+
+class ClientTopicAdmin:
+    """Changes and describes topics."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    async def create(self, topic: str, *, partitions: int, replication_factor: int) -> None:
+        """Create a topic. Raises DriverError."""
+        with _translated():
+            await self._admin.create_topics([NewTopic(topic, partitions, replication_factor)])
+
+    async def delete(self, topic: str) -> None:
+        """Delete a topic. Raises DriverError."""
+        with _translated():
+            await self._admin.delete_topics([topic])
+
+    async def exists(self, topic: str) -> bool:
+        """Ask a broker whether the topic exists. Raises DriverError."""
+        try:
+            with _translated():
+                await self._admin.describe_topics([topic])
+        except DriverError as error:
+            if error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
+                return False
+            raise
+        return True
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._admin.stop()
+
+
 class ClientDriver:
     """quorumlog's own client."""
 
-    async def producer(self, bootstrap: str, client_id: str) -> ClientProducer:
-        """Make a producer. Raises ConnectionError if no broker answers."""
+    capabilities: Final = frozenset({"groups", "offsets", "max-timestamp", "topics"})
+
+    async def producer(
+        self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
+    ) -> ClientProducer:
+        """Make a producer. Raises DriverError if no broker answers."""
         producer = Producer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
-            linger_ms=0,
+            linger_ms=batching.linger_ms,
+            compression_type=cast(CompressionType, batching.compression),
             delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
             max_block_ms=_DELIVERY_TIMEOUT_MS,
@@ -102,7 +247,7 @@ class ClientDriver:
         return ClientProducer(producer)
 
     async def consumer(self, bootstrap: str, client_id: str) -> ClientConsumer:
-        """Make a consumer. Raises ConnectionError if no broker answers."""
+        """Make a consumer. Raises DriverError if no broker answers."""
         consumer = Consumer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
@@ -116,16 +261,77 @@ class ClientDriver:
             await consumer.start()
         return ClientConsumer(consumer)
 
+    async def member(self, bootstrap: str, client_id: str, membership: Membership) -> ClientMember:
+        """Make a consumer that can join a group. Raises DriverError if no broker answers."""
+        consumer = Consumer(
+            bootstrap_servers=bootstrap,
+            client_id=client_id,
+            group_id=membership.group_id,
+            group_instance_id=membership.instance_id,
+            session_timeout_ms=membership.session_timeout_ms,
+            heartbeat_interval_ms=membership.session_timeout_ms // 10,
+            max_poll_interval_ms=membership.max_poll_interval_ms,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",  # nothing is deleted: only where nothing is committed
+            fetch_max_wait_ms=100,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            retry_backoff_ms=20,
+            default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
+        )
+        with _translated():
+            await consumer.start()
+        return ClientMember(consumer)
+
+    async def offsets(self, bootstrap: str, client_id: str) -> ClientLookup:
+        """Make a client that asks for offsets. Raises DriverError if no broker answers."""
+        return ClientLookup(await _admin(bootstrap, client_id))
+
+    async def admin(self, bootstrap: str, client_id: str) -> ClientTopicAdmin:
+        """Make an administrator. Raises DriverError if no broker answers."""
+        return ClientTopicAdmin(await _admin(bootstrap, client_id))
+
     async def create_topic(
-        self, bootstrap: str, topic: str, *, partitions: int, replication_factor: int
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and return when its metadata is committed. Raises ConnectionError."""
+        """Create a topic and return when its metadata is committed. Raises DriverError."""
         with _translated():
             async with Admin(bootstrap_servers=bootstrap) as admin:
-                wanted = NewTopic(
-                    name=topic, num_partitions=partitions, replication_factor=replication_factor
-                )
+                wanted = NewTopic(topic, partitions, replication_factor, configs={**(config or {})})
                 await admin.create_topics([wanted])
+
+
+async def _admin(bootstrap: str, client_id: str) -> Admin:
+    admin = Admin(
+        bootstrap_servers=bootstrap,
+        client_id=client_id,
+        request_timeout_ms=_REQUEST_TIMEOUT_MS,
+        default_api_timeout_ms=_DELIVERY_TIMEOUT_MS,
+    )
+    with _translated():
+        await admin.start()
+    return admin
+
+
+def _places(topic: str, partitions: Sequence[int]) -> list[TopicPartition]:
+    return [TopicPartition(topic, partition) for partition in partitions]
+
+
+def _record(record: ConsumerRecord) -> Record:
+    return Record(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.value or b"",
+        record.key,
+        record.headers,
+        record.timestamp_ms,
+    )
 
 
 DRIVER: Final = ClientDriver()

@@ -3,73 +3,79 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
-from quorumlog.chaos.drivers.driver import Record, SendFailed
-
-_Result = TypeVar("_Result")
+from quorumlog.chaos.drivers.confluent_admin import ConfluentAdmin
+from quorumlog.chaos.drivers.confluent_errors import QUIET, driver_error, error_code, translated
+from quorumlog.chaos.drivers.driver import (
+    AT_ONCE,
+    NO_GENERATION,
+    Batching,
+    DriverError,
+    Headers,
+    Membership,
+    Rebalance,
+    Record,
+    SendFailed,
+)
+from quorumlog.chaos.drivers.worker import Worker
 
 _DELIVERY_TIMEOUT_MS: Final = 5_000
 _POLL_S: Final = 0.1
 _POLL_RECORDS_MAX: Final = 500
+_QUESTION_TIMEOUT_S: Final = 5.0
 _END_OFFSETS_TIMEOUT_S: Final = 2.0
-_CREATE_TIMEOUT_S: Final = 30.0
 
-_QUIET: Final[dict[str, Any]] = {
-    "log_level": 0,  # lost connections are what a chaos run is about
-    "reconnect.backoff.ms": 20,
-    "reconnect.backoff.max.ms": 500,
-    "topic.metadata.refresh.fast.interval.ms": 50,
-    "socket.connection.setup.timeout.ms": 2_000,
+_READING: Final[dict[str, Any]] = {
+    **QUIET,
+    "check.crcs": True,
+    "enable.auto.commit": False,
+    "fetch.wait.max.ms": 100,
+    "fetch.error.backoff.ms": 20,
 }
-
-
-class _Worker:
-    """One thread per client: the library's calls block, and one client is used by one caller."""
-
-    def __init__(self, name: str) -> None:
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
-
-    async def call(self, work: Callable[[], _Result]) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=False)
 
 
 class ConfluentProducer:
     """A producer; a thread of its own serves its delivery reports."""
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
+    def __init__(self, bootstrap: str, client_id: str, batching: Batching) -> None:
         self._loop = asyncio.get_running_loop()
         self._producer = confluent_kafka.Producer(
             {
-                **_QUIET,
+                **QUIET,
                 "bootstrap.servers": bootstrap,
                 "client.id": client_id,
                 "acks": "all",
                 "enable.idempotence": True,
-                "linger.ms": 1,
+                "linger.ms": max(1, batching.linger_ms),
+                "compression.type": batching.compression,
                 "delivery.timeout.ms": _DELIVERY_TIMEOUT_MS,
                 "request.timeout.ms": 2_000,
                 "retry.backoff.ms": 20,
             }
         )
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=client_id, daemon=True)
-        self._thread.start()
+        self._closing, self._has_ended = threading.Event(), asyncio.Event()
+        threading.Thread(target=self._serve, name=client_id, daemon=True).start()
 
     def _serve(self) -> None:
         while not self._closing.is_set():
             self._producer.poll(_POLL_S)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._has_ended.set)
 
-    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+    async def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[int]:
         """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
         done: asyncio.Future[int] = self._loop.create_future()
 
@@ -81,41 +87,92 @@ class ConfluentProducer:
                     done.set_result(message.offset())
                 else:
                     # A report does not say whether an earlier attempt was written to a socket.
-                    done.set_exception(SendFailed(str(error), definite=False))
+                    reason = f"{error_code(error)}: {error.str()}"
+                    done.set_exception(SendFailed(reason, definite=False))
 
             with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 self._loop.call_soon_threadsafe(settle)
 
+        optional: dict[str, Any] = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
+        if headers:
+            optional["headers"] = [*headers]
         try:
-            self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
-        except (BufferError, confluent_kafka.KafkaException) as error:
-            raise SendFailed(str(error), definite=True) from error  # it was never queued
+            self._producer.produce(
+                topic, value, key, partition=partition, on_delivery=delivered, **optional
+            )
+        except (BufferError, confluent_kafka.KafkaException) as error:  # it was never queued
+            raise SendFailed(str(driver_error(error)), definite=True) from error
         return done
 
     async def close(self) -> None:
         """Give up what is in flight and let go of all resources."""
         self._closing.set()
-        await asyncio.to_thread(self._thread.join)
+        await self._has_ended.wait()
         self._producer.purge()
+
+
+class _Polling:
+    """Polls a consumer in its thread. An error beside records is kept for the next poll."""
+
+    def __init__(self, settings: Mapping[str, Any], client_id: str) -> None:
+        self.worker: Final = Worker(client_id)
+        self.consumer: Final = confluent_kafka.Consumer({**_READING, **settings})
+        self._errors: list[confluent_kafka.KafkaError] = []
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Return what arrived, in order per partition. Raises DriverError."""
+        return await self.worker.call(lambda: self._poll(timeout_ms / 1000))
+
+    def _poll(self, timeout_s: float) -> list[Record]:
+        if not self._errors:
+            with translated():
+                first = self.consumer.poll(timeout_s)
+                if first is None:
+                    return []
+                polled = [first, *self.consumer.consume(_POLL_RECORDS_MAX, timeout=0)]
+            self._errors = [error for message in polled if (error := message.error()) is not None]
+            records = [_record(message) for message in polled if message.error() is None]
+            if records or not self._errors:
+                return records
+        error, *self._errors = self._errors
+        raise DriverError(error_code(error), error.str())
+
+    async def close(self) -> None:
+        """Let go of all resources; a member leaves its group."""
+        await self.worker.call(self.consumer.close)
+        self.worker.close()
+
+
+def _record(message: confluent_kafka.Message) -> Record:
+    _, timestamp_ms = message.timestamp()
+    partition, offset = message.partition(), message.offset()
+    key = message.key()
+    return Record(
+        message.topic() or "",
+        -1 if partition is None else partition,
+        -1 if offset is None else offset,
+        _bytes(message.value()),
+        None if key is None else _bytes(key),
+        tuple(message.headers() or ()),  # type: ignore[arg-type]  # of a record: a list of pairs
+        timestamp_ms,
+    )
+
+
+def _bytes(value: str | bytes | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""
 
 
 class ConfluentConsumer:
     """A consumer of assigned partitions."""
 
     def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._worker = _Worker(client_id)
-        self._consumer = confluent_kafka.Consumer(
-            {
-                **_QUIET,
-                "bootstrap.servers": bootstrap,
-                "client.id": client_id,
-                "group.id": f"unused-{client_id}",  # the library insists on a name
-                "enable.auto.commit": False,
-                "auto.offset.reset": "error",  # a reset would hide a gap
-                "fetch.wait.max.ms": 100,
-                "fetch.error.backoff.ms": 20,
-            }
-        )
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "group.id": f"unused-{client_id}",  # the library insists on a name
+            "auto.offset.reset": "error",  # a reset would hide a gap
+        }
+        self._polling = _Polling(settings, client_id)
 
     async def assign(self, topic: str, partitions: Sequence[int]) -> None:
         """Take these partitions from their beginning."""
@@ -123,80 +180,163 @@ class ConfluentConsumer:
             confluent_kafka.TopicPartition(topic, partition, confluent_kafka.OFFSET_BEGINNING)
             for partition in partitions
         ]
-        await self._worker.call(lambda: self._consumer.assign(wanted))
+        await self._polling.worker.call(lambda: self._polling.consumer.assign(wanted))
 
     async def poll(self, timeout_ms: int) -> list[Record]:
-        """Return what arrived, in order per partition. Raises ConnectionError."""
-        return await self._worker.call(lambda: self._poll(timeout_ms / 1000))
-
-    def _poll(self, timeout_s: float) -> list[Record]:
-        first = self._consumer.poll(timeout_s)
-        if first is None:
-            return []
-        polled = [first, *self._consumer.consume(_POLL_RECORDS_MAX, timeout=0)]
-        errors = [message.error() for message in polled if message.error() is not None]
-        messages = [
-            Record(
-                message.topic() or "",
-                -1 if (partition := message.partition()) is None else partition,
-                -1 if (offset := message.offset()) is None else offset,
-                message.value() or b"",
-            )
-            for message in polled
-            if message.error() is None
-        ]
-        if errors and not messages:
-            raise ConnectionError(str(errors[0]))
-        return messages
+        """Return what arrived, in order per partition. Raises DriverError."""
+        return await self._polling.poll(timeout_ms)
 
     async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
-        """Return the high watermark of each partition (exclusive). Raises ConnectionError."""
+        """Return the high watermark of each partition (exclusive). Raises DriverError."""
 
         def ask() -> dict[int, int]:
             ends = {}
             for partition in partitions:
                 asked = confluent_kafka.TopicPartition(topic, partition)
-                _, ends[partition] = self._consumer.get_watermark_offsets(
+                found = self._polling.consumer.get_watermark_offsets(
                     asked, timeout=_END_OFFSETS_TIMEOUT_S
                 )
+                if found is None:
+                    raise DriverError("_TIMED_OUT", f"no end of {topic}-{partition}")
+                ends[partition] = found[1]
             return ends
 
-        try:
-            return await self._worker.call(ask)
-        except confluent_kafka.KafkaException as error:
-            raise ConnectionError(str(error)) from error
+        with translated():
+            return await self._polling.worker.call(ask)
 
     async def close(self) -> None:
         """Let go of all resources."""
-        await self._worker.call(self._consumer.close)
-        self._worker.close()
+        await self._polling.close()
+
+
+class ConfluentMember:
+    """A consumer in a group. The library does not tell its generation."""
+
+    def __init__(self, bootstrap: str, client_id: str, membership: Membership) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "client.id": client_id,
+            "group.id": membership.group_id,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": membership.session_timeout_ms,
+            "heartbeat.interval.ms": membership.session_timeout_ms // 10,
+            "max.poll.interval.ms": membership.max_poll_interval_ms,
+        }
+        if membership.instance_id is not None:
+            settings["group.instance.id"] = membership.instance_id
+        self._polling = _Polling(settings, client_id)
+        self._changes: list[Rebalance] = []
+
+    async def subscribe(self, topic: str) -> None:
+        """Join the group, from the next polls on."""
+        await self._polling.worker.call(
+            lambda: self._polling.consumer.subscribe(
+                [topic],
+                on_assign=self._noting("assigned"),
+                on_revoke=self._noting("revoked"),
+                on_lost=self._noting("lost"),
+            )
+        )
+
+    def _noting(self, change: str) -> Callable[[Any, Sequence[Any]], None]:
+        def note(_: Any, partitions: Sequence[Any]) -> None:
+            indexes = tuple(sorted(one.partition for one in partitions))
+            self._changes.append(Rebalance(change, indexes, NO_GENERATION))
+
+        return note
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Return what arrived of the partitions owned now. Raises DriverError."""
+        return await self._polling.poll(timeout_ms)
+
+    def rebalances(self) -> list[Rebalance]:
+        """Return what has changed since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def generation(self) -> int:
+        """Return NO_GENERATION: the library does not tell."""
+        return NO_GENERATION
+
+    async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit the next offset to read of each partition. Raises DriverError."""
+        wanted = [
+            confluent_kafka.TopicPartition(topic, partition, offset)
+            for partition, offset in offsets.items()
+        ]
+
+        def commit() -> Sequence[Any]:
+            return self._polling.consumer.commit(offsets=wanted, asynchronous=False) or ()
+
+        with translated():
+            answered = await self._polling.worker.call(commit)
+        for one in answered:
+            if one.error is not None:
+                raise DriverError(error_code(one.error), one.error.str())
+
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return what the group has committed. Raises DriverError."""
+        wanted = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
+        with translated():
+            found = await self._polling.worker.call(
+                lambda: self._polling.consumer.committed(wanted, timeout=_QUESTION_TIMEOUT_S)
+            )
+        for one in found:
+            if one.error is not None:
+                raise DriverError(error_code(one.error), one.error.str())
+        return {one.partition: one.offset for one in found if one.offset >= 0}
+
+    async def close(self) -> None:
+        """Leave the group (a static member stays in it), let go of all resources."""
+        await self._polling.close()
 
 
 class ConfluentDriver:
     """confluent-kafka."""
 
-    async def producer(self, bootstrap: str, client_id: str) -> ConfluentProducer:
+    capabilities: Final = frozenset({"groups", "offsets", "max-timestamp", "topics"})
+
+    async def producer(
+        self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
+    ) -> ConfluentProducer:
         """Make a producer."""
-        return ConfluentProducer(bootstrap, client_id)
+        return ConfluentProducer(bootstrap, client_id, batching)
 
     async def consumer(self, bootstrap: str, client_id: str) -> ConfluentConsumer:
         """Make a consumer."""
         return ConfluentConsumer(bootstrap, client_id)
 
+    async def member(
+        self, bootstrap: str, client_id: str, membership: Membership
+    ) -> ConfluentMember:
+        """Make a consumer that can join a group."""
+        return ConfluentMember(bootstrap, client_id, membership)
+
+    async def offsets(self, bootstrap: str, client_id: str) -> ConfluentAdmin:
+        """Make a client that asks for offsets."""
+        return ConfluentAdmin(bootstrap, client_id)
+
+    async def admin(self, bootstrap: str, client_id: str) -> ConfluentAdmin:
+        """Make an administrator."""
+        return ConfluentAdmin(bootstrap, client_id)
+
     async def create_topic(
-        self, bootstrap: str, topic: str, *, partitions: int, replication_factor: int
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create a topic and return when its metadata is committed. Raises ConnectionError."""
-
-        def create() -> None:
-            admin = AdminClient({**_QUIET, "bootstrap.servers": bootstrap})
-            wanted = NewTopic(topic, partitions, replication_factor)
-            admin.create_topics([wanted])[topic].result(_CREATE_TIMEOUT_S)
-
+        """Create a topic and return when its metadata is committed. Raises DriverError."""
+        admin = ConfluentAdmin(bootstrap, "creator")
         try:
-            await asyncio.to_thread(create)
-        except confluent_kafka.KafkaException as error:
-            raise ConnectionError(str(error)) from error
+            await admin.create(
+                topic, partitions=partitions, replication_factor=replication_factor, config=config
+            )
+        finally:
+            await admin.close()
 
 
 DRIVER: Final = ConfluentDriver()

@@ -5,9 +5,9 @@ The module is imported when the driver is used: its library may not be installed
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import Final, Protocol
 
-from quorumlog.chaos.drivers.driver import Driver
+from quorumlog.chaos.drivers.limits import LimitedDriver, limited
 from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.registered import registered
 
@@ -21,8 +21,11 @@ class DriverUnavailable(Exception):
     """The library is not installed; the message says how to install it."""
 
 
-def load_driver(name: str) -> Driver:
-    """Return a driver by name. Raises DriverUnavailable, or ValueError for a name unknown."""
+def load_driver(name: str) -> LimitedDriver:
+    """Return a driver by name, with time limits on its calls.
+
+    Raises DriverUnavailable, or ValueError for a name that is not there.
+    """
     registered(DRIVERS, name, "driver")
     try:
         module = import_module(f"quorumlog.chaos.drivers.{name}_driver")
@@ -31,5 +34,34 @@ def load_driver(name: str) -> Driver:
             f"driver {name} needs a library that is not installed ({error.name}): "
             f"{install_command('drivers')}"
         ) from error
-    driver: Driver = module.DRIVER
-    return driver
+    return limited(module.DRIVER)
+
+
+class Demanding(Protocol):
+    """Something that needs a driver with these capabilities: a workload."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """Names of drivers.driver.CAPABILITIES."""
+
+
+def check_capable(name: str, workload: Demanding) -> None:
+    """Raise ValueError, with the drivers that can, if a driver lacks what a workload requires."""
+    missing = workload.requires - load_driver(name).capabilities
+    if missing:
+        able = ", ".join(other for other in DRIVERS if _can(other, workload.requires))
+        raise ValueError(
+            f"workload {workload.name} needs a driver that can {', '.join(sorted(missing))}, and "
+            f"{name} cannot; {able or 'none that is installed'} can"
+        )
+
+
+def _can(name: str, requires: frozenset[str]) -> bool:
+    try:
+        return requires <= load_driver(name).capabilities
+    except DriverUnavailable:
+        return False

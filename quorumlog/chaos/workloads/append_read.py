@@ -14,8 +14,6 @@ from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened
 
-_SEND_TIMEOUT_S: Final = 10.0  # the driver's own delivery timeout is shorter
-
 
 class AppendRead(Lanes[LaneOptions]):
     """The lanes of one run.
@@ -54,15 +52,11 @@ class AppendRead(Lanes[LaneOptions]):
         message = Message(key_of(topic, partition), UNKNOWN_OFFSET, value)
         self._history.append(process, "invoke", "send", [message])
         try:
-            async with asyncio.timeout(_SEND_TIMEOUT_S):
-                offset = await (await producer.send(topic, partition, str(value).encode()))
+            offset = await (await producer.send(topic, partition, str(value).encode()))
         except SendFailed as error:
             outcome = "fail" if error.definite else "info"
             self._history.append(process, outcome, "send", [message], error=str(error))
             return error.definite
-        except TimeoutError:
-            self._history.append(process, "info", "send", [message], error="no answer")
-            return False
         self._history.append(process, "ok", "send", [message._replace(offset=offset)])
         return True
 

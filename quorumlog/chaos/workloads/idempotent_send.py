@@ -22,7 +22,6 @@ from quorumlog.chaos.workloads.lanes import Lanes
 from quorumlog.chaos.workloads.readers import key_of
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened, option
 
-_BURST_TIMEOUT_S: Final = 10.0  # the driver's own delivery timeout is shorter
 _KILLED_WITHIN_S: Final = 0.03  # of the start of a burst: while answers are due
 
 
@@ -70,13 +69,13 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         while is_sure and working.is_set():
             await asyncio.sleep(rng.expovariate(1 / mean_gap_s))
             is_killed = rng.random() < 1 / self._setup.options.bursts_per_life
-            timeout_s = rng.random() * _KILLED_WITHIN_S if is_killed else _BURST_TIMEOUT_S
+            timeout_s = rng.random() * _KILLED_WITHIN_S if is_killed else None
             is_sure = await self._burst(producer, process, rng, timeout_s) and not is_killed
 
     async def _burst(
-        self, producer: DriverProducer, process: int, rng: random.Random, timeout_s: float
+        self, producer: DriverProducer, process: int, rng: random.Random, timeout_s: float | None
     ) -> bool:
-        """Send a burst, wait at most `timeout_s`; return whether all is known about each value."""
+        """Send a burst, and wait for `timeout_s` at most; return whether all is known of it."""
         topic = self._setup.topic
         first, count = self._next_value, self._setup.options.burst
         self._next_value += count
@@ -94,7 +93,7 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         producer: DriverProducer,
         messages: Sequence[Message],
         partitions: Sequence[int],
-        timeout_s: float,
+        timeout_s: float | None,
     ) -> list[int | BaseException]:
         """Put all in line, in order, and wait; return the offset or the error of each."""
         pending: list[asyncio.Future[int]] = []

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import DriverConsumer, Record
+from quorumlog.chaos.drivers.driver import CallTimedOut, DriverConsumer, Record
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, opened
 
@@ -41,8 +41,12 @@ class Readers:
             while working.is_set():
                 if consumer is None:
                     consumer = await self._assigned(process)
-                else:
+                    continue
+                try:
                     await self._poll(consumer, process, "poll", _POLL_MS)
+                except CallTimedOut:
+                    hung, consumer = consumer, None
+                    await hung.close()
         finally:
             if consumer is not None:
                 await consumer.close()
@@ -57,7 +61,12 @@ class Readers:
             Message(key_of(setup.topic, index), UNKNOWN_OFFSET, -1) for index in self._partitions
         ]
         self._history.append(process, "invoke", "assign", named)
-        await consumer.assign(setup.topic, self._partitions)
+        try:
+            await consumer.assign(setup.topic, self._partitions)
+        except CallTimedOut as error:
+            self._history.append(process, "info", "assign", named, error=str(error))
+            await consumer.close()
+            return None
         self._history.append(process, "ok", "assign", named)
         return consumer
 
@@ -67,6 +76,9 @@ class Readers:
         self._history.append(process, "invoke", f)
         try:
             records = await consumer.poll(timeout_ms)
+        except CallTimedOut as error:  # it may still take records: this consumer is done for
+            self._history.append(process, "info", f, error=str(error))
+            raise
         except ConnectionError as error:  # nothing was returned, and the position stands
             self._history.append(process, "fail", f, error=str(error))
             await asyncio.sleep(REOPEN_S)
@@ -91,6 +103,8 @@ class Readers:
             consumer = await self._assigned(process)
         try:
             return await self._read_and_compare(consumer, process, deadline_s)
+        except CallTimedOut:
+            return False
         finally:
             await consumer.close()
 

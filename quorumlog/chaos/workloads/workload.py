@@ -39,11 +39,12 @@ class Setup(Generic[O_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic that must exist before the clients start."""
+    """A topic that must exist before the clients start. `config`: by Kafka's names."""
 
     name: str
     partitions: int
     replication_factor: int
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 class Clients(Protocol):
@@ -76,6 +77,7 @@ class Workload(Generic[O_co]):
 
     options: a frozen dataclass whose fields are made by `option`.
     model: the checker that judges the history, by its name in checkers.registry.
+    requires: the capabilities that its driver must have (drivers.driver.CAPABILITIES).
     """
 
     name: str
@@ -84,6 +86,7 @@ class Workload(Generic[O_co]):
     clients: Callable[[Setup[Any]], Clients]
     topics: Callable[[Setup[Any]], tuple[Topic, ...]] = one_topic
     model: str = "kafka_log"
+    requires: frozenset[str] = frozenset()
 
     def read_options(self, given: Mapping[str, Option]) -> O_co:
         """Return the options with these values, which may be text, and defaults for the rest.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Unpack
 
 from quorumlog.client.consumer import ITERATION_POLL_MS, Consumer, Records
-from quorumlog.client.records import ConsumerRecord, TopicPartition
+from quorumlog.client.records import ConsumerRecord, GroupMetadata, TopicPartition
 from quorumlog.client.settings import BootstrapServers, ConsumerOptions
 from quorumlog.client.sync.blocking import Blocking, blocking, on_loop
 
@@ -61,6 +61,10 @@ class SyncConsumer(Blocking[Consumer]):
     def highwater(self, partition: TopicPartition) -> int:
         """Return the partition's high watermark as of the last fetch; -1 before."""
         return self._client.highwater(partition)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return the group, the generation (-1: not a member now) and the member's id."""
+        return self._client.group_metadata()
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Records:
         """Return records as soon as there are any; {} after `timeout_ms` without.

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
-from quorumlog.chaos.drivers.driver import Record, SendFailed
+from quorumlog.chaos.drivers.driver import AT_ONCE, Batching, Record, SendFailed
 
 TOPIC = "t"
 
@@ -22,7 +22,11 @@ class LogInMemory:
         self.after_sends: tuple[int, Callable[[], None]] = (-1, lambda: None)
         self.sent = self.open = 0
 
-    async def producer(self, bootstrap: str, client_id: str) -> "Client":
+    capabilities: frozenset[str] = frozenset()
+
+    async def producer(
+        self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
+    ) -> "Client":
         assert (bootstrap, client_id[0]) == ("b", "p")
         return Client(self)
 
@@ -47,7 +51,9 @@ class Client:
         self._positions: dict[int, int] = {}
         driver.open += 1
 
-    async def send(self, topic: str, partition: int, value: bytes) -> asyncio.Future[int]:
+    async def send(
+        self, topic: str, partition: int, value: bytes, **_: object
+    ) -> asyncio.Future[int]:
         assert topic == TOPIC
         driver = self._driver
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

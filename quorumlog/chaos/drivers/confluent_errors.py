@@ -1,0 +1,50 @@
+"""What all clients of confluent-kafka share: quiet settings, and errors in Kafka's words."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import confluent_kafka
+
+from quorumlog.chaos.drivers.driver import DriverError
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+QUIET: Final[dict[str, Any]] = {
+    "log_level": 0,  # lost connections are what a chaos run is about
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 500,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "socket.connection.setup.timeout.ms": 2_000,
+}
+_BAD_MESSAGE: Final = -199  # RD_KAFKA_RESP_ERR__BAD_MSG
+_AUTO_OFFSET_RESET: Final = -140  # why is in the text
+
+
+def error_code(error: confluent_kafka.KafkaError) -> str:
+    """Return Kafka's name of an error of a broker, librdkafka's (`_TIMED_OUT`) of its own."""
+    number = error.code()
+    if number == _BAD_MESSAGE:
+        return ErrorCode.CORRUPT_MESSAGE.name
+    if number == _AUTO_OFFSET_RESET and "out of range" in error.str().lower():
+        return ErrorCode.OFFSET_OUT_OF_RANGE.name
+    with contextlib.suppress(ValueError):
+        return ErrorCode(number).name
+    return str(error.name())
+
+
+def driver_error(error: Exception) -> DriverError:
+    """Translate a KafkaException. Never definite: earlier attempts are not told."""
+    cause = error.args[0] if error.args else None
+    if isinstance(cause, confluent_kafka.KafkaError):
+        return DriverError(error_code(cause), cause.str())
+    return DriverError(type(error).__name__, str(error))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn errors of the library into those of a driver."""
+    try:
+        yield
+    except confluent_kafka.KafkaException as error:
+        raise driver_error(error) from error

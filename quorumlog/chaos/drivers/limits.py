@@ -1,0 +1,301 @@
+"""The time limits of every call of every driver: a library that hangs never hangs a run.
+
+A call that does not return within its limit is cancelled and left alone: its caller goes on with
+CallTimedOut (or SendFailed, indefinite), and must throw the client away. The limits are far above
+what a library takes by its own settings: a call that meets one has hung.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+from quorumlog.chaos.drivers.driver import (
+    AT_ONCE,
+    Batching,
+    CallTimedOut,
+    Driver,
+    DriverConsumer,
+    DriverProducer,
+    GroupDriver,
+    GroupMember,
+    Headers,
+    Membership,
+    OffsetAt,
+    OffsetLookup,
+    OffsetsDriver,
+    Rebalance,
+    Record,
+    SendFailed,
+    TopicAdmin,
+    TopicDriver,
+)
+
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How long calls may take. `poll_s` comes on top of the time for which a poll waits."""
+
+    open_s: float = 15.0
+    send_s: float = 10.0
+    poll_s: float = 10.0
+    call_s: float = 15.0
+    close_s: float = 10.0
+    create_topic_s: float = 45.0
+
+
+DEFAULT: Final = Limits()
+_abandoned: Final[set[asyncio.Future[Any]]] = set()  # a task that nothing refers to may vanish
+
+
+async def within(limit_s: float, call: str, work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Await `work`; raise CallTimedOut after `limit_s`, also if `work` ignores its cancellation."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait((task,), timeout=limit_s)
+    except asyncio.CancelledError:
+        _abandon(task)
+        raise
+    if not task.done():
+        _abandon(task)
+        raise CallTimedOut(call, limit_s)
+    return task.result()
+
+
+def _abandon(task: asyncio.Future[Any]) -> None:
+    """Cancel what is not waited for any more, and ignore how it ends."""
+    _abandoned.add(task)
+    task.add_done_callback(_forget)
+    task.cancel()
+
+
+def _forget(task: asyncio.Future[Any]) -> None:
+    _abandoned.discard(task)
+    if not task.cancelled():
+        task.exception()  # else asyncio logs that it was never looked at
+
+
+async def _close(limit_s: float, work: Coroutine[Any, Any, None]) -> None:
+    """Let a client close; one that does not end in time is left behind."""
+    try:
+        await within(limit_s, "close", work)
+    except CallTimedOut:
+        return
+
+
+class LimitedProducer:
+    """A producer whose calls end, and whose deliveries end, too."""
+
+    def __init__(self, producer: DriverProducer, limits: Limits) -> None:
+        self._producer: Final = producer
+        self._limits: Final = limits
+
+    async def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[int]:
+        """See DriverProducer."""
+        sent = self._producer.send(
+            topic, partition, value, key=key, headers=headers, timestamp_ms=timestamp_ms
+        )
+        try:
+            pending = await within(self._limits.send_s, "send", sent)
+        except CallTimedOut as error:
+            raise SendFailed(str(error), definite=False) from error
+        return asyncio.ensure_future(self._delivery(pending))
+
+    async def _delivery(self, pending: asyncio.Future[int]) -> int:
+        try:
+            await asyncio.wait((pending,), timeout=self._limits.send_s)
+        except asyncio.CancelledError:
+            _abandon(pending)
+            raise
+        if not pending.done():
+            _abandon(pending)
+            late = f"NO_ANSWER: no acknowledgement within {self._limits.send_s:g} s"
+            raise SendFailed(late, definite=False)
+        return pending.result()
+
+    async def close(self) -> None:
+        """See DriverProducer."""
+        await _close(self._limits.close_s, self._producer.close())
+
+
+class LimitedConsumer:
+    """A consumer whose calls end."""
+
+    def __init__(self, consumer: DriverConsumer, limits: Limits) -> None:
+        self._consumer: Final = consumer
+        self._limits: Final = limits
+
+    async def assign(self, topic: str, partitions: Sequence[int]) -> None:
+        """See DriverConsumer."""
+        assigned = self._consumer.assign(topic, partitions)
+        await within(self._limits.call_s, "assign", assigned)
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """See DriverConsumer."""
+        limit_s = self._limits.poll_s + timeout_ms / 1000
+        return await within(limit_s, "poll", self._consumer.poll(timeout_ms))
+
+    async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """See DriverConsumer."""
+        asked = self._consumer.end_offsets(topic, partitions)
+        return await within(self._limits.call_s, "end_offsets", asked)
+
+    async def close(self) -> None:
+        """See DriverConsumer."""
+        await _close(self._limits.close_s, self._consumer.close())
+
+
+class LimitedMember:
+    """A member of a group whose calls end."""
+
+    def __init__(self, member: GroupMember, limits: Limits) -> None:
+        self._member: Final = member
+        self._limits: Final = limits
+
+    async def subscribe(self, topic: str) -> None:
+        """See GroupMember."""
+        await within(self._limits.call_s, "subscribe", self._member.subscribe(topic))
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """See GroupMember."""
+        limit_s = self._limits.poll_s + timeout_ms / 1000
+        return await within(limit_s, "poll", self._member.poll(timeout_ms))
+
+    def rebalances(self) -> list[Rebalance]:
+        """See GroupMember."""
+        return self._member.rebalances()
+
+    def generation(self) -> int:
+        """See GroupMember."""
+        return self._member.generation()
+
+    async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """See GroupMember."""
+        await within(self._limits.call_s, "commit", self._member.commit(topic, offsets))
+
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """See GroupMember."""
+        asked = self._member.committed(topic, partitions)
+        return await within(self._limits.call_s, "committed", asked)
+
+    async def close(self) -> None:
+        """See GroupMember."""
+        await _close(self._limits.close_s, self._member.close())
+
+
+class LimitedLookup:
+    """A client whose questions for offsets end."""
+
+    def __init__(self, lookup: OffsetLookup, limits: Limits) -> None:
+        self._lookup: Final = lookup
+        self._limits: Final = limits
+
+    async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
+        """See OffsetLookup."""
+        return await within(self._limits.call_s, "ask", self._lookup.ask(topic, timestamps))
+
+    async def close(self) -> None:
+        """See OffsetLookup."""
+        await _close(self._limits.close_s, self._lookup.close())
+
+
+class LimitedAdmin:
+    """An administrator whose calls end."""
+
+    def __init__(self, admin: TopicAdmin, limits: Limits) -> None:
+        self._admin: Final = admin
+        self._limits: Final = limits
+
+    async def create(self, topic: str, *, partitions: int, replication_factor: int) -> None:
+        """See TopicAdmin."""
+        made = self._admin.create(
+            topic, partitions=partitions, replication_factor=replication_factor
+        )
+        await within(self._limits.call_s, "create", made)
+
+    async def delete(self, topic: str) -> None:
+        """See TopicAdmin."""
+        await within(self._limits.call_s, "delete", self._admin.delete(topic))
+
+    async def exists(self, topic: str) -> bool:
+        """See TopicAdmin."""
+        return await within(self._limits.call_s, "exists", self._admin.exists(topic))
+
+    async def close(self) -> None:
+        """See TopicAdmin."""
+        await _close(self._limits.close_s, self._admin.close())
+
+
+class LimitedDriver:
+    """A driver whose calls end. It has every method; `capabilities` says which may be called."""
+
+    def __init__(self, driver: Driver, limits: Limits) -> None:
+        self._driver: Final = driver
+        self._limits: Final = limits
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See Driver."""
+        return self._driver.capabilities
+
+    async def producer(
+        self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
+    ) -> LimitedProducer:
+        """See Driver."""
+        made = self._driver.producer(bootstrap, client_id, batching)
+        return LimitedProducer(await within(self._limits.open_s, "open", made), self._limits)
+
+    async def consumer(self, bootstrap: str, client_id: str) -> LimitedConsumer:
+        """See Driver."""
+        made = self._driver.consumer(bootstrap, client_id)
+        return LimitedConsumer(await within(self._limits.open_s, "open", made), self._limits)
+
+    async def create_topic(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """See Driver."""
+        made = self._driver.create_topic(
+            bootstrap,
+            topic,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            config=config,
+        )
+        await within(self._limits.create_topic_s, "create_topic", made)
+
+    async def member(self, bootstrap: str, client_id: str, membership: Membership) -> LimitedMember:
+        """See GroupDriver."""
+        made = cast(GroupDriver, self._driver).member(bootstrap, client_id, membership)
+        return LimitedMember(await within(self._limits.open_s, "open", made), self._limits)
+
+    async def offsets(self, bootstrap: str, client_id: str) -> LimitedLookup:
+        """See OffsetsDriver."""
+        made = cast(OffsetsDriver, self._driver).offsets(bootstrap, client_id)
+        return LimitedLookup(await within(self._limits.open_s, "open", made), self._limits)
+
+    async def admin(self, bootstrap: str, client_id: str) -> LimitedAdmin:
+        """See TopicDriver."""
+        made = cast(TopicDriver, self._driver).admin(bootstrap, client_id)
+        return LimitedAdmin(await within(self._limits.open_s, "open", made), self._limits)
+
+
+def limited(driver: Driver, limits: Limits = DEFAULT) -> LimitedDriver:
+    """Return the driver with time limits on all of its calls; one that has them stays as it is."""
+    return driver if isinstance(driver, LimitedDriver) else LimitedDriver(driver, limits)

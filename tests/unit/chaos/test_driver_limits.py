@@ -1,0 +1,165 @@
+"""The time limits of drivers: a library that hangs in any call never hangs a run."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from quorumlog.chaos.drivers.driver import CallTimedOut, Driver, Membership, SendFailed
+from quorumlog.chaos.drivers.limits import Limits, limited, within
+from quorumlog.chaos.drivers.worker import Worker
+from quorumlog.chaos.history import HistoryWriter, read_history
+from quorumlog.chaos.workloads.append_read import AppendRead
+from quorumlog.chaos.workloads.workload import LaneOptions, Setup
+
+SHORT = Limits(
+    open_s=0.02, send_s=0.02, poll_s=0.02, call_s=0.02, close_s=0.02, create_topic_s=0.02
+)
+
+
+async def forever(*_: object, **__: object) -> Any:
+    await asyncio.Event().wait()
+
+
+class Hanging:
+    """A driver whose calls in `names` never return; the others do nothing."""
+
+    capabilities: frozenset[str] = frozenset({"groups", "offsets", "topics"})
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.names:
+            return forever
+
+        async def call(*_: object, **__: object) -> Any:
+            if name in {"producer", "consumer", "member", "offsets", "admin"}:
+                return self
+            if name == "send":
+                return asyncio.get_running_loop().create_future()  # it is never acknowledged
+            await asyncio.sleep(0.005)
+            return {} if name == "end_offsets" else []
+
+        return call
+
+
+OPENINGS = {
+    "producer": ("b", "p"),
+    "consumer": ("b", "c"),
+    "member": ("b", "m", Membership(group_id="g")),
+    "offsets": ("b", "o"),
+    "admin": ("b", "a"),
+}
+CALLS: dict[tuple[str, str], tuple[object, ...]] = {
+    ("consumer", "assign"): ("t", [0]),
+    ("consumer", "poll"): (1,),
+    ("consumer", "end_offsets"): ("t", [0]),
+    ("member", "subscribe"): ("t",),
+    ("member", "poll"): (1,),
+    ("member", "commit"): ("t", {0: 1}),
+    ("member", "committed"): ("t", [0]),
+    ("offsets", "ask"): ("t", {0: -1}),
+    ("admin", "delete"): ("t",),
+    ("admin", "exists"): ("t",),
+}
+
+
+@pytest.mark.parametrize(("client", "call"), sorted(CALLS))
+@pytest.mark.jumping_time
+async def test_a_call_that_never_returns_ends_at_its_limit(client: str, call: str) -> None:
+    driver = limited(cast(Driver, Hanging(call)))
+    opened = await getattr(driver, client)(*OPENINGS[client])
+    with pytest.raises(CallTimedOut, match=f"NO_ANSWER: {call} did not return within"):
+        await getattr(opened, call)(*CALLS[client, call])
+
+
+@pytest.mark.parametrize("client", sorted(OPENINGS))
+@pytest.mark.jumping_time
+async def test_a_client_that_never_opens_is_given_up_and_one_that_never_closes_is_left(
+    client: str,
+) -> None:
+    with pytest.raises(ConnectionError, match="NO_ANSWER: open"):
+        await getattr(limited(cast(Driver, Hanging(client))), client)(*OPENINGS[client])
+    opened = await getattr(limited(cast(Driver, Hanging("close"))), client)(*OPENINGS[client])
+    await opened.close()
+
+
+@pytest.mark.jumping_time
+async def test_a_send_without_an_answer_is_indefinite() -> None:
+    producer = await limited(cast(Driver, Hanging("send"))).producer("b", "p")
+    with pytest.raises(SendFailed, match="NO_ANSWER: send") as raised:
+        await producer.send("t", 0, b"1")
+    assert not raised.value.definite
+    producer = await limited(cast(Driver, Hanging())).producer("b", "p")
+    with pytest.raises(SendFailed, match="NO_ANSWER: no ack") as raised:
+        await (await producer.send("t", 0, b"1"))
+    assert not raised.value.definite
+
+
+async def test_a_call_that_ignores_its_cancellation_does_not_hold_its_caller() -> None:
+    ends = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not ends.is_set():
+            try:
+                await ends.wait()
+            except asyncio.CancelledError:
+                continue
+
+    with pytest.raises(CallTimedOut):
+        await within(0.01, "poll", stubborn())
+    ends.set()
+    await asyncio.sleep(0)
+
+
+async def test_a_thread_that_hangs_holds_neither_its_caller_nor_the_process() -> None:
+    worker, ends = Worker("hangs"), threading.Event()
+    with pytest.raises(CallTimedOut):
+        await within(0.01, "poll", worker.call(ends.wait))
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "hangs")
+    assert thread.daemon
+    ends.set()
+    worker.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+async def test_a_worker_returns_and_raises_what_the_library_does() -> None:
+    worker = Worker("works")
+    assert await worker.call(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await worker.call(lambda: 1 // 0)
+    worker.close()
+
+
+@pytest.mark.jumping_time
+@pytest.mark.parametrize("call", ["send", "poll", "assign", "end_offsets", "close", "consumer"])
+async def test_a_run_with_a_hanging_driver_ends_and_says_what_it_does_not_know(
+    call: str, tmp_path: Path
+) -> None:
+    with HistoryWriter(tmp_path) as history:
+        setup = Setup(
+            driver=limited(cast(Driver, Hanging(call)), SHORT),
+            bootstrap="b",
+            topic="t",
+            partitions=1,
+            replication_factor=1,
+            seed=1,
+            options=LaneOptions(producers=1, consumers=1, final_readers=1, rate=1000.0),
+            history=history,
+        )
+        clients = AppendRead(setup)
+        working = asyncio.Event()
+        working.set()
+        async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
+            tasks.create_task(clients.work(working))
+            await asyncio.sleep(0.1)
+            working.clear()
+        await clients.final_reads(0.1)
+    rows = [row for row in read_history(tmp_path).to_pylist() if row["f"] == call]
+    if call in {"send", "poll", "assign"}:
+        assert {row["type"] for row in rows} == {"invoke", "info"}
+        assert all("NO_ANSWER" in row["error"] for row in rows if row["type"] == "info")
