@@ -47,7 +47,6 @@ from quorumlog.cli.verify import (
     bugs_are_no_verdict,
     check_engine,
     judge,
-    parse_spark_conf,
     print_verdict,
     require_checkers,
 )
@@ -98,10 +97,9 @@ def run_command(
     node_module: options.NodeModule = None,
     json: options.Json = False,
 ) -> None:
-    """Break a cluster under load and judge what clients saw.
+    """Break a cluster under load, save the history of what clients saw, and judge it.
 
-    The history is saved before it is checked. Exit status 0: every acknowledged record survived,
-    in order, once. 1: not so. 2: not known.
+    Exit status 0: every acknowledged record survived, in order, once. 1: not so. 2: not known.
 
     \b
       quorumlog chaos run --fault kill,pause --duration 60s --out run
@@ -110,8 +108,7 @@ def run_command(
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
     require_checkers()
-    check_engine(engine, master)
-    conf = parse_spark_conf(spark_conf, engine)
+    conf = check_engine(engine, master, spark_conf)
     out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with _honest_status(out):
         given = None if schedule is None else _read_schedule(schedule)

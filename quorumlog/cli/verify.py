@@ -80,8 +80,7 @@ def verify(
     from quorumlog.chaos.spark.paths import local_path
 
     require_checkers()
-    check_engine(engine, master)
-    conf = parse_spark_conf(spark_conf, engine)
+    conf = check_engine(engine, master, spark_conf)
     _check_model(model)
     _check_path(history, engine, report)
     with bugs_are_no_verdict():
@@ -166,16 +165,22 @@ def require_checkers() -> None:
             fail(f"histories and checks need {name}: {install_command('chaos')}", EXIT_UNKNOWN)
 
 
-def check_engine(engine: "EngineChoice", master: str | None) -> None:
-    """End the command, before it costs time, if the check could not be made as it is asked for."""
+def check_engine(
+    engine: "EngineChoice", master: str | None, spark_conf: list[str] | None = None
+) -> dict[str, str]:
+    """End the command, before it costs time, if the check could not be made as it is asked for.
+
+    Returns Spark's settings.
+    """
     from quorumlog.chaos.spark import SparkUnavailable
     from quorumlog.chaos.spark.java import find_java
     from quorumlog.chaos.spark.masters import check_master
 
     if engine == "local" and master is not None:
         fail("--master is Spark's: leave it out, or --engine local", EXIT_USAGE)
+    conf = _parse_spark_conf(spark_conf or [], engine)
     if engine == "local" or (engine == "auto" and master is None):
-        return
+        return conf
     if find_spec("pyspark") is None:
         from quorumlog.chaos.extras import install_command
 
@@ -187,6 +192,7 @@ def check_engine(engine: "EngineChoice", master: str | None) -> None:
         find_java()
         if master is not None:
             check_master(master)
+    return conf
 
 
 def _check_model(model: str | None) -> None:
@@ -209,9 +215,9 @@ def _check_path(history: str, engine: "EngineChoice", report: Path | None) -> No
         fail(f"{history}: no such file or directory", EXIT_USAGE)
 
 
-def parse_spark_conf(settings: list[str] | None, engine: "EngineChoice") -> dict[str, str]:
+def _parse_spark_conf(settings: list[str], engine: "EngineChoice") -> dict[str, str]:
     """Read `spark.NAME=VALUE` arguments; end with a usage error for anything else."""
-    conf = parse_settings(settings or [], "--spark-conf")
+    conf = parse_settings(settings, "--spark-conf")
     if conf and engine == "local":
         fail("--spark-conf is Spark's: leave it out, or --engine local", EXIT_USAGE)
     for name in conf:

@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         beginnings, ends = self._ask()
         return document_of(resolve(self._options.starting, beginnings, ends))
 
-    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802 - Spark's
         """Return where the next batch ends. Raises KafkaError and DataLost."""
         beginnings, ends = self._ask()
         if self._target is not None:

@@ -121,8 +121,13 @@ def _failures_told() -> Iterator[None]:
 
 
 def in_short(text: str) -> str:
-    """Return what a JVM's error says without its stack: the first line, and the last cause."""
+    """Return what a JVM's error says without its stack: the first line, and the last cause.
+
+    What comes before the exception that ended a JVM (a download, warnings) is left out.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = [place for place, line in enumerate(lines) if line.startswith("Exception in thread")]
+    lines = lines[last[0] if last else 0 :]
     causes = [line for line in lines[1:] if line.startswith("Caused by:")]
     return " ".join([*lines[:1], *causes[-1:]])[:_TOLD_CHARS_MAX]
 

@@ -38,6 +38,9 @@ def test_one_standalone_master_of_several_must_listen() -> None:
 def test_an_error_of_the_jvm_is_told_without_its_stack() -> None:
     text = "\nA: first\n\tat a\nCaused by: B: second\n\tat b\nCaused by: e: third\n\t.."
     assert in_short(text) == "A: first Caused by: e: third"
+    assert in_short("loading\nException in thread 'main' A: no\n\tat b") == (
+        "Exception in thread 'main' A: no"
+    )
     assert in_short("") == ""
     assert len(in_short("x" * 10_000)) <= 500
 
