@@ -1,16 +1,23 @@
-"""Draws a schedule from a seed: faults take turns, with pauses in which the cluster recovers."""
+"""Draws a schedule from a seed: faults that overlap, or that take turns with pauses between them.
+
+What is drawn stays within what a cluster is built to survive: no two faults that destroy copies of
+data overlap.
+"""
 
 import itertools
 import random
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from quorumlog.chaos.faults.fault import ROLES
-from quorumlog.chaos.faults.registry import process_fault
+from quorumlog.chaos.faults.fault import ROLES, StepFault
+from quorumlog.chaos.faults.registry import step_fault
 from quorumlog.chaos.schedule import Action, Option, Schedule
 
-_QUIET_MS: Final = 1_500  # from the end of one fault to the next: recovery must be possible
+_QUIET_MS: Final = 1_500  # between faults that take turns: recovery must be possible
 _MEAN_GAP_MS: Final = 500  # drawn in addition
+_MEAN_ARRIVAL_MS: Final = 2_000  # from one fault to the next, where they overlap
+_AT_ONCE_MAX: Final = 3
+_CALM_EVERY: Final = 4  # after that many faults that may overlap, all end and the cluster recovers
 
 
 def draw_schedule(
@@ -18,16 +25,17 @@ def draw_schedule(
     *,
     faults: Sequence[str],
     duration_ms: int,
+    overlap: bool = False,
     workload: str = "",
     options: Mapping[str, Option] | None = None,
 ) -> Schedule:
     """Draw a schedule that fits `duration_ms`. The same arguments give the same schedule.
 
     Faults take turns, and so do roles, in orders drawn per seed: a short run meets each of them.
-    None overlaps the next, so a majority always lives. Raises ValueError for a fault that consists
-    of no operations on processes.
+    With `overlap`, a fault may begin while others last, at most _AT_ONCE_MAX of them. Raises
+    ValueError for a fault that consists of no steps.
     """
-    kinds = [process_fault(name) for name in faults]
+    kinds = [step_fault(name) for name in faults]
     rng = random.Random(seed)  # noqa: S311 - a schedule must be reproducible, not secret
     turns = itertools.cycle(rng.sample(kinds, len(kinds)))
     roles = itertools.cycle(rng.sample(ROLES, len(ROLES)))
@@ -36,13 +44,20 @@ def draw_schedule(
     while kinds:
         kind = next(turns)
         lasts_ms = rng.randint(*kind.drawn_duration_ms)
+        if overlap:
+            now_ms = max(now_ms, _free_from_ms(actions, kind))
         if now_ms + lasts_ms > duration_ms:
             break
-        target = next(roles) if kind.targets == ROLES else kind.targets[0]
-        actions.append(
-            Action(t_us=now_ms * 1000, fault=kind(), target=target, duration_us=lasts_ms * 1000)
+        target = next(roles) if {*ROLES} <= {*kind.targets} else kind.targets[0]
+        action = Action(
+            t_us=now_ms * 1000, fault=kind(), target=target, duration_us=lasts_ms * 1000
         )
-        now_ms += lasts_ms + _QUIET_MS + int(rng.expovariate(1 / _MEAN_GAP_MS))
+        actions.append(action)
+        if overlap and len(actions) % _CALM_EVERY:
+            now_ms += int(rng.expovariate(1 / _MEAN_ARRIVAL_MS))
+        else:
+            end_us = max(action.end_us for action in actions)
+            now_ms = end_us // 1000 + _QUIET_MS + int(rng.expovariate(1 / _MEAN_GAP_MS))
     return Schedule(
         seed=seed,
         duration_us=duration_ms * 1000,
@@ -50,3 +65,13 @@ def draw_schedule(
         workload=workload,
         options=options or {},
     )
+
+
+def _free_from_ms(actions: Sequence[Action], kind: type[StepFault]) -> int:
+    """Return when a fault of this kind may begin, besides those drawn so far."""
+    ends_us = sorted((action.end_us for action in actions), reverse=True)
+    free_us = ends_us[_AT_ONCE_MAX - 1] if len(ends_us) >= _AT_ONCE_MAX else 0
+    if kind.destroys:
+        destroying = [a for a in actions if isinstance(a.fault, StepFault) and a.fault.destroys]
+        free_us = max([free_us, *(action.end_us + _QUIET_MS * 1000 for action in destroying)])
+    return -(-free_us // 1000)

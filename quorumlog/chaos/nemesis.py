@@ -1,37 +1,74 @@
 """Carries out a schedule through a back end, and takes every fault back at the end.
 
-It resolves a role at the moment of the fault, by what the cluster says of itself then. A node that
-ends although nothing here killed it is recorded as `node-ended`: a finding, whatever the reason.
+Each action is a task of its own, so faults may overlap. It resolves a role at the moment of the
+fault, by what the cluster says of itself then. A node that ends although nothing here killed it is
+recorded as `node-ended`: a finding, whatever the reason.
 """
 
 import asyncio
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable
-from quorumlog.chaos.faults.fault import ALL, MILLION, Fault, ProcessFault, Step
+from quorumlog.chaos.faults.fault import (
+    ALL,
+    CLIENT,
+    GROUPS,
+    MILLION,
+    UNDOING,
+    UNDONE_BY,
+    AnyStep,
+    Impose,
+    Lift,
+    Scene,
+    Step,
+    StepFault,
+)
+from quorumlog.chaos.faults.links import LinkRule
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
-from quorumlog.chaos.schedule import Schedule, Target
+from quorumlog.chaos.faults.rows import details_of
+from quorumlog.chaos.held_nodes import HeldNodes
+from quorumlog.chaos.schedule import Action, Schedule, Target
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): how the nemesis writes a row of the history."""
 
 NODE_ENDED: Final = "node-ended"
 NOT_READY: Final = "not-ready"  # it runs, but does not take part: no finding by itself
-_BREAKS: Final = {"kill", "pause"}
+SKIPPED: Final = "skipped"  # an action that found nothing to do
+STOP: Final = "stop-"  # before the name of a fault: the row that ends what holds on links
 
 
 def _names(node_ids: Sequence[int]) -> str:
     return ",".join(map(str, node_ids))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Act:
+    """One action that is being carried out."""
+
+    number: int
+    fault: StepFault
+    scene: Scene
+    role: str  # what the schedule says, and what came of it
+
+    @property
+    def whom(self) -> str:
+        """The parties that it hits, for a row."""
+        return ",".join(self.scene.parties)
+
+    def details(self, remark: str = "") -> str:
+        return details_of(self.number, self.fault.name, remark)
+
+
 class Nemesis:
     """One schedule against one back end.
 
-    An operation that breaks a node is recorded before it is done, and one that mends it after it
-    is done, so that everything that happened meanwhile lies between the two rows. Raises ValueError
+    A step that breaks something is recorded before it is done, and one that mends it after it is
+    done, so that everything that happened meanwhile lies between the two rows. Raises ValueError
     for a schedule that names a fault or a node that the back end does not have.
     """
 
@@ -45,80 +82,172 @@ class Nemesis:
         self._record: Final = record
         self.done: Final[list[str]] = []  # the faults that were carried out
         self._ended: Final[set[int]] = set()
-        self._rng: Final = random.Random(f"targets {schedule.seed}")  # noqa: S311 - reproducible
+        self._held: Final = HeldNodes()
+        self._rules: Final[dict[str, str]] = {}  # those that hold now, and the actions they are of
+        self._destroying: Final = asyncio.Lock()  # one copy of the data is destroyed at a time
 
     async def run(self) -> None:
         """Perform the schedule; return when its last fault was taken back."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
+        async with asyncio.TaskGroup() as actions:
+            for number, action in enumerate(self._schedule.actions, start=1):
+                await asyncio.sleep(max(0.0, started_s + action.t_us / MILLION - loop.time()))
+                actions.create_task(self._carry_out(number, action))
 
-        async def wait_until(t_us: int) -> None:
-            await asyncio.sleep(max(0.0, started_s + t_us / MILLION - loop.time()))
-
-        for action in self._schedule.actions:
-            fault = _on_processes(action.fault, self._back_end)
-            await wait_until(action.t_us)
+    async def _carry_out(self, number: int, action: Action) -> None:
+        fault = _with_steps(action.fault, self._back_end)
+        async with self._destroying if fault.destroys else nullcontext():
             await self.note_ended()
-            running = await self._back_end.running()
-            if not running:
-                return  # there is nothing left to break
-            node_ids, role = await self._resolve(action.target, running)
-            if not node_ids:
-                continue  # it names nodes, and none of them runs
+            act = await self._act(number, action, fault)
+            if act is None:
+                return
+            loop = asyncio.get_running_loop()
+            end_s = loop.time() + action.duration_us / MILLION
             try:
-                await self._perform(fault.inflict(node_ids, running), fault, role)
+                await self._inflict(fault.inflict(act.scene), act)
                 self.done.append(fault.name)
             except NodeUnavailable:
                 await self.note_ended()  # it ended just before
-            await wait_until(action.end_us)
-            await self._take_back(fault.take_back(node_ids))
+            await asyncio.sleep(max(0.0, end_s - loop.time()))
+            await self._take_back(fault.take_back(act.scene), act)
 
-    async def _perform(self, steps: Sequence[Step], fault: Fault, role: str) -> None:
-        """Perform all steps. If one fails or is cancelled, let go on what a step has paused."""
+    async def _act(self, number: int, action: Action, fault: StepFault) -> _Act | None:
+        """Return what is to be done, or None, recorded, if there is nothing to break."""
+        rng = random.Random(f"targets {self._schedule.seed} {number}")  # noqa: S311 - reproducible
+        running = await self._back_end.running()
+        victims, role = await self._resolve(action.target, running, rng)
+        hits_clients = action.target == CLIENT
+        if not victims and not hits_clients:
+            reason = "no node runs" if not running else "none of these nodes runs"
+            self._record(SKIPPED, "", details_of(number, fault.name, f"{role}: {reason}"))
+            return None
+        scene = Scene(
+            action_id=str(number),
+            victims=victims,
+            running=running,
+            all_nodes=self._back_end.node_ids,
+            rng=rng,
+            hits_clients=hits_clients,
+        )
+        return _Act(number=number, fault=fault, scene=scene, role=role)
+
+    async def _inflict(self, steps: Sequence[AnyStep], act: _Act) -> None:
+        """Perform all steps. If one fails or is cancelled, let go on what a step has stopped."""
         for place, step in enumerate(steps):
-            details = role if step.operation == fault.name else f"{fault.name}: {role}"
             try:
-                await self._perform_one(step, details)
+                await self._perform(step, act)
                 await asyncio.sleep(step.wait_us / MILLION)
             except BaseException:
                 for later in steps[place + 1 :]:
-                    if later.operation == "resume":
+                    if isinstance(later, Lift) or _resumes(later):
                         with suppress(NodeUnavailable):
-                            await self._perform_one(later, "")
+                            await self._perform(later, act)
                 raise
 
-    async def _perform_one(self, step: Step, details: str) -> None:
-        if not step.node_ids:
-            return  # such as "the others" of a cluster of one node
-        names = _names(step.node_ids)
-        if step.operation in _BREAKS:
-            self._record(step.operation, names, details)
-        await self._back_end.perform(step.operation, step.node_ids)
-        if step.operation not in _BREAKS:
-            self._record(step.operation, names, "")
-
-    async def _take_back(self, steps: Sequence[Step]) -> None:
+    async def _take_back(self, steps: Sequence[AnyStep], act: _Act) -> None:
         for step in steps:
             try:
-                await self._perform_one(step, "")
+                await self._perform(step, act)
+                await asyncio.sleep(step.wait_us / MILLION)
             except NodeUnavailable as error:
-                self._record(NOT_READY, _names(step.node_ids), str(error))
+                names = _names(step.node_ids) if isinstance(step, Step) else ""
+                self._record(NOT_READY, names, act.details(str(error)))
                 await self.note_ended()
 
+    async def _perform(self, step: AnyStep, act: _Act) -> None:
+        match step:
+            case Impose():
+                await self._impose(step.rule, act)
+            case Lift():
+                await self._lift(step.rule_id, act)
+            case Step() if step.operation in UNDOING:
+                await self._undo(step, act)
+            case Step():
+                await self._break(step, act)
+
+    async def _impose(self, rule: LinkRule, act: _Act) -> None:
+        action_id = act.scene.action_id
+        if action_id not in self._rules.values():
+            links = " ".join(map(str, rule.links))
+            self._record(act.fault.name, act.whom, act.details(f"{act.role}; {links}"))
+        self._rules[rule.id] = action_id
+        await self._back_end.impose(rule)
+
+    async def _lift(self, rule_id: str, act: _Act) -> None:
+        action_id = self._rules.pop(rule_id, None)
+        if action_id is None:
+            return  # it never held
+        await self._back_end.lift(rule_id)
+        if action_id not in self._rules.values():
+            self._record(f"{STOP}{act.fault.name}", act.whom, act.details())
+
+    async def _break(self, step: Step, act: _Act) -> None:
+        """Bring nodes into a bad state, but those that another action has brought there."""
+        operation, action_id = step.operation, act.scene.action_id
+        node_ids = step.node_ids
+        if operation == "pause":  # a process that is gone cannot be paused
+            node_ids = tuple(node_id for node_id in node_ids if not self._held.is_down(node_id))
+        if not node_ids:
+            return  # such as "the others" of a cluster of one node
+        fresh = node_ids
+        if operation in UNDONE_BY:
+            fresh = self._held.take(operation, node_ids, action_id)
+        self._record(operation, _names(node_ids), act.details(act.role))
+        died = self._held.died(fresh) if UNDONE_BY.get(operation) == "start" else []
+        try:
+            if fresh:
+                await self._back_end.perform(operation, fresh, step.amount)
+        except NodeUnavailable:
+            if operation in UNDONE_BY:
+                self._held.release(UNDONE_BY[operation], fresh, action_id)
+            raise
+        for hold in died:
+            number = int(hold.action_id)
+            fault = self._schedule.actions[number - 1].fault.name
+            remark = f"ended by #{act.number} {act.fault.name}"
+            self._record(hold.undo, str(hold.node_id), details_of(number, fault, remark))
+
+    async def _undo(self, step: Step, act: _Act) -> None:
+        """Take nodes out of a bad state, but those that another action still holds there."""
+        undo, action_id = step.operation, act.scene.action_id
+        held = self._held.held_by(undo, step.node_ids, action_id)
+        if not held:
+            return
+        alone = self._held.begin_to_undo(undo, held, action_id)
+        try:
+            tried = await asyncio.gather(
+                *(self._back_end.perform(undo, (node_id,), step.amount) for node_id in alone),
+                return_exceptions=True,
+            )
+            still = {*self._held.held_by(undo, alone, action_id)}
+        finally:
+            self._held.release(undo, held, action_id)
+        for node_id, error in zip(alone, tried, strict=True):
+            is_taken_over = node_id not in still  # another action has killed it while it started
+            if isinstance(error, BaseException) and not is_taken_over:
+                raise error
+        self._record(undo, _names(held), act.details())
+
     async def heal(self) -> bool:
-        """Bring every node back; return whether all are, and none had ended by itself."""
+        """Take everything back; return whether all nodes are there, and none ended by itself."""
         await self.note_ended()
         node_ids, operations = self._back_end.node_ids, self._back_end.operations
-        if "resume" in operations:
+        for rule_id in [*self._rules]:
+            await self._back_end.lift(rule_id)
+        self._rules.clear()
+        for undo in sorted(UNDOING - {"start"} & operations):
             with suppress(NodeUnavailable):  # those that do not run are started next
-                await self._back_end.perform("resume", node_ids)
+                await self._back_end.perform(undo, node_ids)
         try:
             if "start" in operations:
                 await self._back_end.perform("start", node_ids)
         except NodeUnavailable as error:
+            self._held.clear()
             self._record(NOT_READY, "", str(error))
             await self.note_ended()
             return False
+        self._held.clear()
         self._record("heal", "", "every node is back")
         return not self._ended
 
@@ -126,27 +255,39 @@ class Nemesis:
         """Record every node that does not run although nothing here killed it."""
         running = await self._back_end.running()
         for node_id in self._back_end.node_ids:
-            if node_id not in running and node_id not in self._ended:
+            is_known = node_id in self._ended or self._held.is_down(node_id)
+            if node_id not in running and not is_known:
                 self._ended.add(node_id)
                 self._record(NODE_ENDED, str(node_id), self._back_end.last_words(node_id))
 
-    async def _resolve(self, target: Target, running: Sequence[int]) -> tuple[tuple[int, ...], str]:
+    async def _resolve(
+        self, target: Target, running: Sequence[int], rng: random.Random
+    ) -> tuple[tuple[int, ...], str]:
         """Return the running nodes to hit, and the role, which says so if no node holds it."""
         if not isinstance(target, str):
             return tuple(node_id for node_id in target if node_id in running), "named"
+        if target == CLIENT or not running:
+            return (), target
         if target == ALL:
             return tuple(running), target
-        known = await self._back_end.holders(target, self._topic)
-        holders = [node_id for node_id in known if node_id in running]
-        if not holders and target != "any":
-            return (self._rng.choice(running),), f"any, as no node was {target}"
-        return (self._rng.choice(holders or running),), target
+        if target in GROUPS:
+            count = len(self._back_end.node_ids)
+            size = count // 2 + 1 if target == "majority" else max(1, (count - 1) // 2)
+            return tuple(sorted(rng.sample(running, min(size, len(running))))), target
+        if target != "any":
+            known = await self._back_end.holders(target, self._topic)
+            if holders := [node_id for node_id in known if node_id in running]:
+                return (rng.choice(holders),), target
+        free = [node_id for node_id in running if not self._held.is_held(node_id)]
+        role = target if target == "any" else f"any, as no node was {target}"
+        return (rng.choice(free or running),), role
 
 
 def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
     """Raise FaultUnsupported or ValueError if the back end cannot carry the schedule out."""
-    can, node_ids = faults_made_of(back_end.operations), back_end.node_ids
+    can = faults_made_of(back_end.operations, back_end.effects)
     schedule.check_supported(back_end=back_end.name, can=can)
+    node_ids = back_end.node_ids
     for action in schedule.actions:
         named = () if isinstance(action.target, str) else action.target
         for node_id in named:
@@ -154,7 +295,12 @@ def check_schedule(schedule: Schedule, back_end: BackEnd) -> None:
                 raise ValueError(f"the schedule names node {node_id}; there are {_names(node_ids)}")
 
 
-def _on_processes(fault: Fault, back_end: BackEnd) -> ProcessFault:
-    if not isinstance(fault, ProcessFault):
-        raise FaultUnsupported(fault.name, back_end.name, faults_made_of(back_end.operations))
+def _resumes(step: AnyStep) -> bool:
+    return isinstance(step, Step) and step.operation == "resume"
+
+
+def _with_steps(fault: object, back_end: BackEnd) -> StepFault:
+    if not isinstance(fault, StepFault):
+        can = faults_made_of(back_end.operations, back_end.effects)
+        raise FaultUnsupported(type(fault).__name__, back_end.name, can)
     return fault

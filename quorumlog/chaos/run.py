@@ -22,7 +22,7 @@ from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
-from quorumlog.chaos.faults.registry import process_fault
+from quorumlog.chaos.faults.registry import step_fault
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.nemesis import Nemesis, check_schedule
@@ -59,6 +59,7 @@ class RunSettings:
     options: Mapping[str, Option] = field(default_factory=dict)  # of the workload
     faults: tuple[str, ...] = ("kill",)
     duration_s: float = 60.0
+    overlap: bool = True  # of the drawn faults: one may begin while others last
     seed: int = 0
     nodes: int = 3
     driver: str = "client"
@@ -77,7 +78,7 @@ class RunSettings:
         if not 0 < self.duration_s < inf:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
         for name in self.faults:
-            process_fault(name)
+            step_fault(name)
 
     @property
     def all_options(self) -> dict[str, Option]:
@@ -172,6 +173,7 @@ def _schedule(settings: RunSettings) -> Schedule:
         settings.seed,
         faults=settings.faults,
         duration_ms=round(settings.duration_s * 1000),
+        overlap=settings.overlap,
         workload=settings.workload,
         options=settings.all_options,
     )
@@ -261,7 +263,7 @@ class _Phases:
             await nemesis.note_ended()  # since it was healed
         self.progress("final reads", 1.0, self._figures())
         done, messages = [] if nemesis is None else nemesis.done, self.history.messages
-        asked_for = [process_fault(name).name for name in settings.faults]
+        asked_for = [step_fault(name).name for name in settings.faults]
         return RunSummary(
             sends_ok=messages["ok", "send"],
             sends_info=messages["info", "send"],

@@ -17,7 +17,7 @@ from quorumlog.chaos.back_ends.registry import BACK_ENDS
 from quorumlog.chaos.checkers.registry import CHECKERS
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import MILLION, ROLES
-from quorumlog.chaos.faults.registry import PROCESS_FAULTS
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.files import JSON_LINES
 from quorumlog.chaos.mutants import MUTANTS, mutant_module
@@ -78,6 +78,7 @@ def run_command(
     workload: options.Workload = None,
     workload_option: options.WorkloadOption = None,
     fault: options.Fault = "kill",
+    overlap: options.Overlap = True,
     duration: options.Duration = None,
     seed: options.Seed = 0,
     nodes: options.Nodes = 3,
@@ -103,7 +104,6 @@ def run_command(
 
     \b
       quorumlog chaos run --fault kill,pause --duration 60s --out run
-      quorumlog chaos run --workload idempotent_send --workload-option burst=20
       quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
@@ -118,6 +118,7 @@ def run_command(
             workload=name,
             options=values,
             faults=_fault_names(fault),
+            overlap=overlap,
             duration_s=_duration_s(duration, given),
             seed=seed,
             nodes=nodes,
@@ -249,7 +250,7 @@ def list_command(
             name: {"what": workload.text, "options": workload.described_options()}
             for name, workload in WORKLOADS.items()
         },
-        "faults": {name: kind.text for name, kind in PROCESS_FAULTS.items()},
+        "faults": {name: kind.text for name, kind in STEP_FAULTS.items()},
         "roles": list(ROLES),
         "models": {name: checker.text for name, checker in CHECKERS.items()},
         "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},

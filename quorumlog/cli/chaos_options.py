@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from quorumlog.chaos.drivers.registry import DRIVERS
-from quorumlog.chaos.faults.registry import PROCESS_FAULTS
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.mutants import MUTANTS
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.workloads.registry import WORKLOADS
@@ -47,9 +47,12 @@ Fault = Annotated[
     str,
     typer.Option(
         metavar="FAULT[,FAULT]",
-        help=f"What breaks: {', '.join(PROCESS_FAULTS)}; or {NO_FAULTS}.",
-        autocompletion=lambda: [*PROCESS_FAULTS, NO_FAULTS],
+        help=f"What breaks: {', '.join(STEP_FAULTS)}; or {NO_FAULTS}.",
+        autocompletion=lambda: [*STEP_FAULTS, NO_FAULTS],
     ),
+]
+Overlap = Annotated[
+    bool, typer.Option("--overlap/--in-turn", help="Whether a fault may begin while others last.")
 ]
 Duration = Annotated[
     str | None,

@@ -141,6 +141,7 @@ class NodeProcess:
         if self._ready_fd is None:
             raise ClusterError(f"node {self.node_id} was not started here")
         fd, self._ready_fd = self._ready_fd, None
+        child = self._child  # another thread may start the next one meanwhile
         try:
             line = b""
             while not line.endswith(b"\n"):
@@ -151,7 +152,7 @@ class NodeProcess:
                     continue
                 chunk = os.read(fd, 4096)
                 if not chunk:
-                    raise NodeFailed(self.last_words())
+                    raise NodeFailed(self._last_words_of(child))
                 line += chunk
         finally:
             os.close(fd)
@@ -160,7 +161,10 @@ class NodeProcess:
 
     def last_words(self) -> str:
         """Say how a node that has ended did so: its last line is meant for people."""
-        status = None if self._child is None else self._child.wait()
+        return self._last_words_of(self._child)
+
+    def _last_words_of(self, child: subprocess.Popen[bytes] | None) -> str:
+        status = None if child is None else child.wait()
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - _LOG_TAIL_BYTES))
             lines = log.read().decode(errors="replace").strip().splitlines()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.drivers.registry import DRIVERS
-from quorumlog.chaos.faults.registry import process_fault
+from quorumlog.chaos.faults.registry import step_fault
 from quorumlog.chaos.history import read_meta
 from quorumlog.chaos.mutants import mutant_module
 from quorumlog.chaos.run import RunSettings, RunSummary, run
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 def action(t_ms: int, fault: str, target: str, duration_ms: int) -> Action:
     return Action(
         t_us=t_ms * 1000,
-        fault=process_fault(fault)(),
+        fault=step_fault(fault)(),
         target=target,
         duration_us=duration_ms * 1000,
     )

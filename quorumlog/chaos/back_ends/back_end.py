@@ -1,11 +1,14 @@
-"""The protocol of a back end: operations on nodes, and which node holds a role."""
+"""The protocol of a back end: operations on nodes, rules on links, and which node holds a role."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, NoReturn, Protocol
 
-from quorumlog.chaos.faults.fault import Operation
+from quorumlog.chaos.faults.links import Effect, LinkRule
+
+GROUPS_TOPIC: Final = "__consumer_offsets"
+"""The leaders of its partitions coordinate groups."""
 
 
 class NodeUnavailable(Exception):
@@ -17,10 +20,9 @@ class BackEndFailed(Exception):
 
 
 class BackEnd(Protocol):
-    """The nodes of one cluster, and the operations that break and mend them.
+    """The nodes of one cluster, and what breaks and mends them.
 
-    `operations` are those that work on every node: a fault that needs another is refused before
-    the run.
+    A fault that needs an operation or an effect that is not there is refused before the run.
     """
 
     @property
@@ -28,8 +30,15 @@ class BackEnd(Protocol):
         """The name of the back end in error messages."""
 
     @property
-    def operations(self) -> frozenset[Operation]:
-        """The operations that `perform` takes."""
+    def operations(self) -> frozenset[str]:
+        """The operations that `perform` takes, each on every node."""
+
+    @property
+    def effects(self) -> frozenset[type[Effect]]:
+        """The effects of the rules that `impose` takes."""
+
+    def why_not(self, fault: str) -> str:
+        """Say why it cannot do a fault that needs more than it has, or "" if that is all."""
 
     @property
     def node_ids(self) -> tuple[int, ...]:
@@ -38,15 +47,23 @@ class BackEnd(Protocol):
     async def running(self) -> tuple[int, ...]:
         """Return the nodes whose process exists now; a paused one counts."""
 
-    async def perform(self, operation: Operation, node_ids: Sequence[int]) -> None:
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
         """Do the operation to all `node_ids`, as simultaneously as possible.
 
         Every node is tried; then the first error is raised: NodeUnavailable. `start` leaves a node
-        alone that runs, and returns when those it started take part.
+        alone that runs, and returns when those it started take part. An operation that takes
+        something back leaves a node alone where there is nothing to take back. `amount` is the
+        step's.
         """
 
+    async def impose(self, rule: LinkRule) -> None:
+        """Let a rule hold on its links, besides those that hold already."""
+
+    async def lift(self, rule_id: str) -> None:
+        """Take a rule back. The others still hold. A rule that is not there is ignored."""
+
     async def holders(self, role: str, topic: str) -> Sequence[int]:
-        """Return the nodes that hold a role of faults.fault.ROLES now; none if that is unknown."""
+        """Return the nodes that hold a role now, one of one node; none if that is unknown."""
 
     def last_words(self, node_id: int) -> str:
         """Say how a node that has ended did so, or "" if that is unknown."""
@@ -66,6 +83,19 @@ class BackEndKind:
     name: str
     text: str
     open: Callable[[str, str], BackEnd]
+
+
+class WithoutLinks:
+    """What a back end has that owns no network between the nodes."""
+
+    effects: frozenset[type[Effect]] = frozenset()
+
+    async def impose(self, rule: LinkRule) -> NoReturn:
+        """Refuse: no schedule with a rule on links passes the check."""
+        raise BackEndFailed(f"there are no links here for {rule}")
+
+    async def lift(self, rule_id: str) -> None:
+        """Do nothing: no rule holds."""
 
 
 async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[object]]) -> None:

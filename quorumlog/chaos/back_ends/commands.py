@@ -30,21 +30,24 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.chaos.back_ends.back_end import (
+    GROUPS_TOPIC,
     BackEndFailed,
     BackEndKind,
     NodeUnavailable,
+    WithoutLinks,
     for_each,
     holders_of,
 )
-from quorumlog.chaos.faults.fault import Operation
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.client import Admin, KafkaError
 
-_SIGNALS: Final[Mapping[Operation, signal.Signals]] = {
+_SIGNALS: Final[Mapping[str, signal.Signals]] = {
     "kill": signal.SIGKILL,
+    "stop": signal.SIGTERM,
     "pause": signal.SIGSTOP,
     "resume": signal.SIGCONT,
 }
-_OPERATIONS: Final[tuple[Operation, ...]] = ("kill", "start", "pause", "resume")
+_OPERATIONS: Final[tuple[str, ...]] = ("kill", "stop", "start", "pause", "resume")
 _IS_RUNNING: Final = "is_running"
 _COMMANDS: Final = (*_OPERATIONS, _IS_RUNNING)
 _COMMAND_TIMEOUT_S: Final = 60.0
@@ -69,9 +72,9 @@ class CommandedNode:
         self._known: tuple[int, str] | None = self._process()
 
     @property
-    def operations(self) -> frozenset[Operation]:
+    def operations(self) -> frozenset[str]:
         """The operations that this node supports."""
-        by_signal = set(_SIGNALS) if self._pid_file is not None else set[Operation]()
+        by_signal = set(_SIGNALS) if self._pid_file is not None else set[str]()
         return frozenset(by_signal | {name for name in _OPERATIONS if name in self._commands})
 
     def is_running(self) -> bool:
@@ -80,7 +83,7 @@ class CommandedNode:
             return _run(self._commands[_IS_RUNNING]).returncode == 0
         return self._process() is not None and self._process() == self._known
 
-    def perform(self, operation: Operation) -> None:
+    def perform(self, operation: str) -> None:
         """Do the operation and wait until it has its effect.
 
         Raises NodeUnavailable, and BackEndFailed if a command fails.
@@ -97,7 +100,7 @@ class CommandedNode:
                 )
         else:
             self._signal(_SIGNALS[operation])
-        if operation in {"kill", "start"}:
+        if operation in {"kill", "stop", "start"}:
             self._wait(runs=operation == "start", stale=stale)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -151,7 +154,7 @@ class CommandedNode:
         return None if not state or state.startswith("Z") else (pid, started.strip())
 
 
-class Commands:
+class Commands(WithoutLinks):
     """A back end on nodes that the run did not start; they outlive it."""
 
     name = "commands"
@@ -159,8 +162,8 @@ class Commands:
     def __init__(self, nodes: Sequence[CommandedNode], bootstrap: str) -> None:
         self._nodes: Final = {node.node_id: node for node in nodes}
         self._bootstrap: Final = bootstrap
-        self._to_mend: Final[set[tuple[Operation, int]]] = set()
-        self.operations: Final[frozenset[Operation]] = frozenset.intersection(
+        self._to_mend: Final[set[tuple[str, int]]] = set()
+        self.operations: Final[frozenset[str]] = frozenset.intersection(
             *(node.operations for node in nodes)
         )
 
@@ -176,22 +179,29 @@ class Commands:
         )
         return tuple(node_id for node_id, runs in zip(self.node_ids, answers, strict=True) if runs)
 
-    async def perform(self, operation: Operation, node_ids: Sequence[int]) -> None:
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
         """Do the operation to all `node_ids`. Raises NodeUnavailable or BackEndFailed."""
+        del amount  # of no operation here
 
         async def act(node_id: int) -> None:
             match operation:  # before, as the operation may be cut short after it had its effect
-                case "kill":
+                case "kill" | "stop":
                     self._to_mend.add(("start", node_id))
                     self._to_mend.discard(("resume", node_id))
                 case "pause":
                     self._to_mend.add(("resume", node_id))
-                case "start" | "resume":
+                case _:  # it mends
                     pass
             await asyncio.to_thread(self._nodes[node_id].perform, operation)
             self._to_mend.discard((operation, node_id))
 
         await for_each(node_ids, act)
+
+    def why_not(self, fault: str) -> str:
+        """Say what is missing: the nodes of the file decide."""
+        kind = STEP_FAULTS.get(fault)
+        missing = sorted(kind.needs - self.operations) if kind is not None else []
+        return f"not every node has {', '.join(missing)}" if missing else ""
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         """Ask the cluster; none if it does not answer."""
@@ -204,6 +214,8 @@ class Commands:
             ) as admin:
                 if role == "metadata-leader":
                     return [(await admin.describe_quorum()).leader_id]
+                if role == "group-coordinator":
+                    role, topic = "partition-leader", GROUPS_TOPIC
                 partitions = (await admin.describe_topics([topic]))[topic].partitions.values()
         except (KafkaError, ConnectionError):
             return []

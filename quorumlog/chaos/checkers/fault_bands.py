@@ -21,7 +21,7 @@ from quorumlog.chaos.history.model import NEMESIS
 _ENDS: Final = {"start": "kill", "restart": "kill", "resume": "pause"}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"
-_NOT_READY: Final = "not-ready"
+_NO_FAULTS: Final = frozenset({"not-ready", "skipped"})
 
 NODE_ENDED_ANOMALY: Final = Anomaly(
     name=NODE_ENDED, meaning="A process ended, and the lab had not killed it."
@@ -55,7 +55,7 @@ def fault_bands(table: pa.Table) -> list[Band]:
         open_already = any(
             band.fault == f and band.node == node and band.end_ns == NEVER_NS for band in bands
         )
-        if f != _NOT_READY and not (_is_end(f) or open_already):
+        if f not in _NO_FAULTS and not (_is_end(f) or open_already):
             band = Band(
                 fault=f, node=node, start_ns=time_ns, end_ns=NEVER_NS, details=row["details"]
             )

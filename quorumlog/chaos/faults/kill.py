@@ -2,16 +2,15 @@
 
 from typing import ClassVar, Final
 
-from quorumlog.chaos.faults.fault import Operation, ProcessFault, named
+from quorumlog.chaos.faults.fault import NODE_ROLES, StepFault, named
 
 
-@named("kill", "SIGKILL a node, start it again after a while")
-class Kill(ProcessFault):
+@named("kill", "SIGKILL a node, start it again after a while", targets=NODE_ROLES)
+class Kill(StepFault):
     """SIGKILL to a node: its writes stay in the page cache of its machine."""
 
-    needs: ClassVar[frozenset[Operation]] = frozenset({"kill", "start"})
-    breaks: ClassVar[Operation] = "kill"
-    mends: ClassVar[Operation] = "start"
+    needs: ClassVar[frozenset[str]] = frozenset({"kill", "start"})
+    breaks: ClassVar[str] = "kill"
 
 
 FAULTS: Final = (Kill,)

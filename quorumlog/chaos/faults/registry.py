@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from quorumlog.chaos.faults import kill, kill_all, leadership, machines, network, pause, pause_kill
-from quorumlog.chaos.faults.fault import Fault, Operation, ProcessFault
+from quorumlog.chaos.faults.fault import Fault, StepFault
+from quorumlog.chaos.faults.links import Effect
 from quorumlog.chaos.registered import registered
 
 _MODULES: Final = (kill, kill_all, pause_kill, pause, network, machines, leadership)
@@ -12,8 +13,8 @@ _MODULES: Final = (kill, kill_all, pause_kill, pause, network, machines, leaders
 FAULTS: Final[Mapping[str, type[Fault]]] = {
     kind.name: kind for module in _MODULES for kind in module.FAULTS
 }
-PROCESS_FAULTS: Final[Mapping[str, type[ProcessFault]]] = {
-    name: kind for name, kind in FAULTS.items() if issubclass(kind, ProcessFault)
+STEP_FAULTS: Final[Mapping[str, type[StepFault]]] = {
+    name: kind for name, kind in FAULTS.items() if issubclass(kind, StepFault)
 }
 
 
@@ -30,16 +31,20 @@ def fault_kind(name: str) -> type[Fault]:
     return registered(FAULTS, name.replace("-", "_"), "fault")
 
 
-def process_fault(name: str) -> type[ProcessFault]:
-    """Return the kind of this name if operations on processes make it up. Raises ValueError."""
-    if (plain := name.replace("-", "_")) in FAULTS.keys() - PROCESS_FAULTS.keys():
-        raise FaultUnsupported(plain, "a cluster of processes", PROCESS_FAULTS)
-    return registered(PROCESS_FAULTS, plain, "fault")
+def step_fault(name: str) -> type[StepFault]:
+    """Return the kind of this name if steps make it up. Raises ValueError."""
+    if (plain := name.replace("-", "_")) in FAULTS.keys() - STEP_FAULTS.keys():
+        raise FaultUnsupported(plain, "a cluster of processes", STEP_FAULTS)
+    return registered(STEP_FAULTS, plain, "fault")
 
 
-def faults_made_of(operations: Collection[Operation]) -> list[str]:
-    """Return the names of the faults that need no other operations than these."""
-    return [name for name, kind in PROCESS_FAULTS.items() if kind.needs <= set(operations)]
+def faults_made_of(operations: Collection[str], effects: Collection[type[Effect]]) -> list[str]:
+    """Return the names of the faults that need no other operations and effects than these."""
+    return [
+        name
+        for name, kind in STEP_FAULTS.items()
+        if kind.needs <= {*operations} and kind.imposes <= {*effects}
+    ]
 
 
 def check_supported(names: Iterable[str], *, back_end: str, can: Iterable[str]) -> None:

@@ -80,7 +80,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 async def test_nodes_are_killed_started_paused_and_resumed(nodes: Nodes) -> None:
     back_end = nodes.open()
     assert back_end.node_ids == await back_end.running() == (1, 2)
-    assert back_end.operations == {"kill", "start", "pause", "resume"}
+    assert back_end.operations == {"kill", "stop", "start", "pause", "resume"}
     before = nodes.pid(1)
     await back_end.perform("kill", [1])
     assert await back_end.running() == (2,)
@@ -128,7 +128,7 @@ async def test_a_command_that_fails_ends_the_run_with_its_words(nodes: Nodes) ->
 
 async def test_only_what_all_nodes_can_do_is_offered(nodes: Nodes) -> None:
     del nodes.tables[2]["start"]
-    assert nodes.open().operations == {"kill", "pause", "resume"}
+    assert nodes.open().operations == {"kill", "stop", "pause", "resume"}
     nodes.tables[2] = {"is_running": "true", "pause": "true", "resume": "true"}
     assert nodes.open().operations == {"pause", "resume"}
 

@@ -1,5 +1,7 @@
 """The schedule that `chaos run` draws from a seed."""
 
+from itertools import pairwise
+
 import pytest
 
 from quorumlog.chaos.drawn_schedule import draw_schedule
@@ -24,6 +26,27 @@ def test_faults_fit_the_phase_and_do_not_overlap(seed: int) -> None:
         assert action.t_us >= end_us
         end_us = action.end_us
     assert end_us <= 30_000_000
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_faults_may_overlap_and_then_all_end(seed: int) -> None:
+    schedule = draw_schedule(
+        seed, faults=["kill", "kill_all", "pause"], duration_ms=60_000, overlap=True
+    )
+    actions = schedule.actions
+    assert max(action.end_us for action in actions) <= 60_000_000
+    at_once = [
+        sum(other.t_us <= action.t_us < other.end_us for other in actions) for action in actions
+    ]
+    assert 2 <= max(at_once) <= 3
+    calm = [
+        later.t_us
+        for earlier, later in pairwise(actions)
+        if all(
+            other.end_us + 1_500_000 <= later.t_us for other in actions if other.t_us < later.t_us
+        )
+    ]
+    assert len(calm) >= (len(actions) - 1) // 4
 
 
 def test_a_short_run_meets_leaders_of_both_kinds() -> None:

@@ -5,12 +5,14 @@ from typing import Any
 
 import pytest
 
+from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.network import Partition
-from quorumlog.chaos.faults.registry import FaultUnsupported, process_fault
+from quorumlog.chaos.faults.registry import FaultUnsupported, step_fault
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.schedule import Action, Schedule, Target
 from quorumlog.cluster import ClusterError, NodeFailed
+from tests.support.chaos.nodes_in_memory import NodesInMemory
 
 
 class FakeNode:
@@ -32,9 +34,14 @@ class FakeCluster:
     def pid(self, node_id: int) -> int | None:
         return node_id if node_id in self.running else None
 
-    def status(self) -> dict[str, Any]:
+    def node_status(self, node_id: int) -> dict[str, Any] | None:
+        assert node_id not in self.paused, "it would not answer"
         partitions = [] if self.leader is None else [{"leader": self.leader, "isr": [1, 2, 3]}]
-        return {"controller_id": 2, "topics": {"t": {"partitions": partitions}}}
+        return {
+            "metadata_offset": 5,
+            "controller_id": 2,
+            "topics": {"t": {"partitions": partitions}},
+        }
 
     def kill(self, *node_ids: int) -> None:
         self.running -= self.deaf
@@ -68,7 +75,7 @@ def nodes_of(cluster: FakeCluster) -> LocalProcesses:
 
 
 def schedule_of(fault: str, target: Target) -> Schedule:
-    action = Action(t_us=0, fault=process_fault(fault)(), target=target, duration_us=1)
+    action = Action(t_us=0, fault=step_fault(fault)(), target=target, duration_us=1)
     return Schedule(seed=1, duration_us=1, actions=(action,))
 
 
@@ -122,7 +129,7 @@ def test_a_role_that_nobody_holds_is_not_claimed() -> None:
     cluster.leader = None
     _, rows, _ = inflict(cluster, "kill", "partition-leader")
     assert rows[0][0] == "kill"
-    assert rows[0][2] == "any, as no node was partition-leader"
+    assert rows[0][2] == "#1 kill: any, as no node was partition-leader"
 
 
 @pytest.mark.parametrize("fault", ["kill", "kill_all"])
@@ -152,7 +159,7 @@ def test_nodes_may_be_named() -> None:
     cluster = FakeCluster()
     _, rows, is_whole = inflict(cluster, "kill", (2, 3))
     assert is_whole
-    assert rows[:2] == [("kill", "2,3", "named"), ("start", "2,3", "")]
+    assert rows[:2] == [("kill", "2,3", "#1 kill: named"), ("start", "2,3", "#1 kill")]
 
 
 def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
@@ -162,6 +169,129 @@ def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
         Nemesis(nodes, Schedule(seed=1, duration_us=1, actions=(cut,)), topic="t", record=print)
     with pytest.raises(ValueError, match="names node 9; there are 1,2,3"):
         Nemesis(nodes, schedule_of("kill", (9,)), topic="t", record=print)
+
+
+def action(t_us: int, fault: str, target: Target, duration_us: int) -> Action:
+    return Action(t_us=t_us, fault=step_fault(fault)(), target=target, duration_us=duration_us)
+
+
+async def carry_out(nodes: BackEnd, *actions: Action) -> list[tuple[str, str, str]]:
+    rows: list[tuple[str, str, str]] = []
+    schedule = Schedule(seed=1, duration_us=1_000_000, actions=actions)
+    nemesis = Nemesis(nodes, schedule, topic="t", record=lambda *row: rows.append(row))
+    await nemesis.run()
+    return rows
+
+
+@pytest.mark.jumping_time
+async def test_faults_overlap() -> None:
+    rows = await carry_out(
+        NodesInMemory(),
+        action(0, "kill", (1,), 2_000_000),
+        action(1_000_000, "pause", (2,), 2_000_000),
+    )
+    assert rows == [
+        ("kill", "1", "#1 kill: named"),
+        ("pause", "2", "#2 pause: named"),
+        ("start", "1", "#1 kill"),
+        ("resume", "2", "#2 pause"),
+    ]
+
+
+@pytest.mark.jumping_time
+async def test_a_node_that_is_down_is_not_killed_again() -> None:
+    nodes = NodesInMemory()
+    rows = await carry_out(
+        nodes,
+        action(0, "kill", (1, 2), 1_000_000),
+        action(500_000, "kill_all", "all", 2_000_000),
+    )
+    assert rows == [
+        ("kill", "1,2", "#1 kill: named"),
+        ("kill", "3", "#2 kill_all: all"),
+        ("start", "1,2", "#1 kill"),
+        ("start", "3", "#2 kill_all"),
+    ]
+
+
+@pytest.mark.jumping_time
+async def test_a_node_that_is_killed_while_it_starts_has_not_ended_by_itself() -> None:
+    nodes = NodesInMemory()
+    nodes.start_takes_s = 2.0
+    rows = await carry_out(
+        nodes,
+        action(0, "kill", (1, 2), 1_000_000),
+        action(2_000_000, "kill", (2,), 3_000_000),
+    )
+    assert rows == [
+        ("kill", "1,2", "#1 kill: named"),
+        ("kill", "2", "#2 kill: named"),
+        ("start", "1,2", "#1 kill"),
+        ("start", "2", "#2 kill"),
+    ]
+    assert nodes.is_running == {1, 2, 3}
+
+
+@pytest.mark.jumping_time
+async def test_what_is_paused_and_then_killed_is_not_resumed() -> None:
+    nodes = NodesInMemory()
+    rows = await carry_out(
+        nodes,
+        action(0, "pause", (1,), 3_000_000),
+        action(1_000_000, "kill", (1,), 1_000_000),
+    )
+    assert rows == [
+        ("pause", "1", "#1 pause: named"),
+        ("kill", "1", "#2 kill: named"),
+        ("resume", "1", "#1 pause: ended by #2 kill"),
+        ("start", "1", "#2 kill"),
+    ]
+    assert [operation for operation, _ in nodes.performed] == ["pause", "kill", "start"]
+
+
+@pytest.mark.jumping_time
+async def test_two_pauses_of_a_node_end_with_the_last() -> None:
+    nodes = NodesInMemory()
+    rows = await carry_out(
+        nodes,
+        action(0, "pause", (1,), 2_000_000),
+        action(1_000_000, "pause", (1,), 2_000_000),
+    )
+    assert [f for f, _, _ in rows] == ["pause", "pause", "resume", "resume"]
+    assert [operation for operation, _ in nodes.performed] == ["pause", "resume"]
+
+
+@pytest.mark.jumping_time
+async def test_an_action_that_finds_no_running_node_is_recorded() -> None:
+    rows = await carry_out(
+        NodesInMemory(),
+        action(0, "kill_all", "all", 2_000_000),
+        action(1_000_000, "kill", "any", 1),
+        action(1_500_000, "pause", (2,), 1),
+    )
+    assert rows[1:3] == [
+        ("skipped", "", "#2 kill: any: no node runs"),
+        ("skipped", "", "#3 pause: named: no node runs"),
+    ]
+    assert "node-ended" not in [f for f, _, _ in rows]
+
+
+@pytest.mark.jumping_time
+async def test_a_role_of_no_node_falls_on_one_that_no_fault_holds() -> None:
+    nodes = NodesInMemory()
+    rows = await carry_out(
+        nodes,
+        action(0, "pause", (1, 2), 2_000_000),
+        action(1_000_000, "kill", "isr-follower", 1),
+    )
+    assert rows[1] == ("kill", "3", "#2 kill: any, as no node was isr-follower")
+
+
+@pytest.mark.parametrize(("role", "size"), [("minority", 1), ("majority", 2)])
+def test_a_group_of_nodes_is_hit_together(role: str, size: int) -> None:
+    _, rows, is_whole = inflict(FakeCluster(), "kill", role)
+    assert is_whole
+    assert len(rows[0][1].split(",")) == size
 
 
 async def test_what_was_paused_goes_on_if_the_run_is_cancelled() -> None:

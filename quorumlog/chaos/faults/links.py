@@ -1,0 +1,120 @@
+"""Links between the parties of a run, and the rules that a fault imposes on them. Pure data.
+
+A party is a node, named by its id as text, or `clients`: all clients together. A link is directed:
+what its source sends to its destination, requests and answers alike. Bytes on a link that is cut
+wait, as they do under TCP, and arrive when it is healed.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+CLIENTS: Final = "clients"
+Plane = Literal["all", "kafka", "control"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Link:
+    """What `source` sends to `destination`; `plane`: all of it, or on one kind of listener."""
+
+    source: str
+    destination: str
+    plane: Plane = "all"
+
+    def __str__(self) -> str:
+        return f"{self.source}->{self.destination}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Nothing arrives until the cut is healed; what was sent meanwhile arrives then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Bytes arrive from `min_us` to `min_us + spread_us` later, in their order."""
+
+    min_us: int
+    spread_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most this many bytes arrive in a second."""
+
+    bytes_per_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Every connection whose source dialled is reset now, and all of them again each `every_us`.
+
+    `every_us` = 0: only once.
+    """
+
+    every_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The source's new connections to the destination are refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropRequest:
+    """A share of the requests of one kind is lost, and all that follows on its connection.
+
+    `share_ppm` in millionths.
+    """
+
+    api: str
+    share_ppm: int = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class DelayRequest:
+    """Each request of one kind, and what follows on its connection, is late by `us`."""
+
+    api: str
+    us: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropReply:
+    """Requests of one kind are carried out; their connection is reset instead of the answer.
+
+    The link is the one that the requests take. `share_ppm` in millionths of the requests.
+    """
+
+    api: str
+    share_ppm: int = 1_000_000
+
+
+Effect = Cut | Delay | Rate | Reset | Refuse | DropRequest | DelayRequest | DropReply
+EFFECTS: Final[frozenset[type[Effect]]] = frozenset(
+    {Cut, Delay, Rate, Reset, Refuse, DropRequest, DelayRequest, DropReply}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRule:
+    """One effect on some links. Several rules may hold on a link; `id` names one of them."""
+
+    id: str
+    links: tuple[Link, ...]
+    effect: Effect
+
+
+def between(
+    ones: Iterable[str], others: Iterable[str], direction: Literal["in", "out", "both"] = "both"
+) -> tuple[Link, ...]:
+    """Return the links between two sets of parties: `out` of `ones`, `in` to them, or both."""
+    targets = sorted(others)
+    links: list[Link] = []
+    for one in sorted(ones):
+        for other in targets:
+            if one == other:
+                continue
+            links += [Link(one, other)] if direction != "in" else []
+            links += [Link(other, one)] if direction != "out" else []
+    return tuple(links)

@@ -1,0 +1,73 @@
+"""A back end of three nodes in memory, which has all operations and effects."""
+
+import asyncio
+from collections.abc import Sequence
+
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.chaos.faults.fault import UNDONE_BY
+from quorumlog.chaos.faults.links import EFFECTS, Effect, LinkRule
+
+
+class NodesInMemory:
+    """`performed` and `rules` show what the nemesis did; `roles` says who holds what."""
+
+    name = "nodes in memory"
+    operations = frozenset({*UNDONE_BY, *UNDONE_BY.values(), "wipe"})
+    effects: frozenset[type[Effect]] = EFFECTS
+    node_ids = (1, 2, 3)
+
+    def __init__(self) -> None:
+        self.is_running = {1, 2, 3}
+        self.paused = set[int]()
+        self.start_takes_s = 0.0
+        self.performed: list[tuple[str, tuple[int, ...]]] = []
+        self.rules: dict[str, LinkRule] = {}
+        self.roles: dict[str, list[int]] = {"partition-leader": [1], "metadata-leader": [2]}
+
+    async def running(self) -> tuple[int, ...]:
+        return tuple(sorted(self.is_running))
+
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+        del amount
+        self.performed.append((operation, tuple(node_ids)))
+        for node_id in node_ids:
+            if operation != "start" and node_id not in self.is_running:
+                raise NodeUnavailable(f"node {node_id} does not run")
+            match operation:
+                case "kill" | "stop":
+                    self.is_running.discard(node_id)
+                    self.paused.discard(node_id)
+                case "start":
+                    await self._start(node_id)
+                case "pause":
+                    self.paused.add(node_id)
+                case "resume":
+                    self.paused.discard(node_id)
+                case _:
+                    pass
+
+    async def _start(self, node_id: int) -> None:
+        self.is_running.add(node_id)
+        await asyncio.sleep(self.start_takes_s)
+        if node_id not in self.is_running:
+            raise NodeUnavailable(f"node {node_id} was killed")
+
+    async def impose(self, rule: LinkRule) -> None:
+        self.rules[rule.id] = rule
+
+    async def lift(self, rule_id: str) -> None:
+        self.rules.pop(rule_id, None)
+
+    def why_not(self, fault: str) -> str:
+        del fault
+        return ""
+
+    async def holders(self, role: str, topic: str) -> Sequence[int]:
+        del topic
+        return self.roles.get(role, [])
+
+    def last_words(self, node_id: int) -> str:
+        return f"node {node_id} ended"
+
+    async def restore(self) -> None:
+        pass

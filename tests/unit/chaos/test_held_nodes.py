@@ -1,0 +1,37 @@
+"""Which actions hold a node down or paused, when faults overlap."""
+
+from quorumlog.chaos.held_nodes import HeldNodes, Hold
+
+
+def test_a_node_is_killed_once_and_started_by_the_last() -> None:
+    held = HeldNodes()
+    assert held.take("kill", [1, 2], "a") == (1, 2)
+    assert held.take("stop", [2, 3], "b") == (3,)
+    assert held.begin_to_undo("start", [1, 2], "a") == (1,)
+    held.release("start", [1, 2], "a")
+    assert [held.is_down(node_id) for node_id in (1, 2, 3)] == [False, True, True]
+    assert held.held_by("start", [1, 2, 3], "b") == (2, 3)
+    assert held.begin_to_undo("start", [2, 3], "b") == (2, 3)
+
+
+def test_a_node_that_is_just_starting_is_killed_again() -> None:
+    held = HeldNodes()
+    held.take("kill", [1], "a")
+    held.begin_to_undo("start", [1], "a")
+    assert held.take("kill", [1], "b") == (1,)
+    assert held.held_by("start", [1], "a") == ()
+    held.release("start", [1], "a")
+    assert held.is_down(1)
+    assert held.begin_to_undo("start", [1], "b") == (1,)
+
+
+def test_what_held_a_process_ends_with_it() -> None:
+    held = HeldNodes()
+    held.take("pause", [1, 2], "a")
+    held.take("fill_disk", [1], "c")
+    held.take("kill", [1], "b")
+    assert held.died([1]) == [Hold("resume", 1, "a")]
+    assert held.held_by("resume", [1, 2], "a") == (2,)
+    assert held.held_by("free_disk", [1], "c") == (1,)
+    held.clear()
+    assert not held.is_held(1)
