@@ -48,7 +48,6 @@ from quorumlog.cli.verify import (
     check_engine,
     judge,
     print_verdict,
-    require_checkers,
 )
 from quorumlog.cluster import ClusterError, InvalidArgument
 
@@ -107,7 +106,6 @@ def run_command(
       quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
-    require_checkers()
     conf = check_engine(engine, master, spark_conf)
     out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with _honest_status(out):

@@ -79,7 +79,6 @@ def verify(
     from quorumlog.chaos.spark import SparkUnavailable
     from quorumlog.chaos.spark.paths import local_path
 
-    require_checkers()
     conf = check_engine(engine, master, spark_conf)
     _check_model(model)
     _check_path(history, engine, report)
@@ -176,6 +175,7 @@ def check_engine(
     from quorumlog.chaos.spark.java import find_java
     from quorumlog.chaos.spark.masters import check_master
 
+    require_checkers()
     if engine == "local" and master is not None:
         fail("--master is Spark's: leave it out, or --engine local", EXIT_USAGE)
     conf = _parse_spark_conf(spark_conf or [], engine)

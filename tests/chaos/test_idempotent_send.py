@@ -56,11 +56,11 @@ async def test_a_sound_broker_is_valid_and_killed_producers_come_back(tmp_path: 
     rows = [row for row in read_history(tmp_path).to_pylist() if row["f"] == "send"]
     ended = [row["process"] for row in rows if row["type"] == "info"]
     assert len(ended) == len(set(ended)), "a process acted again after an info"
-    values = [m["value"] for row in rows if row["type"] == "invoke" for m in row["messages"]]
+    values = [record["value"] for row in rows for record in row["micro"]]
     assert len(values) == len(set(values)), "a value was sent twice"
     for row in rows:
         if row["type"] == "info":  # those that were acknowledged say so, the others do not
-            assert {m["offset"] >= 0 for m in row["messages"]} == {True, False}
+            assert {record["offset"] >= 0 for record in row["micro"]} == {True, False}
 
 
 def twice(log: list[bytes], value: bytes) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from quorumlog.chaos.checkers import check_history
-from quorumlog.chaos.history.schema import table_of
+from quorumlog.chaos.history.pairing import table_of
 from tests.support.chaos.hand_made_histories import rows_of
 from tests.support.chaos.history_oracle import Oracle
 from tests.support.chaos.random_histories import PLANTS, good

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from quorumlog.chaos.checkers import check_history
-from quorumlog.chaos.history.schema import table_of
+from quorumlog.chaos.history.pairing import table_of
 from tests.support.chaos.hand_made_histories import found, rows_of
 from tests.support.chaos.random_histories import PLANTS, Sketch, good
 

@@ -2,28 +2,29 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.checker import Facts
-from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.kafka_log import CHECKER, conclude
+from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
-from quorumlog.chaos.history.schema import SCHEMA, table_of
-from quorumlog.chaos.spark.engine import _check, check_on_spark
+from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.schema import facts_of
+from quorumlog.chaos.spark.engine import check_input, check_on_spark
+from quorumlog.chaos.spark.inputs import frame_of
 from quorumlog.chaos.spark.session import spark_session
 from tests.chaos.test_kafka_vectors import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
+from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good, lose
 from tests.support.chaos.wild_histories import wild
 
@@ -36,30 +37,6 @@ def session() -> Iterator[Any]:
         yield session
 
 
-def same(one: Verdict, other: Verdict) -> None:
-    documents = [verdict.as_json() for verdict in (one, other)]
-    for document in documents:
-        del document["engine"], document["seconds"]
-    assert documents[0] == documents[1]
-    # The order of the anomalies is part of the answer.
-    assert [*documents[0]["anomalies"]] == [*documents[1]["anomalies"]]
-
-
-def apart(tables: list[pa.Table]) -> pa.Table:
-    """Put histories into one, each with its own processes and keys."""
-    rows: list[dict[str, Any]] = []
-    for place, table in enumerate(tables):
-        for row in table.to_pylist():
-            row["process"] += 10_000 * place
-            for message in row["messages"]:
-                message["key"] = f"h{place}-{message['key']}"
-            rows.append(row)
-    rows.sort(key=lambda row: row["time_ns"])
-    for index, row in enumerate(rows):
-        row["index"] = index
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
-
-
 def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path: Path) -> None:
     tables = [read(vector, tmp_path) for vector in VECTORS]
     for seed, plant in enumerate(PLANTS):
@@ -68,7 +45,7 @@ def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path:
         tables += [table_of(rows_of(sketch.ops)), table_of(rows_of(good(3000 + seed).ops))]
     whole = apart(tables)
     for marked in ("marked", "unmarked"):
-        table = whole.replace_schema_metadata({"quorumlog.final_reads": marked})
+        table = whole.replace_schema_metadata(facts_of(final_reads=marked))
         pq.write_table(table, tmp_path / "history.parquet", row_group_size=500)
         on_spark = check_on_spark(tmp_path / "history.parquet")
         same(on_spark, check_history(table))
@@ -103,14 +80,15 @@ def test_the_nemesis_is_seen(tmp_path: Path) -> None:
     same(verdict, check_history(table))
 
 
-def test_rows_that_break_the_schema_are_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     table = History().sent(1, 2).table()
-    broken = table.set_column(3, "type", pa.array(["invoke", "okay", "invoke", "ok"]))
+    place = table.schema.get_field_index("type")
+    broken = table.set_column(place, "type", pa.array(["okay", "ok"]))
     pq.write_table(broken, tmp_path / "history.parquet")
-    with pytest.raises(HistoryError, match="type is unknown"):
+    with pytest.raises(HistoryError, match="operation 0: its type is none of"):
         check_on_spark(tmp_path)
-    pq.write_table(table.drop_columns(["messages"]), tmp_path / "history.parquet")
-    with pytest.raises(HistoryError, match="no column messages"):
+    pq.write_table(table.drop_columns(["micro"]), tmp_path / "history.parquet")
+    with pytest.raises(HistoryError, match="no column micro"):
         check_on_spark(tmp_path)
 
 
@@ -124,18 +102,17 @@ def test_parquet_of_other_types_is_read_as_the_local_engine_reads_it(tmp_path: P
         place = table.schema.get_field_index(name)
         column = pa.array([None, *table.column(name).to_pylist()[1:]], table.column(name).type)
         pq.write_table(table.set_column(place, name, column), file)
-        with pytest.raises(HistoryError, match="row 1: a field is missing"):
+        with pytest.raises(HistoryError, match=f"it has no {name}"):
             check_on_spark(tmp_path)
 
 
 def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any) -> None:
     whole = apart([table_of(rows_of(wild(seed))) for seed in range(150)])
-    clients, local = whole.filter(pc.field("process") >= 0), check_history(whole)
-    for tasks in (1, 5):
-        rows = random.Random(tasks).sample(range(clients.num_rows), clients.num_rows)
-        shuffled = session.createDataFrame(clients.take(rows))
-        partials = _check(shuffled, CHECKER, Facts(), tasks=tasks)
-        same(conclude(partials, fault_bands(whole), Facts()), local)
+    local = check_history(whole)
+    by_process = replace(CHECKER, context=None)
+    for checker, parts in ((CHECKER, 1), (CHECKER, 5), (by_process, 3)):
+        given = frame_of(session, whole)
+        same(check_input(session, given, checker, Facts(), parts=parts), local)
 
 
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:

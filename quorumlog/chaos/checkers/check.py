@@ -9,7 +9,7 @@ from quorumlog.chaos.checkers.verdict import Verdict
 
 
 def check_history(table: pa.Table, model: str | Checker = DEFAULT_MODEL) -> Verdict:
-    """Check a table of history.schema.SCHEMA. Raises ValueError for an unknown model."""
+    """Check a table of history.schema.OPERATIONS. Raises ValueError for an unknown model."""
     checker = find_checker(model) if isinstance(model, str) else model
     facts = facts_of(table.schema.metadata)
     partial = checker.check(checker.explode(table), facts)

@@ -17,8 +17,6 @@ Codes = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 Kinds = npt.NDArray[np.int8]
 
-NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
-
 # kind
 SEND: Final = 0
 POLL: Final = 1
@@ -33,7 +31,6 @@ F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end")
 OK: Final = 0
 INFO: Final = 1
 FAIL: Final = 2
-OUTCOMES: Final = ("ok", "info", "fail")
 
 # flags
 REBALANCED_FLAG: Final = 1  # the group rebalanced during this poll
@@ -45,10 +42,10 @@ SOUGHT_FLAG: Final = 4  # the reader has moved its position in this key by a see
 class Entries:
     """Columns of equal length.
 
-    `key` is a place in `keys`, which is sorted. `op` and `completion` are the indexes of the
-    operation's two rows (-1: it has no second). `ordinal` is the message's place in its operation.
-    `segment` grows whenever the process's position in this key may have been changed by something
-    else than a poll that is known to have happened.
+    `key` is a place in `keys`, which is sorted. `op` and `completion` are the numbers of
+    the operation's two events (-1: it has no second). `ordinal` is the message's place in its
+    operation. `segment` grows whenever the process's position in this key may have been changed by
+    something else than a poll that is known to have happened.
     """
 
     keys: tuple[str, ...]

@@ -14,9 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from quorumlog.chaos.checkers.entries import NEVER_NS
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, Anomaly, CheckResult, Severity
-from quorumlog.chaos.history.model import NEMESIS
+from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
 _ENDS: Final = {"start": "kill", "restart": "kill", "resume": "pause"}
 _HEAL: Final = "heal"
@@ -45,10 +44,10 @@ class Band:
 def fault_bands(table: pa.Table) -> list[Band]:
     """Return the bands in the order in which they began. It reads only the nemesis's rows."""
     nemesis = table.filter(pc.field("process") == NEMESIS)
-    nemesis = nemesis.select(["index", "time_ns", "f", "node", "details"])
+    nemesis = nemesis.select(["index", "invoked_ns", "f", "node", "details"])
     bands: list[Band] = []
     for row in nemesis.sort_by("index").to_pylist():
-        f, node, time_ns = row["f"], row["node"], row["time_ns"]
+        f, node, time_ns = row["f"], row["node"], row["invoked_ns"]
         ended = [band for band in bands if band.end_ns == NEVER_NS and _ends(f, node, band)]
         for band in ended:
             band.end_ns = time_ns

@@ -49,6 +49,8 @@ def judge(
     reasons = [*missing(merged), *_gaps(merged)]
     if facts.cut_off:
         reasons.insert(0, "the last line of the history is cut off")
+    elif not facts.ended:
+        reasons.insert(0, "the history has no end row: it is unfinished")
     counts = dict(sorted(merged.counts.items()))
     verdicts: list[Valid] = [True, *(_EFFECTS[result.severity] for result in results)]
     verdicts += ["unknown" for _ in reasons]

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.checker import Checker, Context, Facts
 from quorumlog.chaos.checkers.entries import (
     COUNT,
     ENTRY_SCHEMA,
@@ -25,7 +25,7 @@ from quorumlog.chaos.checkers.entries import (
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import explode_table
+from quorumlog.chaos.checkers.explode import context_of, explode_run, explode_table
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.judgement import judge
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
@@ -194,4 +194,5 @@ CHECKER: Final = Checker(
     explode=explode_table,
     check=check,
     conclude=conclude,
+    context=Context(of=context_of, explode=explode_run),
 )

@@ -15,10 +15,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import NEVER_NS, OK, POLL, SEND, Flags, Ints
+from quorumlog.chaos.checkers.entries import (
+    OK,
+    POLL,
+    SEND,
+    Flags,
+    Ints,
+)
 from quorumlog.chaos.checkers.verdict import CheckResult
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
 from quorumlog.chaos.checkers.witnesses import Told, invalid
+from quorumlog.chaos.history.model import NEVER_NS
 
 
 @dataclass(slots=True, kw_only=True)

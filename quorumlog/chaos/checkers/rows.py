@@ -1,106 +1,98 @@
-"""A history's table as arrays, with the pairs of rows that are one operation."""
+"""A table of operations as arrays."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.entries import Codes, Flags, Ints, sorted_codes
-from quorumlog.chaos.history.model import REBALANCED, TYPES
+from quorumlog.chaos.checkers.entries import (
+    INFO,
+    Codes,
+    Flags,
+    Ints,
+    sorted_codes,
+)
+from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, REBALANCED
 
-_INVOKE: Final = TYPES.index("invoke")
+_TXN = "txn"
 
 
 @dataclass(slots=True, kw_only=True)
 class Rows:
-    """The table's columns as arrays, and its messages as one flat run per row."""
+    """The clients' operations, in order, and their micro-operations as one flat run per row.
 
-    index: Ints
-    time_ns: Ints
+    `invoked` and `completed` are numbers of events; `completed` is -1 if there is none, and
+    `completed_ns` NEVER_NS then. `outcome`: OK, INFO or FAIL of the row's own `type`.
+    """
+
     process: Ints
-    type: Codes  # a place in TYPES
     fs: tuple[str, ...]
     f: Codes
+    outcome: Codes
+    invoked: Ints
+    completed: Ints
+    invoked_ns: Ints
+    completed_ns: Ints
     rebalanced: Flags
-    starts: Ints  # of each row's messages in the flat columns; one more than there are rows
+    starts: Ints  # of each row's part of the flat columns; one more than there are rows
+    micro_fs: tuple[str, ...]
+    micro_f: Codes
     keys: tuple[str, ...]
-    message_key: Codes
-    message_offset: Ints
-    message_value: Ints
+    key: Codes
+    offset: Ints
+    value: Ints
 
-    def is_f(self, rows: Ints, *names: str) -> Flags:
-        """Tell which of `rows` have one of these `f`."""
+    def __len__(self) -> int:
+        return len(self.f)
+
+    def is_f(self, *names: str) -> Flags:
+        """Tell which rows have one of these `f`."""
         wanted = [code for code, name in enumerate(self.fs) if name in names]
-        found: Flags = np.isin(self.f[rows], wanted)
+        found: Flags = np.isin(self.f, wanted)
         return found
 
-    def lengths(self, rows: Ints) -> Ints:
-        """Return how many messages each of `rows` holds."""
-        return self.starts[rows + 1] - self.starts[rows]
+    def lengths(self) -> Ints:
+        """Return how many micro-operations each row holds."""
+        lengths: Ints = np.diff(self.starts)
+        return lengths
 
-
-@dataclass(slots=True, kw_only=True)
-class Pairs:
-    """Operations: places of the two rows of each; `completion` is -1 if there is none."""
-
-    invocation: Ints
-    completion: Ints
+    def judged(self) -> Codes:
+        """Return the outcome of each row, as it is judged: a transaction's is not known."""
+        return np.where(self.is_f(_TXN), INFO, self.outcome).astype(np.int32)
 
 
 def rows_of(table: pa.Table) -> Rows:
-    """Return the columns of a table of history.schema.SCHEMA, in any number of chunks."""
-    messages = table.column("messages").combine_chunks()
-    if isinstance(messages, pa.ChunkedArray):  # it had no chunk at all
-        messages = pa.array([], messages.type)
-    flat = messages.flatten()
-    keys, message_key = sorted_codes(flat.field("key"))
+    """Return the columns of a table of history.schema.OPERATIONS, in any number of chunks."""
+    process = table.column("process").to_numpy()
+    if (process == NEMESIS).any():
+        table = table.filter(pa.array(process != NEMESIS))
+    micro = table.column("micro").combine_chunks()
+    flat = micro.flatten()
+    keys, key = sorted_codes(flat.field("key"))
+    micro_fs, micro_f = sorted_codes(flat.field("f"))
     fs, f = sorted_codes(table.column("f"))
     names, type_place = sorted_codes(table.column("type"))
-    places = np.array([TYPES.index(name) for name in names] or [0], np.int32)
-    starts = np.zeros(len(messages) + 1, np.int64)
-    np.cumsum(messages.value_lengths().to_numpy(zero_copy_only=False), out=starts[1:])
+    places = np.array([OUTCOMES.index(name) for name in names] or [0], np.int32)
+    starts = np.zeros(len(micro) + 1, np.int64)
+    np.cumsum(micro.value_lengths().to_numpy(zero_copy_only=False), out=starts[1:])
     details, detail = sorted_codes(table.column("details"))
     marked = details.index(REBALANCED) if REBALANCED in details else -1
+    numbers: dict[str, Any] = {
+        name: table.column(name).to_numpy()
+        for name in ("process", "invoked", "completed", "invoked_ns", "completed_ns")
+    }
     return Rows(
-        index=table.column("index").to_numpy(),
-        time_ns=table.column("time_ns").to_numpy(),
-        process=table.column("process").to_numpy(),
-        type=places[type_place],
+        **numbers,
         fs=fs,
         f=f,
+        outcome=places[type_place],
         rebalanced=detail == marked,
         starts=starts,
+        micro_fs=micro_fs,
+        micro_f=micro_f,
         keys=keys,
-        message_key=message_key,
-        message_offset=flat.field("offset").to_numpy(zero_copy_only=False),
-        message_value=flat.field("value").to_numpy(zero_copy_only=False),
+        key=key,
+        offset=flat.field("offset").to_numpy(zero_copy_only=False),
+        value=flat.field("value").to_numpy(zero_copy_only=False),
     )
-
-
-def pair_rows(rows: Rows) -> tuple[Pairs, dict[str, Ints]]:
-    """Match each invocation with the next row of its process, if that is a completion of it."""
-    clients = np.flatnonzero(rows.process >= 0)
-    order = clients[np.lexsort((rows.index[clients], rows.process[clients]))]
-    invokes = rows.type[order] == _INVOKE
-    same_next = np.zeros(len(order), np.bool_)
-    same_next[:-1] = rows.process[order][1:] == rows.process[order][:-1]
-    after = np.append(order[1:], order[:1]) if len(order) else order
-    completes = np.zeros(len(order), np.bool_)  # the row after this one completes this one
-    completes[:-1] = invokes[:-1] & same_next[:-1] & ~invokes[1:]
-    at = np.flatnonzero(invokes)
-    completion = np.where(completes[at], after[at], -1)
-    orphan = ~invokes
-    orphan[1:] &= ~completes[:-1]
-    pairs = Pairs(invocation=order[at], completion=completion)
-    both = np.flatnonzero(completes)
-    first, second = order[both], after[both]
-    problems = {
-        "a completion without an invocation": order[orphan],
-        "an invocation while the process's last operation was open": after[
-            invokes & same_next & ~completes
-        ],
-        "a completion of another f than its invocation": second[rows.f[first] != rows.f[second]],
-        "a completion before its invocation": second[rows.time_ns[second] < rows.time_ns[first]],
-    }
-    return pairs, {reason: rows.index[found] for reason, found in problems.items() if len(found)}

@@ -5,8 +5,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import F_OF_KIND, NEVER_NS, OUTCOMES, Entries, Flags, Ints
+from quorumlog.chaos.checkers.entries import (
+    F_OF_KIND,
+    Entries,
+    Flags,
+    Ints,
+)
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, CheckResult, Severity
+from quorumlog.chaos.history.model import NEVER_NS, OUTCOMES
 
 Witness = dict[str, Any]
 Told = tuple[str, Sequence[tuple[str, int]]]

@@ -3,19 +3,21 @@
 `value` is a list of micro-operations: ["send", k, v], ["send", k, [offset, v]], ["poll"],
 ["poll", {k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys.
 A definite transaction that only sends is a send, one that only polls a poll: cycles through those
-are legal in Kafka. Others keep f = "txn" and what they sent, which no checker of this version
-judges: the verdict is then `unknown` at best. Jepsen marks no final reads: schema.FINAL_READS.
-Source: jepsen.tests.kafka, the namespace's docstring.
+are legal in Kafka. Others keep f = "txn", which no checker of this version judges: the verdict is
+then `unknown` at best. Jepsen marks no final reads: schema.FINAL_READS. Nothing is coerced: what is
+not of this workload is an error. Source: jepsen.tests.kafka, the namespace's docstring.
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
-from quorumlog.chaos.history import schema
 from quorumlog.chaos.history.model import (
+    INVOKE,
     NEMESIS,
     REBALANCED,
     TYPES,
@@ -24,71 +26,130 @@ from quorumlog.chaos.history.model import (
     Message,
     Operation,
 )
+from quorumlog.chaos.history.pairing import EventError, table_of
 
 _KEY_LISTS: Final = ("assign", "subscribe")
+_MICRO_LISTS: Final = ("send", "poll", "txn")
+_OTHERS: Final = ("crash", "debug-topic-partitions")
 _HEAD_BYTES: Final = 1 << 16  # an operation that opens a history is far shorter
 _TXN: Final = "txn"  # in `details`, while a history is read, it marks one of a single kind
+_INT64: Final = range(-(1 << 63), 1 << 63)
 
 
-def looks_like_jepsen(text: bytes) -> bool:
-    """Tell Jepsen's JSON from our JSON lines by the first operation."""
-    first_line = text[:_HEAD_BYTES].lstrip().partition(b"\n")[0]
+def looks_like_jepsen(file: Path) -> bool:
+    """Tell Jepsen's JSON from our JSON lines by the first operation. Raises OSError."""
+    with file.open("rb") as opened:
+        first_line = opened.read(_HEAD_BYTES).lstrip().partition(b"\n")[0]
     if first_line.startswith(b"["):
         return True
     try:
         first = json.loads(first_line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(first, dict) and "time" in first and "time_ns" not in first
 
 
-def read_jepsen(name: str, text: bytes) -> pa.Table:
-    """Return the table. Raises HistoryError with `name` and the operation's place (from 1)."""
-    try:
-        whole = text.lstrip().startswith(b"[")
-        rows = json.loads(text) if whole else [json.loads(line) for line in _lines(text)]
-    except ValueError as error:
-        raise HistoryError(f"{name}: {error}") from error
-    operations = []
-    for number, row in enumerate(rows, start=1):
+def read_jepsen(file: Path) -> pa.Table:
+    """Return the operations. Raises HistoryError with the file and the line, or the place in it."""
+    operations, places = [], []
+    for place, row in _rows(file):
         try:
             operations.append(_operation(row))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HistoryError(f"{name}:{number}: not a Jepsen operation: {error}") from error
-    return schema.table_of(_plain(operations), final_reads="unmarked")
+        except KeyError as error:
+            reason = f"it has no {error.args[0]}"
+            raise HistoryError(f"{file}:{place}: not a Jepsen operation: {reason}") from error
+        except (TypeError, ValueError) as error:
+            raise HistoryError(f"{file}:{place}: not a Jepsen operation: {error}") from error
+        places.append(place)
+    try:
+        return table_of(_plain(operations), final_reads="unmarked")
+    except EventError as error:
+        raise HistoryError(f"{file}:{places[error.place]}: {error.reason}") from error
+    except HistoryError as error:
+        raise HistoryError(f"{file}: {error}") from error
 
 
-def _lines(text: bytes) -> list[bytes]:
-    return [line for line in text.splitlines() if line.strip()]
+def _rows(file: Path) -> Iterator[tuple[int, Any]]:
+    """Yield each operation with its line, or with its place from 1 in an array."""
+    text = file.read_bytes()
+    if text.lstrip().startswith(b"["):
+        yield from enumerate(_parsed(text, str(file)), start=1)
+        return
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            yield number, _parsed(line, f"{file}:{number}")
 
 
-def _operation(row: dict[str, Any]) -> Operation:
-    process = row["process"] if isinstance(row["process"], int) else NEMESIS
-    f, value = str(row["f"]), row.get("value")
-    if row["type"] not in TYPES:
-        raise ValueError(f"type {row['type']!r}")
+def _parsed(text: bytes, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise HistoryError(f"{name}: {error}") from error
+    except RecursionError as error:
+        raise HistoryError(f"{name}: too many brackets within brackets") from error
+
+
+def _operation(row: Any) -> Operation:
+    if not isinstance(row, dict):
+        raise TypeError(f"{str(row)[:80]!r} is not an object")
+    process, f, type_, value = _process(row["process"]), row["f"], row["type"], row.get("value")
+    if type_ not in TYPES:
+        raise ValueError(f"type {type_!r}")
     messages: list[Message] = []
     details = REBALANCED if row.get("rebalance-log") else ""
     if process == NEMESIS:
         details = "" if value is None else json.dumps(value)
     elif f in _KEY_LISTS:
-        messages = [Message(str(key), UNKNOWN_OFFSET, 0) for key in value or []]
-    elif f in ("send", "poll", _TXN):
-        kinds = {micro[0] for micro in value or []}
-        kept = ["send"] if len(kinds) > 1 else kinds
-        messages = [sent for micro in value or [] if micro[0] in kept for sent in _messages(micro)]
+        keys = [] if value is None else _list(value)
+        messages = [Message(str(key), UNKNOWN_OFFSET, 0) for key in keys]
+    elif f in _MICRO_LISTS:
+        if value is None and type_ == "ok":
+            raise ValueError(f"an ok {f} without a value")
+        kinds, messages = _micro(f, value)
         if f == _TXN and len(kinds) == 1:
             details, f = _TXN, kinds.pop()
+    elif f not in _OTHERS:
+        known = ", ".join((*_MICRO_LISTS, *_KEY_LISTS, *_OTHERS))
+        raise ValueError(f"f is {f!r}; the Kafka workload has {known}")
     return Operation(
-        index=int(row["index"]),
-        time_ns=int(row["time"]),
+        index=_int("index", row["index"]),
+        time_ns=_int("time", row["time"]),
         process=process,
-        type=row["type"],
-        f=f,
+        type=type_,
+        f=str(f),
         messages=tuple(messages),
         error=json.dumps(row["error"]) if row.get("error") else "",
         details=details,
     )
+
+
+def _micro(f: str, value: Any) -> tuple[set[str], list[Message]]:
+    """Return the kinds of micro-operations there are, and what they name."""
+    micro = [] if value is None else [_list(one) for one in _list(value)]
+    kinds = {str(one[0]) if one else "" for one in micro}
+    if f != _TXN and kinds - {f}:
+        raise ValueError(f"a {f} that holds {', '.join(sorted(kinds))}")
+    return kinds, [message for one in micro for message in _messages(one)]
+
+
+def _process(said: Any) -> int:
+    if said in ("nemesis", ":nemesis"):
+        return NEMESIS
+    if type(said) is not int or said < 0:
+        raise ValueError(f"process {said!r} is neither a client nor the nemesis")
+    return _int("process", said)
+
+
+def _int(name: str, said: Any) -> int:
+    if type(said) is not int or said not in _INT64:
+        raise TypeError(f"{name} {str(said)[:80]!r} is not an integer of 64 bits")
+    return said
+
+
+def _list(said: Any) -> list[Any]:
+    if not isinstance(said, list):
+        raise TypeError(f"{str(said)[:80]!r} is not a list")
+    return said
 
 
 def _plain(operations: list[Operation]) -> list[Operation]:
@@ -98,7 +159,7 @@ def _plain(operations: list[Operation]) -> list[Operation]:
     for operation in operations:
         if operation.details != _TXN:
             plain.append(operation)
-        elif operation.type == "invoke":
+        elif operation.type == INVOKE:
             invoked[operation.process] = len(plain)
             plain.append(replace(operation, f=_TXN, details=""))
         elif operation.type != "info" and operation.process in invoked:
@@ -113,17 +174,29 @@ def _plain(operations: list[Operation]) -> list[Operation]:
 def _messages(micro: list[Any]) -> list[Message]:
     match micro:
         case ["send", key, [offset, value]]:
-            known = UNKNOWN_OFFSET if offset is None else int(offset)
-            return [Message(str(key), known, int(value))]
+            return [_message("send", key, offset, value)]
         case ["send", key, value]:
-            return [Message(str(key), UNKNOWN_OFFSET, int(value))]
+            return [_message("send", key, None, value)]
         case ["poll"]:
             return []
         case ["poll", dict(polled)]:
             return [
-                Message(str(key), int(offset), int(value))
+                _message("poll", key, *_pair(pair))
                 for key, pairs in polled.items()
-                for offset, value in pairs
+                for pair in _list(pairs)
             ]
         case _:
-            raise ValueError(f"micro-operation {micro!r}")
+            raise ValueError(f"micro-operation {str(micro)[:80]}")
+
+
+def _pair(said: Any) -> tuple[Any, Any]:
+    match _list(said):
+        case [offset, value]:
+            return offset, value
+        case _:
+            raise ValueError(f"{str(said)[:80]} is not an offset and a value")
+
+
+def _message(f: str, key: Any, offset: Any, value: Any) -> Message:
+    known = UNKNOWN_OFFSET if offset is None else _int("offset", offset)
+    return Message(str(key), known, _int("value", value), f=f)

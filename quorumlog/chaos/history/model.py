@@ -1,13 +1,13 @@
 """An operation of a history: Jepsen's model, with Kafka's topic-partitions as keys.
 
-An operation is two rows: an `invoke`, then one completion by the same process:
+An operation is two events: an `invoke`, then one completion by the same process:
   ok    it happened, and these are its results;
   fail  it did not happen and never will (only when the client's error is definite);
   info  it may or may not have happened. What never completes counts as `info`.
 A process does one thing at a time. Where Jepsen starts a new process number after an `info`, a
 workload may keep the number: no checker orders an `info` before later operations.
 
-`f`, and what `messages` hold:
+`f`, and what the micro-operations hold:
   send        what was sent. In an `ok` each message has the offset the broker answered. In an
               `info`, one that has an offset was acknowledged, one without may or may not be there.
   poll        what was returned, in the order it was returned.
@@ -20,12 +20,14 @@ workload may keep the number: no checker orders an `info` before later operation
   subscribe   the same, by a group: rebalances may move its position.
   seek        the keys whose position is changed. A reader that does not begin at the beginning, or
               at its group's position, records a seek: it proves nothing about lower offsets.
-  txn         what a transaction sent; not judged in this version: it may or may not be there.
+  txn         what a transaction sent and polled, each with its own `f`; not judged in this
+              version: it may or may not be there.
   crash       the client is thrown away and replaced: all its positions are forgotten.
 A poll during which its group rebalanced says so: details = "rebalanced".
 
-Values are unique per key. The nemesis is process -1; its rows are `info`, f is the fault (`kill`,
-`pause`, `partition`, ...) or its end (`start`, `resume`, `heal`), `node` is its target.
+Values are unique per key. The nemesis is process -1; an event of it is an operation by itself:
+`info`, f is the fault (`kill`, `pause`, `partition`, ...) or its end (`start`, `resume`, `heal`),
+`node` is its target.
 """
 
 from dataclasses import dataclass
@@ -33,7 +35,10 @@ from typing import Final, NamedTuple
 
 NEMESIS: Final = -1
 UNKNOWN_OFFSET: Final = -1
-TYPES: Final = ("invoke", "ok", "info", "fail")
+INVOKE: Final = "invoke"
+OUTCOMES: Final = ("ok", "info", "fail")
+TYPES: Final = (INVOKE, *OUTCOMES)
+NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
 REBALANCED: Final = "rebalanced"
 _ALWAYS: Final = ("index", "time_ns", "process", "type", "f")  # in a JSON line, even if 0
 
@@ -43,16 +48,30 @@ class HistoryError(Exception):
 
 
 class Message(NamedTuple):
-    """One record as a client knows it. `key` is the topic-partition, such as `orders-3`."""
+    """One micro-operation: of Kafka, one record as a client knows it.
+
+    `key` is the topic-partition, such as `orders-3`. `text` is the value as canonical JSON if it is
+    no integer (`value` is 0 then). `f` is "" where it is that of the whole operation.
+    """
 
     key: str
     offset: int
     value: int
+    text: str = ""
+    f: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as it stands in a JSON line: `text` and `f` only where they say something."""
+        row: dict[str, object] = {"key": self.key, "offset": self.offset, "value": self.value}
+        return row | {name: said for name in ("text", "f") if (said := getattr(self, name))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One row. `index` orders the history; `time_ns` counts from its start, on one clock."""
+    """One event: an invocation, a completion, or what the nemesis did.
+
+    `index` counts the events from 0; `time_ns` counts from the start of the history, on one clock.
+    """
 
     index: int
     time_ns: int
@@ -65,7 +84,7 @@ class Operation:
     details: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Return the row as it stands in a JSON line, without empty fields."""
-        row = {name: getattr(self, name) for name in self.__slots__}
-        row["messages"] = [message._asdict() for message in self.messages]
+        """Return the event as it stands in a JSON line, without empty fields."""
+        row = {name: getattr(self, name) for name in self.__slots__ if name != "messages"}
+        row["micro"] = [message.as_json() for message in self.messages]
         return {name: value for name, value in row.items() if name in _ALWAYS or value}

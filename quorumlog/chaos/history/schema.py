@@ -1,47 +1,93 @@
-"""The schema of a history as an Arrow table and in `history.parquet`: one row per Operation.
+"""The tables of a history: events, as they were written, and operations, as they are checked.
 
-The same names and types in JSON lines, so pandas, DuckDB and Spark read either without help.
-No column holds nulls: an absent text is "", absent messages are an empty list.
+No column holds nulls: an absent text is "", absent micro-operations are an empty list.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
 
 from quorumlog.chaos.history.model import Operation
 
-MESSAGES: Final = pa.list_(
-    pa.struct([("key", pa.string()), ("offset", pa.int64()), ("value", pa.int64())])
+MICRO: Final = pa.list_(
+    pa.struct(
+        [
+            ("f", pa.string()),  # the operation's own, but in transactions and the like
+            ("key", pa.string()),
+            ("offset", pa.int64()),  # model.UNKNOWN_OFFSET: there is none
+            ("value", pa.int64()),
+            ("text", pa.string()),  # canonical JSON of a value that is no integer; "": it is one
+        ]
+    )
 )
-SCHEMA: Final = pa.schema(
+EVENTS: Final = pa.schema(
     [
         ("index", pa.int64()),
         ("time_ns", pa.int64()),
         ("process", pa.int64()),
-        ("type", pa.string()),
+        ("type", pa.string()),  # one of model.TYPES
         ("f", pa.string()),
-        ("messages", MESSAGES),
+        ("micro", MICRO),
         ("error", pa.string()),
         ("node", pa.string()),
         ("details", pa.string()),
     ]
 )
-# Keys of the table's metadata.
+"""One row per event: an invocation or a completion."""
+OPERATIONS: Final = pa.schema(
+    [
+        ("index", pa.int64()),  # 0, 1, 2, ... in the order of invocation
+        ("process", pa.int64()),
+        ("f", pa.string()),
+        ("type", pa.string()),  # one of model.OUTCOMES
+        ("invoked_ns", pa.int64()),
+        ("completed_ns", pa.int64()),  # model.NEVER_NS: it never completed
+        ("invoked", pa.int64()),  # the number of the event
+        ("completed", pa.int64()),  # the number of the event; -1: it never completed
+        ("micro", MICRO),  # what the completion says; if it says nothing, what was meant
+        ("error", pa.string()),
+        ("node", pa.string()),
+        ("details", pa.string()),
+    ]
+)
+"""One row per operation. `history.parquet` holds this."""
+
+# Keys of the metadata of a table of OPERATIONS, and of a Parquet file.
+FORMAT: Final = b"quorumlog.format"  # "2"
 FINAL_READS: Final = b"quorumlog.final_reads"  # "marked": by f = final_poll; "unmarked": Jepsen's
 CUT_OFF: Final = b"quorumlog.cut_off"  # present when the last line of the file was incomplete
+ENDED: Final = b"quorumlog.ended"  # present when the end row was seen, or the format has none
+MODEL: Final = b"quorumlog.model"  # as the header says; absent: it says none
+WORKLOAD: Final = b"quorumlog.workload"
 LINES_DIGEST: Final = b"quorumlog.lines_sha256"  # of a Parquet file: the JSON lines it is made from
+FACTS: Final = (FORMAT, FINAL_READS, CUT_OFF, ENDED, MODEL, WORKLOAD)
 
 
-def table_of(operations: Sequence[Operation], *, final_reads: str = "marked") -> pa.Table:
-    """Return operations as a table; `final_reads` as in FINAL_READS."""
+def facts_of(*, final_reads: str = "marked", cut_off: bool = False, ended: bool = True) -> Any:
+    """Return the metadata of a table of operations."""
+    facts = {FORMAT: b"2", FINAL_READS: final_reads.encode()}
+    if cut_off:
+        facts[CUT_OFF] = b"1"
+    if ended:
+        facts[ENDED] = b"1"
+    return facts
+
+
+def known_facts(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
+    """Keep what this version knows of a table's metadata."""
+    return {key: value for key, value in (metadata or {}).items() if key in FACTS}
+
+
+def events_of(operations: Sequence[Operation]) -> pa.Table:
+    """Return events as a table of EVENTS."""
     columns: dict[str, list[Any]] = {
         name: [getattr(operation, name) for operation in operations]
-        for name in SCHEMA.names
-        if name != "messages"
+        for name in EVENTS.names
+        if name != "micro"
     }
-    columns["messages"] = [
-        [message._asdict() for message in operation.messages] for operation in operations
+    columns["micro"] = [
+        [{**message._asdict(), "f": message.f or operation.f} for message in operation.messages]
+        for operation in operations
     ]
-    table = pa.table({name: columns[name] for name in SCHEMA.names}, schema=SCHEMA)
-    return table.replace_schema_metadata({FINAL_READS: final_reads.encode()})
+    return pa.table({name: columns[name] for name in EVENTS.names}, schema=EVENTS)

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import OK, OUTCOMES
+from quorumlog.chaos.checkers.entries import OK
+from quorumlog.chaos.history.model import OUTCOMES
 from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
 from quorumlog.chaos.report.series import (
     QUANTILES,

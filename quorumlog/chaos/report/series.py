@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.entries import (
     FINAL_POLL,
-    NEVER_NS,
     OK,
     POLL,
     SEND,
@@ -19,9 +18,10 @@ from quorumlog.chaos.checkers.entries import (
     Flags,
     Ints,
 )
-from quorumlog.chaos.checkers.explode import explode, outcomes_of
+from quorumlog.chaos.checkers.explode import explode
 from quorumlog.chaos.checkers.fault_bands import Band, fault_bands
-from quorumlog.chaos.checkers.rows import pair_rows, rows_of
+from quorumlog.chaos.checkers.rows import rows_of
+from quorumlog.chaos.history.model import NEVER_NS
 
 Floats = npt.NDArray[np.float64]
 QUANTILES: Final = (0.5, 0.95, 0.99)
@@ -52,22 +52,19 @@ class RunSeries:
 def run_series(table: pa.Table) -> RunSeries:
     """Take the columns from a history's table."""
     rows = rows_of(table)
-    pairs, _ = pair_rows(rows)
-    last_ns = int(rows.time_ns.max(initial=0))
-    ended = pairs.completion >= 0
-    end_ns = np.where(ended, rows.time_ns[pairs.completion], last_ns)
-    counts = np.where(ended, rows.lengths(pairs.completion), 0)
-    bands = fault_bands(table)
+    ended = rows.completed >= 0
+    begun = int(table.column("invoked_ns").to_numpy().max(initial=0))  # the nemesis's, too
+    last_ns = int(rows.completed_ns[ended].max(initial=begun))
     return RunSeries(
         duration_s=max(last_ns / _S, 1e-3),
-        bands=bands,
-        process=rows.process[pairs.invocation],
+        bands=fault_bands(table),
+        process=rows.process,
         fs=rows.fs,
-        f=rows.f[pairs.invocation],
-        outcome=outcomes_of(rows, pairs),
-        start_s=rows.time_ns[pairs.invocation] / _S,
-        end_s=end_ns / _S,
-        records=counts,
+        f=rows.f,
+        outcome=rows.judged(),
+        start_s=rows.invoked_ns / _S,
+        end_s=np.where(ended, rows.completed_ns, last_ns) / _S,
+        records=np.where(ended, rows.lengths(), 0),
         entries=explode(table),
     )
 

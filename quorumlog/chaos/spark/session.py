@@ -66,14 +66,11 @@ def spark_session(
         return
     workspace = Path(tempfile.mkdtemp(prefix="quorumlog-spark-"))
     try:
-        with Interruption(), jvm.py4j_is_quiet():
+        with Interruption(), jvm.py4j_is_quiet(), _ended_at_once(workspace):
             session = _start(workspace, named or "local[*]", conf, is_short=is_short)
             with _failures_told():
                 yield session
             jvm.stop(session, workspace)
-    except BaseException:
-        jvm.end_at_once(workspace)
-        raise
     finally:
         shutil.rmtree(workspace, ignore_errors=True)
 
@@ -106,6 +103,16 @@ def _given(
         raise SparkUnavailable(f"a Spark session is active on {runs_on}: leave {master} out")
     _ship_package(session, _directory_until_exit(session.sparkContext.applicationId))
     return session
+
+
+@contextmanager
+def _ended_at_once(workspace: Path) -> Iterator[None]:
+    """End the JVM of a block that fails; py4j must be quiet until then."""
+    try:
+        yield
+    except BaseException:
+        jvm.end_at_once(workspace)
+        raise
 
 
 @contextmanager

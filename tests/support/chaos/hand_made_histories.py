@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, Message, Operation
-from quorumlog.chaos.history.schema import table_of
+from quorumlog.chaos.history.pairing import table_of
 
 STEP_NS = 1_000_000
 Row = tuple[str, int, int]  # key, offset, value

@@ -16,7 +16,7 @@ from quorumlog.chaos.history import (
     read_history,
     read_meta,
 )
-from quorumlog.chaos.history.schema import CUT_OFF, SCHEMA
+from quorumlog.chaos.history.schema import CUT_OFF, ENDED, OPERATIONS
 
 ROW = '{"index":0,"time_ns":5,"process":0,"type":"invoke","f":"poll"}'
 
@@ -35,26 +35,41 @@ def test_lines_and_parquet_are_the_same_table(tmp_path: Path) -> None:
     lines = read_history(tmp_path / "history.jsonl")
     assert lines.equals(read_history(tmp_path / "history.parquet"))
     assert lines.equals(read_history(tmp_path))
-    assert lines.schema.equals(SCHEMA)
-    assert lines.column("index").to_pylist() == [0, 1, 2, 3, 4]
+    assert lines.schema.equals(OPERATIONS)
+    assert lines.column("index").to_pylist() == [0, 1, 2]
     rows = lines.to_pylist()
-    assert rows[2]["messages"] == [{"key": "t-0", "offset": 4, "value": 1}]
+    sent = {"f": "send", "key": "t-0", "offset": 4, "value": 1, "text": ""}
+    assert (rows[0]["type"], rows[0]["micro"]) == ("ok", [sent])
     assert (rows[1]["process"], rows[1]["node"]) == (-1, "2")
-    assert rows[4]["error"] == 'said "no"\nand more'
-    times = lines.column("time_ns").to_pylist()
-    assert times == sorted(times)
+    assert rows[2]["error"] == 'said "no"\nand more'
+    assert [(row["invoked"], row["completed"]) for row in rows] == [(0, 2), (1, 1), (3, 4)]
+    assert rows[0]["invoked_ns"] <= rows[1]["invoked_ns"] <= rows[0]["completed_ns"]
     assert read_meta(tmp_path) == {"seed": 7}
     assert read_meta(tmp_path / "history.jsonl") == {"seed": 7}
+
+
+def test_nothing_follows_an_end_row(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    (tmp_path / "history.parquet").unlink()
+    with (tmp_path / "history.jsonl").open("a") as file:
+        file.write('{"index":5,"time_ns":99,"proc')
+    with pytest.raises(HistoryError, match="something follows its end row"):
+        read_history(tmp_path)
 
 
 def test_a_crash_leaves_lines_and_loses_at_most_the_one_being_written(tmp_path: Path) -> None:
     write_run(tmp_path)
     (tmp_path / "history.parquet").unlink()
-    with (tmp_path / "history.jsonl").open("a") as file:
-        file.write('{"index":5,"time_ns":99,"proc')
+    file = tmp_path / "history.jsonl"
+    *whole, end = file.read_text().splitlines(keepends=True)
+    assert json.loads(end) == {"end": {"events": 5}}
+    file.write_text("".join(whole) + '{"index":5,"time_ns":99,"proc')
     table = read_history(tmp_path)
-    assert table.num_rows == 5
+    assert table.num_rows == 3
     assert CUT_OFF in table.schema.metadata
+    assert ENDED not in table.schema.metadata
+    file.write_text("".join(whole))
+    assert read_history(tmp_path).schema.metadata.keys() & {CUT_OFF, ENDED} == set()
 
 
 def test_a_last_line_without_its_end_is_still_a_line(tmp_path: Path) -> None:
@@ -80,9 +95,12 @@ def test_an_empty_history_is_an_empty_table(tmp_path: Path) -> None:
         (ROW.replace('"process":0', '"process":"p"'), "2: process is not an integer"),
         (ROW.replace('"f":"poll"', '"f":3'), "2: f is not a string"),
         (ROW.replace("invoke", "begin"), "2: type is 'begin'"),
-        (ROW[:-1] + ',"messages":[{"key":"k"}]}', "2: not a message"),
-        (ROW[:-1] + ',"messages":[{"key":"k","offset":null,"value":2}]}', "2: not a message"),
-        (ROW, "index 0 after 0"),
+        (ROW[:-1] + ',"messages":[{"key":"k"}]}', "2: offset is not an integer"),
+        (
+            ROW[:-1] + ',"messages":[{"key":"k","offset":null,"value":2}]}',
+            "2: offset is not an integer",
+        ),
+        (ROW, "2: its index is 0, not the next one"),
     ],
 )
 def test_a_line_that_is_no_row_is_named(line: str, reason: str, tmp_path: Path) -> None:
@@ -94,10 +112,11 @@ def test_a_line_that_is_no_row_is_named(line: str, reason: str, tmp_path: Path) 
     assert reason in str(raised.value)
 
 
-def test_fields_we_do_not_know_are_ignored(tmp_path: Path) -> None:
+def test_fields_we_do_not_know_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     file.write_text(ROW[:-1] + ',"lag":{"deep":[1]}}\n')
-    assert read_history(file).schema.equals(SCHEMA)
+    with pytest.raises(HistoryError, match=r"h\.jsonl:1: lag is no field"):
+        read_history(file)
 
 
 def test_what_is_not_there_or_not_a_history_is_refused(tmp_path: Path) -> None:
@@ -118,11 +137,11 @@ def test_what_is_not_there_or_not_a_history_is_refused(tmp_path: Path) -> None:
 
 def test_rows_are_refused_that_would_not_be_a_history(tmp_path: Path) -> None:
     with HistoryWriter(tmp_path) as writer:
-        with pytest.raises(ValueError, match="not a next row"):
+        with pytest.raises(ValueError, match="not the next event"):
             writer.append(0, "maybe", "send")
-        writer.write(Operation(index=4, time_ns=0, process=0, type="invoke", f="poll"))
-        with pytest.raises(ValueError, match="not a next row"):
-            writer.write(Operation(index=4, time_ns=1, process=0, type="ok", f="poll"))
+        writer.write(Operation(index=0, time_ns=0, process=0, type="invoke", f="poll"))
+        with pytest.raises(ValueError, match="not the next event"):
+            writer.write(Operation(index=0, time_ns=1, process=0, type="ok", f="poll"))
     assert read_history(tmp_path).num_rows == 1
 
 
@@ -149,8 +168,8 @@ def test_threads_may_write_at_once(tmp_path: Path) -> None:
         for thread in threads:
             thread.join()
     table = read_history(tmp_path)
-    assert table.column("index").to_pylist() == list(range(400))
-    times = table.column("time_ns").to_pylist()
+    assert table.column("index").to_pylist() == list(range(200))
+    times = table.column("invoked_ns").to_pylist()
     assert times == sorted(times)
 
 
@@ -159,17 +178,18 @@ def test_jepsen_operations_are_read(tmp_path: Path) -> None:
         {"process": "nemesis", "type": "info", "f": "kill", "value": ["n1"]},
         {"process": 0, "type": "invoke", "f": "send", "value": [["send", 3, 1]]},
         {"process": 0, "type": "ok", "f": "send", "value": [["send", 3, [None, 1]]]},
-        {"process": 1, "type": "ok", "f": "subscribe", "value": [3, 4]},
+        {"process": 1, "type": "invoke", "f": "subscribe", "value": [3, 4]},
+        {"process": 0, "type": "invoke", "f": "poll", "value": [["poll"]]},
         {"process": 0, "type": "fail", "f": "poll", "value": [["poll"]], "error": ["x", 1]},
     ]
     file = tmp_path / "jepsen.json"
     rows = [{"index": n, "time": n, **operation} for n, operation in enumerate(operations)]
     file.write_text("\n".join(map(json.dumps, rows)))
     table = read_history(file).to_pylist()
-    assert [row["process"] for row in table] == [-1, 0, 0, 1, 0]
-    assert table[2]["messages"] == [{"key": "3", "offset": -1, "value": 1}]
-    assert [message["key"] for message in table[3]["messages"]] == ["3", "4"]
-    assert table[4]["error"] == '["x", 1]'
+    assert [row["process"] for row in table] == [-1, 0, 1, 0]
+    assert [(m["key"], m["offset"], m["value"]) for m in table[1]["micro"]] == [("3", -1, 1)]
+    assert [message["key"] for message in table[2]["micro"]] == ["3", "4"]
+    assert table[3]["error"] == '["x", 1]'
     file.write_text(json.dumps([{"index": 0, "time": 0}]))
     with pytest.raises(HistoryError, match=r"jepsen\.json:1: not a Jepsen operation"):
         read_history(file)
@@ -183,8 +203,8 @@ def test_files_of_two_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HistoryError, match="not of one run"):
         read_history(tmp_path)
     lines.write_bytes(said)
-    assert read_history(tmp_path).num_rows == 5
-    table = read_history(tmp_path).slice(0, 4).replace_schema_metadata(None)
+    assert read_history(tmp_path).num_rows == 3
+    table = read_history(tmp_path).slice(0, 2).replace_schema_metadata(None)
     pq.write_table(table, tmp_path / "history.parquet")  # somebody else's, without a digest
     with pytest.raises(HistoryError, match="not of one run"):
         read_history(tmp_path)

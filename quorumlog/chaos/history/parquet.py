@@ -1,0 +1,175 @@
+"""Reads and writes `history.parquet`: one row per operation, in row groups of 100,000.
+
+Every page has a checksum, and the file names a digest of each row group's values and of its own
+metadata: what was changed after it was written is an error, never another verdict. Files of
+format 1, with one row per event, are read, too.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from quorumlog.chaos.history.lines import events_from
+from quorumlog.chaos.history.model import HistoryError
+from quorumlog.chaos.history.pairing import EventError, operations_of
+from quorumlog.chaos.history.schema import (
+    CUT_OFF,
+    ENDED,
+    EVENTS,
+    FINAL_READS,
+    FORMAT,
+    MICRO,
+    OPERATIONS,
+    facts_of,
+    known_facts,
+)
+from quorumlog.chaos.history.validate import merge_facts, part_facts
+
+ROW_GROUP: Final = 100_000  # operations
+GROUP_DIGESTS: Final = b"quorumlog.group_sha256"  # JSON list: digest_of each row group
+DIGEST: Final = b"quorumlog.sha256"  # of all other metadata of ours, so of the data, too
+_OURS: Final = b"quorumlog."
+_FORMAT_1: Final = pa.schema(
+    [
+        pa.field("messages", pa.list_(pa.struct([*MICRO.value_type][1:4])))
+        if field.name == "micro"
+        else field
+        for field in EVENTS
+    ]
+)
+
+
+def write_operations(table: pa.Table, file: Path, metadata: Mapping[bytes, bytes]) -> None:
+    """Write a valid table, by a new name that becomes `file` once all is written."""
+    groups = range(0, max(table.num_rows, 1), ROW_GROUP)  # without rows, too, there is one group
+    digests = [digest_of(table.slice(start, ROW_GROUP)) for start in groups]
+    kept = {**metadata, FORMAT: b"2", GROUP_DIGESTS: json.dumps(digests).encode()}
+    kept[DIGEST] = _digest_of_metadata(kept)
+    unfinished = file.with_suffix(".parquet.part")
+    try:
+        pq.write_table(
+            table.replace_schema_metadata(kept),
+            unfinished,
+            compression="zstd",
+            row_group_size=ROW_GROUP,
+            write_page_checksum=True,
+        )
+        unfinished.replace(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read_operations(file: Path) -> pa.Table:
+    """Return a valid table of operations. Raises HistoryError with the file."""
+    try:
+        with open_parquet(file) as opened:
+            if is_format_1(opened):
+                return _from_format_1(opened)
+            facts = facts_in(opened)
+            groups = [row_group(opened, place) for place in range(opened.num_row_groups)]
+        merge_facts(part_facts(group) for group in groups)
+    except (pa.ArrowException, OSError, ValueError, HistoryError) as error:
+        raise HistoryError(f"{file}: not a history: {error}") from error
+    table = pa.concat_tables(groups) if groups else OPERATIONS.empty_table()
+    return table.replace_schema_metadata(facts)
+
+
+def open_parquet(file: Path) -> pq.ParquetFile:
+    """Open a file whose pages are checked as they are read. Raises pa.ArrowException, OSError."""
+    return pq.ParquetFile(file, page_checksum_verification=True)
+
+
+def is_format_1(opened: pq.ParquetFile) -> bool:
+    """Tell whether the file has one row per event."""
+    return "time_ns" in opened.schema_arrow.names
+
+
+def facts_in(opened: pq.ParquetFile) -> dict[bytes, bytes]:
+    """Return what the file says of its history. Raises HistoryError if it was changed."""
+    metadata = opened.metadata.metadata or {}
+    is_sealed = DIGEST in metadata or GROUP_DIGESTS in metadata
+    if is_sealed and metadata.get(DIGEST) != _digest_of_metadata(metadata):
+        raise HistoryError("its metadata is not as it was written")
+    facts = known_facts(metadata)
+    if FORMAT not in facts:  # of another program: Parquet is whole, or it is no Parquet
+        facts = {FINAL_READS: b"marked"} | facts | {FORMAT: b"2", ENDED: b"1"}
+    if len(json.loads(metadata.get(GROUP_DIGESTS, b"[]"))) not in (0, opened.num_row_groups):
+        raise HistoryError("its row groups are not as they were written")
+    if facts[FORMAT] != b"2":
+        raise HistoryError(f"its format is {facts[FORMAT].decode()!r}; this version reads 1 and 2")
+    return facts
+
+
+def row_group(opened: pq.ParquetFile, place: int) -> pa.Table:
+    """Return one row group as OPERATIONS. Raises HistoryError if it was changed."""
+    check_names(opened.schema_arrow.names, OPERATIONS)
+    table = opened.read_row_group(place, use_threads=False).select(OPERATIONS.names)
+    table = table.replace_schema_metadata(None).cast(OPERATIONS)
+    digests = (opened.metadata.metadata or {}).get(GROUP_DIGESTS)
+    if digests is not None and json.loads(digests)[place : place + 1] != [digest_of(table)]:
+        raise HistoryError(f"row group {place} is not as it was written")
+    return table
+
+
+def check_names(names: list[str], schema: pa.Schema) -> None:
+    """Raise HistoryError unless the columns are those of `schema`, in any order."""
+    if missing := [name for name in schema.names if name not in names]:
+        raise HistoryError(f"it has no column {', '.join(missing)}")
+    if others := [name for name in names if name not in schema.names]:
+        raise HistoryError(f"{others[0]} is no column of a history")
+
+
+def digest_of(table: pa.Table) -> str:
+    """Return the SHA-256 of the values of a table of OPERATIONS, however it is cut into chunks."""
+    digest = hashlib.sha256()
+    for column in table.columns:
+        _feed(digest, column.combine_chunks())
+    return digest.hexdigest()
+
+
+def _feed(digest: "hashlib._Hash", values: pa.Array) -> None:
+    if pa.types.is_list(values.type):
+        digest.update(pc.cast(values.value_lengths(), pa.int64()).to_numpy())
+        flat = values.flatten()
+        for name in flat.type.names:
+            _feed(digest, flat.field(name))
+    elif pa.types.is_string(values.type):
+        digest.update(pc.cast(pc.binary_length(values), pa.int64()).to_numpy())
+        ends = np.frombuffer(values.buffers()[1], np.int32)[values.offset :][: len(values) + 1]
+        if len(values) and values.buffers()[2] is not None:
+            digest.update(memoryview(values.buffers()[2])[ends[0] : ends[-1]])
+    else:
+        digest.update(values.to_numpy())
+
+
+def _digest_of_metadata(metadata: Mapping[bytes, bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for key in sorted(key for key in metadata if key.startswith(_OURS) and key != DIGEST):
+        digest.update(b"%d:%b=%d:%b;" % (len(key), key, len(metadata[key]), metadata[key]))
+    return digest.hexdigest().encode()
+
+
+def _from_format_1(opened: pq.ParquetFile) -> pa.Table:
+    """Return the operations of a file of events."""
+    check_names(opened.schema_arrow.names, _FORMAT_1)
+    table = opened.read().select(_FORMAT_1.names).replace_schema_metadata(None).cast(_FORMAT_1)
+    for name in _FORMAT_1.names:
+        column = table.column(name)
+        if column.null_count:
+            row = int(pc.index(column.is_null(), value=True).as_py()) + 1
+            raise HistoryError(f"row {row}: it has no {name}")
+    metadata = opened.metadata.metadata or {}
+    facts = facts_of(
+        final_reads=metadata.get(FINAL_READS, b"marked").decode(), cut_off=CUT_OFF in metadata
+    )
+    try:
+        return operations_of(events_from(table, 1), facts)
+    except EventError as error:
+        raise HistoryError(f"row {error.place + 1}: {error.reason}") from error

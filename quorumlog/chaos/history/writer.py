@@ -1,0 +1,144 @@
+"""Writes a history as it happens: a header, one line per event, and an end row when it is over.
+
+Each line is written by one write: the lines survive a crash of the harness. A file without the end
+row is unfinished, and its verdict is never valid.
+"""
+
+import errno
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, Self
+
+from quorumlog.chaos.history.files import JSON_LINES, PARQUET, make_parquet, require_pyarrow
+from quorumlog.chaos.history.meta import write_meta
+from quorumlog.chaos.history.model import TYPES, UNKNOWN_OFFSET, Message, Operation
+
+_FORMAT: Final = 2
+_HEADER_FIELDS: Final = ("model", "workload")  # of meta, for a file that lies alone
+
+
+class HistoryWriter:
+    """Records a history as it happens; any thread may append.
+
+    `meta` is written at once: seed, workload, faults, topic, cluster configuration, whatever
+    explains the run later. Leaving the `with` block, or `close`, makes the Parquet file.
+    Raises HistoryError at the start if pyarrow is missing, not after the run.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        *,
+        meta: Mapping[str, object] | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        require_pyarrow()
+        self.directory: Final = Path(directory)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / PARQUET).unlink(missing_ok=True)  # it would win over the new lines
+        write_meta(self.directory, meta or {})
+        self._lock = threading.Lock()
+        self._now_ns = now_ns
+        self._started_ns = now_ns()
+        self._next_index = 0
+        # Unbuffered: a line is with the operating system before the next operation starts.
+        self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
+        self._broken: OSError | None = None
+        # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
+        self.messages: Final[Counter[tuple[str, str]]] = Counter()
+        told = {name: said for name, said in (meta or {}).items() if name in _HEADER_FIELDS}
+        try:
+            self._write_line({"quorumlog_history": _FORMAT, **told})
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def append(
+        self,
+        process: int,
+        type_: str,
+        f: str,
+        messages: Iterable[Message] = (),
+        *,
+        error: str = "",
+        node: str = "",
+        details: str = "",
+    ) -> Operation:
+        """Write one event, with the next index and the time since the writer was made.
+
+        Raises OSError if it cannot be written; the history ends there, and no Parquet is made.
+        """
+        taken = tuple(messages)
+        with self._lock:
+            operation = Operation(
+                index=self._next_index,
+                time_ns=self._now_ns() - self._started_ns,
+                process=process,
+                type=type_,
+                f=f,
+                messages=taken,
+                error=error,
+                node=node,
+                details=details,
+            )
+            self._write(operation)
+        return operation
+
+    def write(self, operation: Operation) -> None:
+        """Write an event that has its index and time already; the index must be the next one."""
+        with self._lock:
+            self._write(operation)
+
+    def close(self) -> Path:
+        """End the history and return the path of its Parquet file. May be called again.
+
+        Raises OSError if the end row cannot be written.
+        """
+        with self._lock:
+            if not self._file.closed:
+                try:
+                    if self._broken is None:
+                        self._write_line({"end": {"events": self._next_index}})
+                finally:
+                    self._file.close()
+                if self._broken is None:
+                    make_parquet(self.directory)
+        return self.directory / PARQUET
+
+    def _write(self, operation: Operation) -> None:
+        if operation.type not in TYPES or operation.index != self._next_index:
+            raise ValueError(f"not the next event of this history: {operation}")
+        self._write_line(operation.as_json())
+        self._next_index = operation.index + 1
+        known = 0
+        if operation.type == "info":
+            known = sum(message.offset != UNKNOWN_OFFSET for message in operation.messages)
+            self.messages["ok", operation.f] += known
+        self.messages[operation.type, operation.f] += len(operation.messages) - known
+
+    def _write_line(self, row: Mapping[str, object]) -> None:
+        """Write a line; nothing follows what may be half a line. Raises OSError with the reason."""
+        name = str(self.directory / JSON_LINES)
+        if self._broken is not None:
+            reason = f"an earlier line could not be written: {self._broken.strerror}"
+            raise OSError(self._broken.errno, reason, name) from self._broken
+        line = json.dumps(row, separators=(",", ":")).encode() + b"\n"
+        try:
+            written = self._file.write(line)
+        except OSError as error:
+            self._broken = OSError(error.errno, error.strerror, name)
+            raise self._broken from error
+        if written != len(line):
+            reason = "No space left on device: only a part of a line could be written"
+            self._broken = OSError(errno.ENOSPC, reason, name)
+            raise self._broken
