@@ -8,14 +8,15 @@ back ends are found by name: this module composes them and knows none.
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Final
 
+from quorumlog.chaos import cluster_states
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import open_back_end
@@ -254,11 +255,12 @@ class _Phases:
         settings_in_force = await topic_settings(self.bootstrap, settings.topic)
         nemesis = self._nemesis()
         clients = workload.clients(setup)
-        is_whole = await self._break_under_load(clients, nemesis)
-        self.progress("final reads", 0.0, self._figures())
-        complete = await clients.final_reads(
-            FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
-        )
+        async with self._watched([topic.name for topic in workload.topics(setup)]):
+            is_whole = await self._break_under_load(clients, nemesis)
+            self.progress("final reads", 0.0, self._figures())
+            complete = await clients.final_reads(
+                FINAL_READS_TIMEOUT_S if is_whole else BROKEN_READS_TIMEOUT_S
+            )
         if nemesis is not None:
             await nemesis.note_ended()  # since it was healed
         self.progress("final reads", 1.0, self._figures())
@@ -275,6 +277,17 @@ class _Phases:
             seconds=time.monotonic() - started_s,
             topic_settings=settings_in_force,
         )
+
+    @asynccontextmanager
+    async def _watched(self, topics: Sequence[str]) -> AsyncIterator[None]:
+        """Write down who leads what meanwhile."""
+        watch = cluster_states.watch(
+            self.bootstrap, topics, self.settings.out, self.history.elapsed_ns
+        )
+        async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(watch)
+            yield
+            watching.cancel()
 
     async def _create(self, topic: Topic) -> None:
         replicas = topic.replication_factor

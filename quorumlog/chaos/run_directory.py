@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from quorumlog.chaos.cluster_states import STATES_FILE
 from quorumlog.chaos.history.files import JSON_LINES, PARQUET
 from quorumlog.chaos.history.meta import META
 from quorumlog.cluster import ClusterError, LocalCluster
@@ -15,7 +16,7 @@ VERDICT_FILE: Final = "verdict.json"
 CLUSTER_DIRECTORY: Final = "cluster"
 _RUN_FILES: Final = {
     *(JSON_LINES, PARQUET, f"{PARQUET}.part", META),
-    *(SCHEDULE_FILE, REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
+    *(SCHEDULE_FILE, STATES_FILE, REPORT_FILE, VERDICT_FILE, CLUSTER_DIRECTORY),
 }
 
 

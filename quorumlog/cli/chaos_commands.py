@@ -27,6 +27,7 @@ from quorumlog.chaos.schedule import Option, Schedule, ScheduleError
 from quorumlog.chaos.spark import SparkUnavailable
 from quorumlog.chaos.workloads.registry import WORKLOADS
 from quorumlog.cli import chaos_options as options
+from quorumlog.cli.chaos_serve import serve_command
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
@@ -59,6 +60,7 @@ app = typer.Typer(
     no_args_is_help=True,
     subcommand_metavar="COMMAND",
 )
+app.command(name="serve")(serve_command)
 
 _WORKLOAD: Final = "append_read"
 _DURATION: Final = "60s"
@@ -230,7 +232,7 @@ def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
     data(
         f"{summary.sends_ok} sends acknowledged, {summary.sends_info} unknown, "
         f"{summary.sends_fail} failed; {summary.records_read} records read; {faults} "
-        f"({verdict.figures.get('faults', 0)} kills and pauses) in {summary.seconds:.0f} s"
+        f"({verdict.figures.get('faults', 0)} steps) in {summary.seconds:.0f} s"
     )
     if summary.not_met:
         data(f"not met, for lack of time: {', '.join(summary.not_met)}")

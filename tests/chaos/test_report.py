@@ -31,7 +31,7 @@ def test_a_bad_run_shows_its_witnesses_and_its_key(tmp_path: Path) -> None:
     assert "int-poll-skip" not in banner  # it follows from the loss
     assert "<b>lost-write</b> <em>1</em>" in page
     assert re.search("Offsets of [ab]-[01] over time", page)
-    assert page.count("<svg") == page.count("</svg>") == 4
+    assert page.count("<svg") == page.count("</svg>") == 6
 
 
 def test_a_node_that_ended_by_itself_is_told_without_operations(tmp_path: Path) -> None:
@@ -41,13 +41,13 @@ def test_a_node_that_ended_by_itself_is_told_without_operations(tmp_path: Path) 
     assert "<b>node-ended</b> <em>1</em> A process ended, and the lab had not killed it." in page
     assert "<h3>node 2: status 70</h3></details>" in page
     assert "Offsets of node" not in page
-    assert page.count("<svg") == page.count("</svg>") == 3
+    assert page.count("<svg") == page.count("</svg>") == 5
 
 
 def test_a_good_run_shows_its_plots(tmp_path: Path) -> None:
     page = report_of(table_of(rows_of(good(5).ops)), tmp_path)
     assert "<h1>Valid</h1>" in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 5
 
 
 def test_a_reader_that_is_not_at_the_end_yet_is_not_drawn_as_a_failure(tmp_path: Path) -> None:

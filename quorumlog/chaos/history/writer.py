@@ -63,6 +63,10 @@ class HistoryWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def elapsed_ns(self) -> int:
+        """Return the time since the history began, on its clock."""
+        return self._now_ns() - self._started_ns
+
     def append(
         self,
         process: int,
@@ -82,7 +86,7 @@ class HistoryWriter:
         with self._lock:
             operation = Operation(
                 index=self._next_index,
-                time_ns=self._now_ns() - self._started_ns,
+                time_ns=self.elapsed_ns(),
                 process=process,
                 type=type_,
                 f=f,

@@ -7,7 +7,8 @@ size is bounded whatever the history's: plots show aggregates and samples, and s
 from pathlib import Path
 
 from quorumlog.chaos.checkers import Verdict
-from quorumlog.chaos.history import read_history, read_meta
+from quorumlog.chaos.cluster_states import read_states
+from quorumlog.chaos.history import HistoryError, read_history, read_meta
 from quorumlog.chaos.report.page import render
 from quorumlog.chaos.report.series import run_series
 
@@ -20,8 +21,17 @@ def write_report(history: str | Path, verdict: Verdict, target: str | Path) -> P
     Raises HistoryError if the history cannot be read.
     """
     target = Path(target)
+    directory = Path(history) if Path(history).is_dir() else Path(history).parent
+    try:
+        states = read_states(directory)
+    except ValueError as error:
+        raise HistoryError(str(error)) from error
     page = render(
-        verdict, run_series(read_history(history)), read_meta(history), name=Path(history).name
+        verdict,
+        run_series(read_history(history)),
+        read_meta(history),
+        states,
+        name=Path(history).name,
     )
     target.write_text(page, encoding="utf-8")
     return target

@@ -1,14 +1,24 @@
 """The page: everything that comes from a history or from `meta.json` is escaped."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
-from quorumlog.chaos.report.plots import latency_plot, offsets_plot, rate_plot, timeline_plot
-from quorumlog.chaos.report.series import RunSeries
+from quorumlog.chaos.cluster_states import ClusterState
+from quorumlog.chaos.report.fault_plot import fault_plot
+from quorumlog.chaos.report.plots import (
+    lag_plot,
+    latency_plot,
+    offsets_plot,
+    rate_plot,
+    timeline_plot,
+    unseen_plot,
+)
+from quorumlog.chaos.report.series import RunSeries, band_seconds
+from quorumlog.chaos.report.state_plot import state_plot
 
 _WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
 _BAD_KEYS_MAX: Final = 3
@@ -26,12 +36,20 @@ _FIGURES: Final = (
     ("polled", "records polled"),
     ("finally_polled", "of them in the final reads"),
     ("keys", "topic-partitions"),
-    ("faults", "kills and pauses"),
+    ("faults", "steps of faults"),
 )
 
 
-def render(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any], *, name: str) -> str:
-    """Return the whole page as text."""
+def render(
+    verdict: Verdict,
+    series: RunSeries,
+    meta: Mapping[str, Any],
+    states: Sequence[ClusterState],
+    *,
+    name: str,
+) -> str:
+    """Return the whole page as text. `states` may be empty: nothing was watched."""
+    leaders = state_plot(states, band_seconds(series), series.duration_s)
     sections = [
         _banner(verdict, name),
         _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
@@ -40,8 +58,12 @@ def render(verdict: Verdict, series: RunSeries, meta: Mapping[str, Any], *, name
             _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
             for key, witnesses in _bad_keys(verdict).items()
         ),
+        _section("Faults", fault_plot(series.bands, series.duration_s)),
+        _section("Leaders and in-sync replicas", leaders) if leaders else "",
         _section("Latency of sends", latency_plot(series)),
         _section("Rates", rate_plot(series)),
+        _section("Lag of readers", lag_plot(series)),
+        _section("Acknowledged records that were not read yet", unseen_plot(series)),
         _section("Processes", timeline_plot(series)),
     ]
     style = files(__package__).joinpath("style.css").read_text(encoding="utf-8")

@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import OK
+from quorumlog.chaos.checkers.entries import OK, SEND
 from quorumlog.chaos.history.model import OUTCOMES
 from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
+from quorumlog.chaos.report.lag import lag_lines, unseen_lines
 from quorumlog.chaos.report.series import (
     QUANTILES,
     RunSeries,
@@ -24,6 +25,9 @@ _DOTS_MAX: Final = 4000  # per plot
 _LANES_MAX: Final = 40
 _LANE_BINS: Final = 400
 _LANE_PX: Final = 13
+_READERS_MAX: Final = 6
+_WAITING_S: Final = 0.5  # an operation that takes this long is shown as one that waits
+_CELLS: Final = ("", "other", "idle", "poll", "send", "waiting", "info", "fail")
 
 
 def legend(*items: tuple[str, str]) -> str:
@@ -90,6 +94,43 @@ def rate_plot(series: RunSeries) -> str:
     return chart.svg("Rates over time") + legend(*items)
 
 
+def lag_plot(series: RunSeries) -> str:
+    """Draw the lag of the readers that fell behind most."""
+    lines = lag_lines(series, bins=_BINS, readers_max=_READERS_MAX)
+    if not lines:
+        return "<p>No reader read while there was load.</p>"
+    highest = max((age for line in lines for _, age in line.points), default=0.0)
+    chart = Chart(
+        duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 0.1), y_label="lag, s"
+    )
+    chart.bands(band_seconds(series))
+    items = []
+    for place, line in enumerate(lines):
+        chart.line(line.points, f"node{place}", line.label)
+        items.append((f"node{place}", line.label))
+    words = (
+        "The age of the oldest acknowledged record that a reader had not read yet; the readers "
+        "that were furthest behind are shown, the final reads are left out."
+    )
+    return chart.svg("Lag of readers over time") + legend(*items) + f"<p>{words}</p>"
+
+
+def unseen_plot(series: RunSeries) -> str:
+    """Draw how many acknowledged records no reader had seen yet."""
+    if not (series.entries.kind == SEND).any():
+        return "<p>Nothing was sent.</p>"
+    lines = unseen_lines(series, bins=_BINS)
+    highest = max((count for line in lines for _, count in line.points), default=0.0)
+    chart = Chart(
+        duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 1.0), y_label="records"
+    )
+    chart.bands(band_seconds(series))
+    for style, line in zip(("rate polled", "rate ok"), reversed(lines), strict=True):
+        chart.line(line.points, style, line.label)
+    items = [("rate polled", "not read by any reader yet"), ("rate ok", "not by an ordinary one")]
+    return chart.svg("Acknowledged records that were not read yet") + legend(*items)
+
+
 def timeline_plot(series: RunSeries) -> str:
     """Draw one lane per process: when it was busy, and the worst outcome of that moment."""
     processes, counts = np.unique(series.process, return_counts=True)
@@ -105,7 +146,9 @@ def timeline_plot(series: RunSeries) -> str:
     note = f"<p>{left_out} processes with fewer operations are left out.</p>" if left_out else ""
     items = [
         ("cell send", "send"),
-        ("cell poll", "poll"),
+        ("cell poll", "poll that returned records"),
+        ("cell idle", "poll that returned none"),
+        ("cell waiting", f"no answer for {_WAITING_S:g} s and more"),
         ("cell other", "other"),
         ("cell info", "info"),
         ("cell fail", "fail"),
@@ -120,20 +163,22 @@ def _lane(series: RunSeries, process: int, lane: int) -> str:
     scale = _LANE_BINS / series.duration_s
     first = np.clip((series.start_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
     last = np.clip((series.end_s[mine] * scale).astype(np.int64), 0, _LANE_BINS - 1)
-    # What a bin shows: the highest of other 1, poll 2, send 3, info 4, fail 5 that touches it.
-    rank = np.where(series.is_f("send")[mine], 3, 1)
-    rank = np.where(series.is_f("poll", "final_poll")[mine], 2, rank)
+    # What a bin shows: the place in _CELLS of the highest that touches it.
+    rank = np.where(series.is_f("send")[mine], 4, 1)
+    polls = series.is_f("poll", "final_poll")[mine]
+    rank = np.where(polls, np.where(series.records[mine] > 0, 3, 2), rank)
+    is_slow = (series.end_s - series.start_s)[mine] >= _WAITING_S
+    rank = np.where(is_slow, 5, rank)
     # A reader that asks for the end before it has come to it "fails", and reads on.
     is_news = (series.outcome[mine] != OK) & ~series.is_f("final_end")[mine]
-    rank = np.where(is_news, 3 + series.outcome[mine], rank)
+    rank = np.where(is_news, 5 + series.outcome[mine], rank)
     level = np.zeros(_LANE_BINS, np.int64)
     for n in np.argsort(rank, kind="stable").tolist():
         level[first[n] : last[n] + 1] = rank[n]
-    styles = ("", "other", "poll", "send", "info", "fail")
     edges = [0, *(np.flatnonzero(np.diff(level)) + 1).tolist(), _LANE_BINS]
     width = (WIDTH - LEFT - RIGHT) / _LANE_BINS
     cells = [
-        f'<rect class="cell {styles[level[start]]}" x="{LEFT + start * width:.1f}" y="{y + 1}" '
+        f'<rect class="cell {_CELLS[level[start]]}" x="{LEFT + start * width:.1f}" y="{y + 1}" '
         f'width="{(end - start) * width:.1f}" height="{_LANE_PX - 2}"/>'
         for start, end in pairwise(edges)
         if level[start]

@@ -1,0 +1,134 @@
+"""`states.jsonl`: who led what during a run, as the cluster itself told a client.
+
+One line whenever an answer differs from the one before:
+
+    {"time_ns": 1200, "controller": 1,
+     "partitions": {"chaos-0": {"leader": 2, "epoch": 3, "isr": [2, 3]}}}
+    {"time_ns": 3400, "error": "no broker answered"}
+
+`time_ns` is on the clock of the history. It is an observer's view, up to a quarter of a second
+late: it explains a run and proves nothing, so no checker reads it.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from quorumlog.client import Admin, KafkaError
+
+STATES_FILE: Final = "states.jsonl"
+_EVERY_S: Final = 0.25
+_ANSWER_MS: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """A partition as a broker describes it; `leader` is -1 while there is none."""
+
+    leader: int
+    epoch: int
+    isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """One line. `controller`: the leader of the metadata quorum, -1 if it is not known.
+
+    `error`: why nothing is known from here on, or "".
+    """
+
+    time_ns: int
+    controller: int = -1
+    partitions: Mapping[str, PartitionState]
+    error: str = ""
+
+
+class _States:
+    """The file: an answer is written if it differs from the last one."""
+
+    def __init__(self, file: TextIO, elapsed_ns: Callable[[], int]) -> None:
+        self._file: Final = file
+        self._elapsed_ns: Final = elapsed_ns
+        self._last: Mapping[str, Any] = {}
+
+    def put(self, answer: Mapping[str, Any]) -> None:
+        if answer != self._last:
+            self._last = answer
+            self._file.write(json.dumps({"time_ns": self._elapsed_ns(), **answer}) + "\n")
+            self._file.flush()
+
+
+async def watch(
+    bootstrap: str, topics: Sequence[str], directory: Path, elapsed_ns: Callable[[], int]
+) -> None:
+    """Write `states.jsonl` in `directory` until cancelled. Raises OSError if that fails."""
+    with (directory / STATES_FILE).open("w", encoding="utf-8") as file:
+        states = _States(file, elapsed_ns)
+        while True:
+            try:
+                async with Admin(
+                    bootstrap, request_timeout_ms=_ANSWER_MS, default_api_timeout_ms=_ANSWER_MS
+                ) as admin:
+                    while True:
+                        states.put(await _ask(admin, topics))
+                        await asyncio.sleep(_EVERY_S)
+            except (KafkaError, ConnectionError) as error:
+                states.put({"error": str(error)})
+            await asyncio.sleep(_EVERY_S)
+
+
+async def _ask(admin: Admin, topics: Sequence[str]) -> dict[str, Any]:
+    """Return what a line holds beside its time."""
+    described = await admin.describe_topics(topics)
+    partitions = {
+        f"{name}-{index}": {
+            "leader": view.leader_id,
+            "epoch": view.leader_epoch,
+            "isr": sorted(view.isr),
+        }
+        for name, topic in described.items()
+        for index, view in sorted(topic.partitions.items())
+    }
+    return {"controller": await _controller(admin), "partitions": partitions}
+
+
+async def _controller(admin: Admin) -> int:
+    try:
+        return (await admin.describe_quorum()).leader_id
+    except (KafkaError, ConnectionError):
+        return -1  # a cluster without KIP-595, or without a leader now
+
+
+def read_states(directory: Path) -> list[ClusterState]:
+    """Return what was watched; [] if nothing was. A line cut off at the end is left out.
+
+    Raises ValueError for a file that is something else.
+    """
+    file = directory / STATES_FILE
+    if not file.is_file():
+        return []
+    lines = file.read_text(encoding="utf-8").split("\n")
+    return [_state_of(number, line) for number, line in enumerate(lines[:-1], start=1)]
+
+
+def _state_of(number: int, line: str) -> ClusterState:
+    try:
+        row = json.loads(line)
+        return ClusterState(
+            time_ns=int(row["time_ns"]),
+            controller=int(row.get("controller", -1)),
+            partitions={
+                str(key): PartitionState(
+                    leader=int(one["leader"]), epoch=int(one["epoch"]), isr=tuple(one["isr"])
+                )
+                for key, one in row.get("partitions", {}).items()
+            },
+            error=str(row.get("error", "")),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{STATES_FILE}:{number}: not a state of the cluster: {error!r}"
+        ) from error

@@ -1,0 +1,117 @@
+"""The faults of a run, a bar per action: what was done, to which role, where, how long."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Final
+
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band
+from quorumlog.chaos.faults.rows import read_details
+from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
+
+_BAR_PX: Final = 20
+_BARS_MAX: Final = 60
+_LABEL_PX: Final = 6.6  # width of a character
+_S: Final = 1e9
+
+
+@dataclass(slots=True, kw_only=True)
+class Bar:
+    """One action of the schedule, or one fault that belongs to none (of another harness).
+
+    role: what the schedule named, and what came of it. steps: each operation with its nodes.
+    """
+
+    fault: str
+    role: str
+    start_s: float
+    end_s: float
+    steps: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The fault, its role and what was hit, in one line."""
+        role = f" of {self.role}" if self.role else ""
+        return f"{self.fault}{role}: {', '.join(dict.fromkeys(self.steps))}"
+
+
+def bars_of(bands: Sequence[Band], duration_s: float) -> list[Bar]:
+    """Return the bars in the order in which they began; bands of one action are one bar."""
+    bars: dict[object, Bar] = {}
+    for place, band in enumerate(bands):
+        told = read_details(band.details)
+        number, fault, role = told or (-1 - place, band.fault, band.details)
+        end_s = min(band.end_ns / _S, duration_s)
+        bar = bars.setdefault(
+            number, Bar(fault=fault, role=role, start_s=band.start_ns / _S, end_s=end_s)
+        )
+        bar.role = bar.role or role
+        bar.end_s = max(bar.end_s, end_s)
+        bar.steps.append(str(band))
+    return sorted(bars.values(), key=lambda bar: bar.start_s)
+
+
+def fault_plot(bands: Sequence[Band], duration_s: float) -> str:
+    """Draw one bar per fault, below each other where they overlap."""
+    bars = bars_of(bands, duration_s)
+    if not bars:
+        return "<p>Nothing was broken.</p>"
+    shown = bars[:_BARS_MAX]
+    lanes = _lanes(shown, duration_s)
+    height = TOP + BOTTOM + _BAR_PX * (max(lanes) + 1)
+    chart = Chart(duration_s=duration_s, y_min=0, y_max=1, height=height, y_ticks=False)
+    parts = [_bar(chart, bar, lane) for bar, lane in zip(shown, lanes, strict=True)]
+    left_out = len(bars) - len(shown)
+    note = f"<p>{left_out} more faults are in the table.</p>" if left_out else ""
+    svg = chart.svg("Faults over time").removesuffix("</svg>")
+    return f"{svg}{''.join(parts)}</svg>{note}{_table(bars)}"
+
+
+def _lanes(bars: Sequence[Bar], duration_s: float) -> list[int]:
+    """Return a lane for each bar, such that neither bars nor their labels overlap."""
+    free_from: list[float] = []
+    lanes = []
+    per_px = duration_s / (WIDTH - LEFT - RIGHT)
+    for bar in bars:
+        end_s = max(bar.end_s, bar.start_s + len(bar.label) * _LABEL_PX * per_px)
+        lane = next((n for n, free_s in enumerate(free_from) if free_s <= bar.start_s), None)
+        if lane is None:
+            lane = len(free_from)
+            free_from.append(0.0)
+        free_from[lane] = end_s
+        lanes.append(lane)
+    return lanes
+
+
+def _bar(chart: Chart, bar: Bar, lane: int) -> str:
+    left, right = chart.x(bar.start_s), chart.x(bar.end_s)
+    top = TOP + lane * _BAR_PX
+    style = "ended" if bar.fault == NODE_ENDED else "hit"
+    anchor = left + 4
+    room = len(bar.label) * _LABEL_PX
+    if anchor + room > WIDTH - RIGHT:  # it ends at the right border then
+        anchor = max(float(LEFT), WIDTH - RIGHT - room)
+    return (
+        f"<g><title>{escape(bar.label)}, {bar.start_s:.2f} s to {bar.end_s:.2f} s</title>"
+        f'<rect class="{style}" x="{left}" y="{top + 2}" width="{max(right - left, 2.0):.1f}" '
+        f'height="{_BAR_PX - 4}"/>'
+        f'<text class="bar" x="{anchor:.1f}" y="{top + 14}">{escape(bar.label)}</text></g>'
+    )
+
+
+def _table(bars: Sequence[Bar]) -> str:
+    rows = "".join(
+        f"<tr><td>{bar.start_s:.2f} s</td><td>{bar.end_s:.2f} s</td><td>{escape(bar.fault)}</td>"
+        f"<td>{escape(bar.role)}</td><td>{escape(', '.join(bar.steps))}</td></tr>"
+        for bar in bars
+    )
+    return (
+        "<details class='allowed'><summary>as a table</summary><div class='wide'><table><tr>"
+        "<th>from</th><th>until</th><th>fault</th><th>role</th><th>what was done</th></tr>"
+        f"{rows}</table></div></details>"
+    )
+
+
+def band_labels(bars: Sequence[Bar]) -> list[tuple[str, float, float]]:
+    """Return (label, start, end) of each bar, for the bands of the other plots."""
+    return [(bar.fault, bar.start_s, bar.end_s) for bar in bars]
