@@ -1,11 +1,12 @@
-"""Chooses the engine for a check: this process if the history fits into memory, else Spark.
+"""Chooses how a history is checked: in this process, whole or in parts, or on Spark.
 
-Both call the same functions, so the choice changes the time and never the verdict. Spark costs a
-JVM and seconds before it begins; it needs no more memory as the history grows
-(docs/decisions/0025-the-engine-is-chosen-by-size.md).
+All ways call the same functions, so the choice changes the time and never the verdict. Spark costs
+a JVM and seconds before it begins; then it uses all cores
+(docs/decisions/0025-the-engine-is-chosen-by-size.md, 0069-spark-moves-blocks.md).
 """
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
@@ -17,30 +18,36 @@ from quorumlog.chaos.spark.session import is_given
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
 
-# What the check held at its peak, rounded up: 290 to 340 bytes a message of a Parquet file, 5 bytes
-# a byte of JSON lines.
-BYTES_PER_MESSAGE: Final = 400
-BYTES_PER_BYTE_OF_JSON: Final = 6
-MEMORY_SHARE: Final = 0.5  # of the machine; the rest belongs to others
+# Where Spark with two cores begins to be faster than this process, measured: 9 M messages.
+SPARK_FROM_MESSAGES: Final = 9_000_000
+BYTES_PER_MESSAGE: Final = 500  # what a check of a whole table held at its peak, rounded up
+MEMORY_SHARE: Final = 0.25  # of the machine; the rest belongs to others
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
-def choose_engine(path: str | Path, *, master: str | None, memory_bytes: int) -> Engine:
-    """Return the engine for the history at `path` on a machine with `memory_bytes`.
+def choose_engine(path: str | Path, *, master: str | None, cores: int | None = None) -> Engine:
+    """Return the engine for the history at `path` on a machine with so many cores (None: this).
 
-    A Spark master that is named, or a Spark session that is active already, asks for Spark.
+    A Spark master that is named, or a Spark session that is active already, asks for Spark, and so
+    does a path that only Spark can read. JSON lines are read by this process in any case.
     Raises HistoryError if there is no history, or its Parquet file cannot be read.
     """
     if master is not None or is_given() or is_remote(path):
         return "spark"
-    needed_bytes = memory_needed(locate_history(local_path(path)))
-    return "local" if needed_bytes <= memory_bytes * MEMORY_SHARE else "spark"
+    is_large = messages_in(locate_history(local_path(path))) >= SPARK_FROM_MESSAGES
+    has_cores = (cores or os.cpu_count() or 1) > 1
+    return "spark" if is_large and has_cores and find_spec("pyspark") is not None else "local"
 
 
-def memory_needed(file: Path) -> int:
-    """Estimate how many bytes the check of this file holds at once in this process."""
+def fits_into_memory(file: Path, memory_bytes: int) -> bool:
+    """Tell whether this process may hold the table of a Parquet file. Raises HistoryError."""
+    return messages_in(file) * BYTES_PER_MESSAGE <= memory_bytes * MEMORY_SHARE
+
+
+def messages_in(file: Path) -> int:
+    """Return how many messages a Parquet file holds, by its footer; 0 for any other file."""
     if file.suffix != ".parquet":
-        return file.stat().st_size * BYTES_PER_BYTE_OF_JSON
+        return 0
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -50,10 +57,7 @@ def memory_needed(file: Path) -> int:
         raise HistoryError(f"{file}: not a history: {error}") from error
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-    messages: int = sum(
-        column.num_values for column in columns if column.path_in_schema.endswith(".offset")
-    )
-    return messages * BYTES_PER_MESSAGE
+    return sum(column.num_values for column in columns if column.path_in_schema.endswith(".offset"))
 
 
 def machine_memory(cgroup_limit: Path = CGROUP_LIMIT) -> int:

@@ -7,9 +7,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from quorumlog.chaos.checkers import Verdict, check_history
-from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL
-from quorumlog.chaos.engines import EngineChoice, choose_engine, machine_memory
+from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
+from quorumlog.chaos.engines import EngineChoice, choose_engine, fits_into_memory, machine_memory
 from quorumlog.chaos.history import HistoryError, read_history, read_meta
+from quorumlog.chaos.history.files import locate_history
 from quorumlog.chaos.spark.paths import is_remote, local_path
 
 
@@ -24,17 +25,15 @@ def verify_history(
 ) -> Verdict:
     """Check the history at `path`: a run's directory or a file.
 
-    Both engines give the same verdict. "auto" takes this process for a history that fits into its
-    memory, and Spark for a larger one, for a path with a scheme (hdfs://...), or if a Spark
+    Both engines give the same verdict. "auto" takes Spark for a history that is large enough for
+    its start to pay, if Spark is installed, for a path with a scheme (hdfs://...), or if a Spark
     `master` is named, also by `spark_conf` (Spark's own settings). `model` names the checker;
     None: the one that `meta.json` beside the history names. Raises history.HistoryError,
     spark.session.SparkUnavailable, and ValueError for a `model` that there is not.
     """
     started = time.perf_counter()
     if engine == "auto":
-        engine = choose_engine(
-            path, master=master or spark_conf.get("spark.master"), memory_bytes=machine_memory()
-        )
+        engine = choose_engine(path, master=master or spark_conf.get("spark.master"))
     model = model or _model_of(path)
     if engine == "spark":
         from quorumlog.chaos.spark.engine import check_on_spark
@@ -43,9 +42,20 @@ def verify_history(
             path, model=model, master=master, conf=spark_conf, progress=progress
         )
     else:
-        progress("checking")
-        verdict = check_history(read_history(local_path(path)), model)
+        verdict = _check_here(locate_history(local_path(path)), model, progress)
     return replace(verdict, engine=engine, seconds=time.perf_counter() - started)
+
+
+def _check_here(file: Path, model: str, progress: Callable[[str], None]) -> Verdict:
+    """Check in this process: the whole table, or in parts if it may be too large for the memory."""
+    if not fits_into_memory(file, machine_memory()):
+        from quorumlog.chaos.parts.local import check_in_parts
+        from quorumlog.chaos.parts.sources import find_row_groups
+
+        if (groups := find_row_groups(file)) is not None:
+            return check_in_parts(groups, find_checker(model), progress=progress)
+    progress("checking")
+    return check_history(read_history(file), model)
 
 
 def _model_of(path: str | Path) -> str:
