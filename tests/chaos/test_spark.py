@@ -15,12 +15,14 @@ import pytest
 
 from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.checker import Facts
+from quorumlog.chaos.checkers.checker import facts_of as checked_facts
 from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
 from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
 from quorumlog.chaos.spark.engine import check_input, check_on_spark
-from quorumlog.chaos.spark.inputs import frame_of
+from quorumlog.chaos.spark.inputs import frame_of, remote, remote_metadata
 from quorumlog.chaos.spark.session import spark_session
 from tests.chaos.test_kafka_vectors import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
@@ -113,6 +115,23 @@ def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any)
     for checker, parts in ((CHECKER, 1), (CHECKER, 5), (by_process, 3)):
         given = frame_of(session, whole)
         same(check_input(session, given, checker, Facts(), parts=parts), local)
+
+
+def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: Path) -> None:
+    sketch = good(1)
+    lose(sketch)
+    table = table_of(rows_of(sketch.ops)).replace_schema_metadata(facts_of(final_reads="unmarked"))
+    write_operations(table, tmp_path / "history.parquet", table.schema.metadata)
+    place = (tmp_path / "history.parquet").as_uri()
+    metadata = remote_metadata(session, place)
+    assert metadata.items() >= table.schema.metadata.items()
+    checked = check_input(session, remote(session, place), CHECKER, checked_facts(metadata))
+    same(checked, check_history(table))
+    pq.write_table(table.drop_columns(["node"]), tmp_path / "history.parquet")
+    with pytest.raises(HistoryError, match="no column node"):
+        remote(session, place)
+    with pytest.raises(HistoryError, match="PATH_NOT_FOUND"):
+        remote(session, (tmp_path / "nowhere").as_uri())
 
 
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def _settings(workspace: Path, master: str, *, is_short: bool) -> dict[str, str]
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     options = [f"-Dlog4j2.configurationFile=file:{workspace}/log4j2.properties"]
     options += _SHORT_LIVED * is_short
-    gigabytes = min(8, max(1, int(memory_bytes * 0.3 / _GIB)))
+    gigabytes = min(3, max(1, int(memory_bytes * 0.2 / _GIB)))  # it moves blocks, one by one
     host = driver_host(master)
     return {
         "spark.ui.enabled": "false",
