@@ -4,7 +4,7 @@ All steps run the pure functions of `chaos.parts` and `chaos.checkers` on Arrow 
 there is no second implementation that could disagree with the local one. Tasks read row groups of
 the file themselves; what the JVM moves between them are few large blocks of bytes. A model without
 a rule for the context (checker.Checker) is first cut by process. A key is checked by one task.
-docs/decisions/0069-spark-moves-blocks.md
+docs/decisions/0069-spark-moves-blocks-of-bytes.md
 """
 
 import json
