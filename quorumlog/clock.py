@@ -1,7 +1,13 @@
-"""The two clocks. A name tells them apart: `now_ms` is monotonic, `wall_ms` is not."""
+"""The two clocks. A name tells them apart: `now_ms` is monotonic, `wall_ms` is not.
+
+A simulation replaces `wall_ns`, for the whole process.
+"""
 
 import asyncio
 import time
+from collections.abc import Callable
+
+wall_ns: Callable[[], int] = time.time_ns
 
 
 def monotonic_ms() -> int:
@@ -11,4 +17,4 @@ def monotonic_ms() -> int:
 
 def wall_clock_ms() -> int:
     """Return the ms since 1970: for timestamps of records and what is compared with them."""
-    return time.time_ns() // 1_000_000
+    return wall_ns() // 1_000_000

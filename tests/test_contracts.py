@@ -46,6 +46,9 @@ PLANTS: list[tuple[int, Imports]] = [
     (10, [("quorumlog.chaos.simulation.running", "time")]),
     (11, [("quorumlog.broker.handlers.fetch", "quorumlog.broker.handlers.produce")]),
     (11, [("quorumlog.broker.handlers.fetch", "quorumlog.broker.handlers.registry")]),
+    (12, [("quorumlog.client.io.cluster", "random")]),
+    (12, [("quorumlog.broker.replicas", "secrets")]),
+    (12, [("quorumlog.metadata_quorum.io.presence", "time")]),
 ]
 
 

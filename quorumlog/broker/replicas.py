@@ -7,8 +7,7 @@ log that fails takes its partition offline, and the broker out of leadership (`m
 
 import asyncio
 import logging
-import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -38,6 +37,7 @@ from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, loo
 from quorumlog.broker.partitions.log.partition_driver import Surroundings
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chance import random_number
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
@@ -62,7 +62,7 @@ _logger: Final = logging.getLogger(__name__)
 
 
 def _random_session_id() -> int:
-    return 1 + secrets.randbelow(2**31 - 1)
+    return 1 + random_number(2**31 - 1)
 
 
 class Replicas:
@@ -85,6 +85,7 @@ class Replicas:
         wall_ms: Callable[[], int] = wall_clock_ms,
         partition_rules: PartitionRules = KAFKA_RULES,
         disk_queue: DiskQueue | None = None,
+        peer_addresses: Mapping[int, str] | None = None,
     ) -> None:
         self.broker_id: Final = broker_id
         self.settings: Final = settings
@@ -118,7 +119,7 @@ class Replicas:
             self.drivers, missing, self.response_memory, self.fetch_sessions, self._disk
         )
         self._proposals: Final = IsrProposals(broker_id, controller, lambda: self.broker_epoch)
-        self._fetchers: Final = self._new_fetchers(wall_ms)
+        self._fetchers: Final = self._new_fetchers(wall_ms, peer_addresses or {})
         interval_ms = settings.replica_high_watermark_checkpoint_interval_ms
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self.drivers, interval_ms)
@@ -145,7 +146,9 @@ class Replicas:
             failed=self._replicas.fail,
         )
 
-    def _new_fetchers(self, wall_ms: Callable[[], int]) -> ReplicaFetchers:
+    def _new_fetchers(
+        self, wall_ms: Callable[[], int], peer_addresses: Mapping[int, str]
+    ) -> ReplicaFetchers:
         new_fetcher = partial(
             ReplicaFetcher,
             broker_id=self.broker_id,
@@ -154,7 +157,7 @@ class Replicas:
             wall_ms=wall_ms,
             failed=self._fail,
         )
-        return ReplicaFetchers(new_fetcher)
+        return ReplicaFetchers(new_fetcher, peer_addresses)
 
     # --- Life ---
 

@@ -168,6 +168,9 @@ class Nemesis:
 
     async def _impose(self, rule: LinkRule, act: _Act) -> None:
         action_id = act.scene.action_id
+        if not rule.links:  # such as those to the other nodes of a cluster of one
+            self._record(SKIPPED, act.whom, act.details(f"{act.role}: there is no such link"))
+            return
         if action_id not in self._rules.values():
             links = " ".join(map(str, rule.links))
             self._record(act.fault.name, act.whom, act.details(f"{act.role}; {links}"))

@@ -18,7 +18,7 @@ from typing import Final
 
 from quorumlog.chaos import cluster_states
 from quorumlog.chaos.back_ends.back_end import BackEnd
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses, needs_links, started
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
@@ -131,7 +131,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     (settings.out / SCHEDULE_FILE).write_text(schedule.to_json(), encoding="utf-8")
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
-        bootstrap, back_end = stack.enter_context(_cluster(settings, outside, progress))
+        bootstrap, back_end = stack.enter_context(_cluster(settings, schedule, outside, progress))
         meta = meta_at_start(settings)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         phases = _Phases(
@@ -195,7 +195,7 @@ def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
 
 @contextmanager
 def _cluster(
-    settings: RunSettings, outside: BackEnd | None, progress: Progress
+    settings: RunSettings, schedule: Schedule, outside: BackEnd | None, progress: Progress
 ) -> Iterator[tuple[str, BackEnd | None]]:
     """Yield where the cluster is, and how it can be broken; None: it cannot be from here."""
     if settings.bootstrap is not None:
@@ -208,9 +208,9 @@ def _cluster(
         config=settings.config,
         node_module=settings.node_module,
     )
-    with cluster:
+    with started(cluster, with_links=needs_links(schedule), seed=schedule.seed) as back_end:
         progress("start", 1.0, cluster.bootstrap)
-        yield cluster.bootstrap, LocalProcesses(cluster)
+        yield cluster.bootstrap, back_end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

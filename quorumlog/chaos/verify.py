@@ -7,10 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers.guess import guess_model
 from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
 from quorumlog.chaos.engines import EngineChoice, choose_engine, fits_into_memory, machine_memory
 from quorumlog.chaos.history import HistoryError, read_history, read_meta
-from quorumlog.chaos.history.files import locate_history
+from quorumlog.chaos.history.files import is_foreign, locate_history, named_model
 from quorumlog.chaos.spark.paths import is_remote, local_path
 
 
@@ -28,7 +29,8 @@ def verify_history(
     Both engines give the same verdict. "auto" takes Spark for a history that is large enough for
     its start to pay, if Spark is installed, for a path with a scheme (hdfs://...), or if a Spark
     `master` is named, also by `spark_conf` (Spark's own settings). `model` names the checker;
-    None: the one that `meta.json` beside the history names. Raises history.HistoryError,
+    None: the one that the history or `meta.json` beside it names, or for a file of another tool the
+    only one that has its operations. Raises history.HistoryError,
     spark.session.SparkUnavailable, and ValueError for a `model` that there is not.
     """
     started = time.perf_counter()
@@ -59,9 +61,29 @@ def _check_here(file: Path, model: str, progress: Callable[[str], None]) -> Verd
 
 
 def _model_of(path: str | Path) -> str:
+    """Return the model that the history, or meta.json beside it, names; or the only one that fits.
+
+    Raises HistoryError.
+    """
     if is_remote(path):
         return DEFAULT_MODEL
-    model = read_meta(local_path(path)).get("model", DEFAULT_MODEL)
-    if not isinstance(model, str) or model not in CHECKERS:
+    path = local_path(path)
+    model = read_meta(path).get("model")
+    if model is None:
+        file = locate_history(path)
+        if is_foreign(file):
+            try:
+                return guess_model(read_history(file))
+            except HistoryError as error:
+                said = str(error)
+                raise HistoryError(
+                    said if said.startswith(str(file)) else f"{file}: {said}"
+                ) from error
+        model = named_model(file) or DEFAULT_MODEL
+    if not isinstance(model, str):
         raise HistoryError(f"{path}: its model is {model!r}; there are {', '.join(CHECKERS)}")
+    try:
+        find_checker(model)
+    except ValueError as error:
+        raise HistoryError(f"{path}: {error}") from error
     return model

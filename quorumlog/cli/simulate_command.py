@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -26,55 +26,116 @@ _SHOWN_VIOLATIONS: Final = 20
 _SEEDS_PER_JOB_MAX: Final = 8
 _ESTIMATE_AFTER_S: Final = 2.0
 _WORTH_TELLING_S: Final = 20.0
-_WORLD_HELP: Final = "What is simulated: " + "; ".join(
-    f"{kind.name}, {kind.text}" for kind in WORLDS.values()
+_NODES: Final = "nodes"
+_SUBJECTS: Final = {kind.name: kind.text for kind in WORLDS.values()} | {
+    _NODES: "whole nodes and the real client, by what clients see"
+}
+_SUBJECT_HELP: Final = "What is simulated: " + "; ".join(
+    f"{name}, {text}" for name, text in _SUBJECTS.items()
 )
+_SEEDS: Final = 200
+_DURATION: Final = "60s"
+_NODES_SEEDS: Final = 20
+_NODES_DURATION: Final = "12s"
+
+
+_Subject = Annotated[
+    str,
+    typer.Argument(help=_SUBJECT_HELP, autocompletion=lambda: list(_SUBJECTS)),
+]
+_Seeds = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help=f"How many seeds, from 0 on ({_SEEDS}; {_NODES_SEEDS} of whole nodes).",
+        min=1,
+    ),
+]
+_Seed = Annotated[int | None, typer.Option(metavar="N", help="Run this one seed only.")]
+_Duration = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help=f"Simulated time of each seed ({_DURATION}; {_NODES_DURATION} of whole nodes).",
+    ),
+]
+_World = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="The same as the argument.",
+        autocompletion=lambda: list(_SUBJECTS),
+    ),
+]
+_NodeCount = Annotated[int, typer.Option(metavar="N", help="Voters, or brokers.", min=1, max=9)]
+_Faults = Annotated[
+    str | None,
+    typer.Option(metavar="FAULT[,FAULT]", help="Only these; a wrong name shows them all."),
+]
+_Mutant = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Break one rule of the world, to see it found; a wrong name shows them all.",
+        autocompletion=lambda: [name for kind in WORLDS.values() for name in kind.mutants],
+    ),
+]
+_ScheduleFile = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Replay this file: its world, seed, options, faults."),
+]
+_ShrinkTo = Annotated[
+    Path | None,
+    typer.Option("--shrink", metavar="FILE", help="Write the smallest failing schedule here."),
+]
+_Config = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A setting of the nodes; only for whole nodes."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def simulate(
-    seeds: Annotated[
-        int, typer.Option(metavar="N", help="How many seeds, from 0 on.", min=1)
-    ] = 200,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Run this one seed only.")] = None,
-    duration: Annotated[
-        str, typer.Option(metavar="TIME", help="Simulated time of each seed: 60s, 2m.")
-    ] = "60s",
-    world: Annotated[
-        str,
-        typer.Option(metavar="NAME", help=_WORLD_HELP, autocompletion=lambda: list(WORLDS)),
-    ] = DEFAULT_WORLD,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Voters, or brokers.", min=1, max=9)] = 3,
-    faults: Annotated[
-        str | None,
-        typer.Option(metavar="FAULT[,FAULT]", help="Only these; a wrong name shows them all."),
-    ] = None,
-    mutant: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Break one rule of the world, to see it found; a wrong name shows them all.",
-            autocompletion=lambda: [name for kind in WORLDS.values() for name in kind.mutants],
-        ),
-    ] = None,
-    schedule: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Replay this file: its world, seed, options, faults."),
-    ] = None,
-    shrink_to: Annotated[
-        Path | None,
-        typer.Option("--shrink", metavar="FILE", help="Write the smallest failing schedule here."),
-    ] = None,
-    json_output: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    subject: _Subject = "",
+    seeds: _Seeds = None,
+    seed: _Seed = None,
+    duration: _Duration = None,
+    world: _World = "",
+    nodes: _NodeCount = 3,
+    faults: _Faults = None,
+    mutant: _Mutant = None,
+    schedule: _ScheduleFile = None,
+    shrink_to: _ShrinkTo = None,
+    config: _Config = None,
+    json_output: _Json = False,
 ) -> None:
-    """Run the real cores and logs through thousands of crashes and losses.
+    """Run the real cores and logs, or whole nodes, through crashes and losses.
 
     Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
-    invariant broke, 1 if one did. A core runs two to five seeds of 60 s in a second.
+    invariant broke, 1 if one did. A core runs two to five seeds of 60 s of a core world in a
+    second, and a seed of 12 s of whole nodes in about two.
     """
     started_s = time.monotonic()
+    subject = _subject(subject, world, schedule)
+    if subject == _NODES:
+        _simulate_nodes(
+            range(seeds or _NODES_SEEDS) if seed is None else range(seed, seed + 1),
+            schedule=schedule,
+            duration=duration or _NODES_DURATION,
+            nodes=nodes,
+            faults=faults,
+            mutant=mutant,
+            config=config or [],
+            shrink_to=shrink_to,
+            json_output=json_output,
+        )
+        return
+    duration = duration or _DURATION
+    if config:
+        fail("--config is for whole nodes: quorumlog simulate nodes", EXIT_USAGE)
     if schedule is None:
-        arguments = _arguments(world, nodes, duration, faults, mutant)
-        wanted = range(seeds) if seed is None else range(seed, seed + 1)
+        arguments = _arguments(subject, nodes, duration, faults, mutant)
+        wanted = range(seeds or _SEEDS) if seed is None else range(seed, seed + 1)
         results = list(_run(wanted, arguments))
     else:
         results = [_replay(schedule, seed, mutant)]
@@ -89,6 +150,64 @@ def simulate(
         _explain(failed, None if schedule is not None else _Flags(duration, faults))
     if failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _subject(subject: str, world: str, schedule: Path | None) -> str:
+    """Return what is to be simulated; end with a usage error if there is no such thing."""
+    if subject and world and subject != world:
+        fail(f"{subject} --world {world}: name one of them", EXIT_USAGE)
+    chosen = subject or world or _subject_of(schedule)
+    if chosen not in _SUBJECTS:
+        name = chosen if subject else f"--world {chosen}"
+        fail(f"{name}: there are {', '.join(_SUBJECTS)}", EXIT_USAGE)
+    return chosen
+
+
+def _subject_of(schedule: Path | None) -> str:
+    """Return what the schedule of a file is for: a workload that is no world is of whole nodes."""
+    if schedule is not None:
+        with suppress(OSError, ValueError):
+            workload = Schedule.from_json(schedule.read_text()).workload
+            return workload if workload in WORLDS else _NODES
+    return DEFAULT_WORLD
+
+
+def _simulate_nodes(
+    seeds: Sequence[int],
+    *,
+    schedule: Path | None,
+    duration: str,
+    nodes: int,
+    faults: str | None,
+    mutant: str | None,
+    config: list[str],
+    shrink_to: Path | None,
+    json_output: bool,
+) -> None:
+    from quorumlog.cli import simulate_nodes as whole
+
+    started_s = time.monotonic()
+    wanted = whole.node_settings(
+        seeds,
+        schedule=schedule,
+        duration_ms=parse_duration_ms(duration),
+        nodes=nodes,
+        faults=faults,
+        mutant=mutant,
+        config=config,
+    )
+    outcomes = whole.run_nodes(wanted)
+    found = whole.summary(wanted, outcomes, time.monotonic() - started_s)
+    if json_output:
+        document(found)
+    else:
+        whole.show(found, outcomes)
+        if schedule is None:
+            whole.explain(wanted, outcomes, whole.again(duration, nodes, faults, mutant, config))
+    if shrink_to is not None:
+        whole.shrink_first(wanted, outcomes, shrink_to)
+    if status := whole.status_of(outcomes):
+        raise typer.Exit(status)
 
 
 class _Flags(NamedTuple):
@@ -125,8 +244,6 @@ def _arguments(
     world: str, nodes: int, duration: str, faults: str | None, mutant: str | None
 ) -> dict[str, Any]:
     """Return what every seed is run with; end with a usage error if it makes no sense."""
-    if world not in WORLDS:
-        fail(f"--world {world}: there are {', '.join(WORLDS)}", EXIT_USAGE)
     kind = WORLDS[world]
     _check_mutant(kind, mutant)
     least, most = kind.nodes

@@ -54,7 +54,11 @@ SparkConf = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="What judges the history; else what its meta.json names."),
+    typer.Option(
+        metavar="NAME",
+        help="What judges the history: kafka_log, cas-register, list-append, ..., or "
+        "package.module:NAME of your own; else what the history names, or the only one that fits.",
+    ),
 ]
 
 
@@ -71,7 +75,7 @@ def verify(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check a history for loss, duplicates and wrong order.
+    """Check a history against a model: of Kafka, for loss, duplicates and wrong order.
 
     Exit status 0: valid. 1: invalid. 2: unknown, which is never printed as valid.
     """
@@ -150,7 +154,8 @@ def print_verdict(verdict: "Verdict") -> None:
         explained = f", {result.explained_part} follow from the above" * bool(result.explained)
         data(f"  {result.name}: {result.count} ({result.severity.name.lower()}{explained})")
         for witness in result.witnesses[:1]:
-            data(f"    e.g. {witness['key']}: {witness['note']}")
+            about = ": ".join(part for part in (witness["key"], witness["note"]) if part)
+            data(f"    e.g. {about}")
             for op in witness["ops"]:
                 data(f"      {_operation(op)}")
 
@@ -263,8 +268,9 @@ def _operation(op: dict[str, Any]) -> str:
     end_ns = op["completed_ns"]
     until = "never" if end_ns is None else f"{end_ns / 1e9:.3f} s"
     faults = f", during {', '.join(op['faults'])}" if op.get("faults") else ""
+    offset = f" offset {op['offset']}" if "offset" in op else ""
     return (
-        f"{op['role']}: {op['f']} {op['type']} value {op['value']} offset {op['offset']} "
+        f"{op['role']}: {op['f']} {op['type']} value {op['value']}{offset} "
         f"by process {op['process']}, index {op['index']}, "
         f"{op['invoked_ns'] / 1e9:.3f} s to {until}{faults}"
     )

@@ -5,9 +5,10 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
-from time import time_ns
 from typing import Final, NamedTuple, TypedDict, Unpack
 
+from quorumlog import clock
+from quorumlog.chance import random_fraction
 from quorumlog.client.async_client import AsyncClient
 from quorumlog.client.core.accumulator import Accumulator
 from quorumlog.client.core.batch import BATCH_OVERHEAD_BYTES, checked_record_size
@@ -18,7 +19,6 @@ from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.closing import Close
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.client.io.delivery import Delivery
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.sender import Sender
 from quorumlog.client.records import RecordMetadata
 from quorumlog.client.settings import (
@@ -181,7 +181,7 @@ class Producer(AsyncClient[_Opened]):
         if known is None or self._owes_turn or topic in self._lines or not self._has_room(size):
             known = await self._wait_in_line(opened, topic, size)
         if timestamp_ms is None:
-            timestamp_ms = time_ns() // 1_000_000  # not `wall_clock_ms`: a call for every record
+            timestamp_ms = clock.wall_ns() // 1_000_000  # a call for every record
         else:
             check_timestamp(timestamp_ms)
         if partition is None:

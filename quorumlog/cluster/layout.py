@@ -16,7 +16,7 @@ import os
 import shutil
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,17 +58,23 @@ class ClusterSpec:
     """The nodes of a cluster and their settings. Recorded in cluster.json.
 
     `was_ready`: all its nodes have been ready once. Before that, it may be planned anew.
+    `detours`: properties of single nodes for as long as this object lives; not recorded.
     """
 
     cluster_id: str
     nodes: tuple[NodeSpec, ...]
     config: Mapping[str, str]
     was_ready: bool = False
+    detours: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def bootstrap(self) -> str:
         """The Kafka addresses of all brokers, as clients want them."""
-        return ",".join(node.kafka for node in self.nodes if "broker" in node.roles)
+        return ",".join(self._advertised(node) for node in self.nodes if "broker" in node.roles)
+
+    def _advertised(self, node: NodeSpec) -> str:
+        listeners = self.detours.get(node.id, {}).get("advertised.listeners", node.kafka)
+        return listeners.rpartition("://")[2]
 
     def node(self, node_id: int) -> NodeSpec:
         """Return one node. Raises ClusterError with the ids there are."""
@@ -123,6 +129,7 @@ def save(directory: Path, spec: ClusterSpec) -> None:
     """
     write_properties(directory, spec, spec.nodes)
     document = {"format": FORMAT, **asdict(spec)}
+    del document["detours"]
     _replace(directory / CLUSTER_FILE, json.dumps(document, indent=2) + "\n")
 
 
@@ -252,6 +259,7 @@ def node_properties(
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)
+    yield from sorted(spec.detours.get(node.id, {}).items())
     if settings:
         yield from sorted(spec.config.items())
 

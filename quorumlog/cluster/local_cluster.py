@@ -113,6 +113,13 @@ class LocalCluster:
         """Whether the directory holds no cluster that was ready before."""
         return not self.spec.was_ready
 
+    def take_detours(self, detours: Mapping[int, Mapping[str, str]]) -> None:
+        """Give single nodes properties, by id, that are not recorded: before the start.
+
+        They lead connections through something that is not there any more once this process ends.
+        """
+        self.spec = replace(self.spec, detours=detours)
+
     def check(self) -> list[str]:
         """Check the settings, by the nodes' own rules; return those without effect here, sorted.
 
@@ -281,6 +288,10 @@ class LocalCluster:
     def pid(self, node_id: int) -> int | None:
         """Return the node's process id, or None if it does not run."""
         return self._process(node_id).pid
+
+    def exit_status(self, node_id: int) -> int | None:
+        """Return how the node ended that was started here, below 0 by a signal; None: it runs."""
+        return self._process(node_id).exit_status
 
     def last_words(self, node_id: int) -> str:
         """Say how a node that has ended did so, by the last line of its output."""

@@ -159,6 +159,11 @@ class NodeProcess:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    @property
+    def exit_status(self) -> int | None:
+        """How the process that was started here ended, below 0 by a signal; None: it has not."""
+        return None if self._child is None else self._child.poll()
+
     def last_words(self) -> str:
         """Say how a node that has ended did so: its last line is meant for people."""
         return self._last_words_of(self._child)

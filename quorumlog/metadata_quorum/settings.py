@@ -27,6 +27,8 @@ class MetadataQuorumSettings:
     """The node, the voters, the place of the log, and how long to wait.
 
     `voters`: node id -> `host:port` of the control listener. A node that is not in it observes.
+    `peer_addresses`: where this node reaches the control listener of another, if not where that
+    one says.
     `log_dir`: the metadata log is its sub-directory `__cluster_metadata-0`.
     `listen_host`, `listen_port`: where this node's control listener binds; port 0 is any.
     `is_new_cluster`: a voter that has no `quorum-state` has never voted, and may.
@@ -37,6 +39,7 @@ class MetadataQuorumSettings:
     node_id: BrokerId
     voters: Mapping[BrokerId, str]
     log_dir: str
+    peer_addresses: Mapping[BrokerId, str] = field(default_factory=dict)
     listen_host: str = "127.0.0.1"
     listen_port: int = 0
     is_new_cluster: bool = False
@@ -45,3 +48,7 @@ class MetadataQuorumSettings:
     """How long a request to the active controller is retried."""
     quorum: QuorumSettings = field(default_factory=QuorumSettings)
     controller: ControllerSettings = field(default_factory=ControllerSettings)
+
+    def voter_address(self, node_id: BrokerId) -> str:
+        """Return where this node reaches the control listener of a voter."""
+        return self.peer_addresses.get(node_id) or self.voters[node_id]

@@ -55,6 +55,8 @@ class NodeConfig:
     control: Address
     voters: Mapping[int, str]  # node id -> host:port of its control listener
     log_dir: Path
+    peer_control: Mapping[int, str]  # instead of what other nodes advertise: id -> host:port
+    peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
     static: StaticConfig  # the texts of all this, as DescribeConfigs shows them
     broker: BrokerSettings
@@ -194,7 +196,9 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         kafka=_listener("listeners", texts["listeners"]),
         advertised=_listener("advertised.listeners", texts["advertised.listeners"]),
         control=_address("control.listener", texts["control.listener"]),
-        voters=_voters(texts["controller.quorum.voters"]),
+        voters=_addresses("controller.quorum.voters", texts["controller.quorum.voters"]),
+        peer_control=_addresses("peer.control.addresses", texts.get("peer.control.addresses")),
+        peer_kafka=_addresses("peer.kafka.addresses", texts.get("peer.kafka.addresses")),
         log_dir=_log_dir(texts["log.dirs"]),
         shared_secret_file=Path(secret_file) if secret_file else None,
         static=static,
@@ -262,17 +266,17 @@ def _address(name: str, text: str) -> Address:
     return Address(host=host, port=int(port))
 
 
-def _voters(text: str) -> dict[int, str]:
-    voters: dict[int, str] = {}
-    for entry in text.split(","):
-        node_id, at, address = entry.strip().partition("@")
+def _addresses(name: str, text: str | None) -> dict[int, str]:
+    addresses: dict[int, str] = {}
+    for entry in text.split(",") if text else []:
+        node_text, at, address = entry.strip().partition("@")
         if not at:
-            raise ConfigError(f"controller.quorum.voters={text}: write it as id@host:port,...")
+            raise ConfigError(f"{name}={text}: write it as id@host:port,...")
         try:
-            voter = NODE_ID.read(node_id)
+            node_id = NODE_ID.read(node_text)
         except BadValue as error:
-            raise ConfigError(f"controller.quorum.voters={node_id}: {error}") from error
-        if voter in voters:
-            raise ConfigError(f"controller.quorum.voters={text}: {voter} is there twice")
-        voters[voter] = str(_address("controller.quorum.voters", address))
-    return voters
+            raise ConfigError(f"{name}={node_text}: {error}") from error
+        if node_id in addresses:
+            raise ConfigError(f"{name}={text}: {node_id} is there twice")
+        addresses[node_id] = str(_address(name, address))
+    return addresses

@@ -7,10 +7,10 @@ logs is not new: with another id it would count as emptied.
 
 import logging
 import re
-import secrets
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
+from quorumlog.chance import random_bytes
 from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
@@ -29,6 +29,13 @@ from quorumlog.wire.codec.identifiers import BrokerId
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _LOG: Final = re.compile(r".+-\d+")  # a partition's directory; the metadata's too
 _logger: Final = logging.getLogger(__name__)
+
+
+class TextFile(Protocol):
+    """What is read as a whole: a `Path`, or what stands for one."""
+
+    def read_text(self) -> str:
+        """Return the content. Raises OSError."""
 
 
 def check_identity(disk: Disk, config: NodeConfig) -> str:
@@ -69,10 +76,10 @@ def forget_new_cluster(disk: Disk, config: NodeConfig) -> None:
         disk.fsync_dir(str(config.log_dir))
 
 
-def read_boot_id(path: Path) -> str | None:
+def read_boot_id(file: TextFile) -> str | None:
     """Return the id of this boot of the machine; None where the system has none to read."""
     try:
-        return path.read_text().strip() or None
+        return file.read_text().strip() or None
     except (OSError, UnicodeDecodeError):
         return None
 
@@ -88,7 +95,7 @@ def _make_ours(disk: Disk, config: NodeConfig) -> MetaProperties:
     meta = MetaProperties(
         cluster_id=config.cluster_id,
         node_id=BrokerId(config.node_id),
-        directory_id=uuid_to_text(secrets.token_bytes(16)),
+        directory_id=uuid_to_text(random_bytes(16)),
     )
     write_meta_properties(disk, log_dir, meta)
     _logger.info("%s is new, with directory id %s", log_dir, meta.directory_id)

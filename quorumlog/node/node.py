@@ -16,13 +16,13 @@ from quorumlog.metadata_quorum.settings import MetadataQuorumSettings
 from quorumlog.node import identity, status
 from quorumlog.node.config import NodeConfig
 from quorumlog.node.errors import StartFailed
-from quorumlog.node.listeners import bind, listen
+from quorumlog.node.listeners import listen
 from quorumlog.node.node_broker import NodeBroker
 from quorumlog.node.routes import add_routes
 from quorumlog.node.secret import read_secret
 from quorumlog.node.substitutes import Substitutes
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import Disk, RealDisk
+from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.identifiers import BrokerId
 
@@ -40,12 +40,13 @@ class Node:
         self.ready: Final = asyncio.Event()
         self.fatal: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self._tasks: Final = Tasks(self.fail)
-        disk = RealDisk()
+        disk = substitutes.open_disk()
         shared_secret = read_secret(config.shared_secret_file)
         directory_id = identity.check_identity(disk, config)
+        bind = substitutes.bind
         self._control: Final = bind("control.listener", config.control)
         self._kafka: Final = bind("listeners", config.kafka) if config.is_broker else None
-        self.quorum: Final = _open_quorum(disk, config, shared_secret)
+        self.quorum: Final = _open_quorum(disk, config, shared_secret, substitutes)
         self.broker: Final = (
             NodeBroker(
                 config,
@@ -106,11 +107,14 @@ class Node:
         self.ready.set()
 
 
-def _open_quorum(disk: Disk, config: NodeConfig, shared_secret: str | None) -> MetadataQuorum:
+def _open_quorum(
+    disk: Disk, config: NodeConfig, shared_secret: str | None, substitutes: Substitutes
+) -> MetadataQuorum:
     settings = MetadataQuorumSettings(
         cluster_id=config.cluster_id,
         node_id=BrokerId(config.node_id),
         voters={BrokerId(node_id): address for node_id, address in config.voters.items()},
+        peer_addresses={BrokerId(peer): address for peer, address in config.peer_control.items()},
         log_dir=str(config.log_dir),
         listen_host=config.control.host,
         listen_port=config.control.port,
@@ -120,7 +124,7 @@ def _open_quorum(disk: Disk, config: NodeConfig, shared_secret: str | None) -> M
         controller=config.controller,
     )
     try:
-        quorum = MetadataQuorum(settings, disk)
+        quorum = MetadataQuorum(settings, disk, socket_factory=substitutes.socket_factory)
         identity.forget_new_cluster(disk, config)
     except StorageError as error:
         raise StartFailed(str(error)) from error

@@ -9,7 +9,6 @@ docs/decisions/0002-a-broker-acts-on-metadata-only-once-registered.md.
 """
 
 import asyncio
-import secrets
 import socket
 from typing import Final
 
@@ -17,10 +16,10 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.lifecycle import BrokerLifecycle
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
-from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
+from quorumlog.chance import random_bytes
 from quorumlog.clock import wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
@@ -68,6 +67,7 @@ class NodeBroker:
             log_directory=str(config.log_dir),
             controller=quorum.controller,
             partition_rules=substitutes.partition_rules,
+            peer_addresses=config.peer_kafka,
         )
         self.groups: Final = GroupService(
             replicas=self.replicas,
@@ -88,7 +88,7 @@ class NodeBroker:
                 broker_id=broker_id, metadata=self.metadata, controller=quorum.controller
             ),
             controller=quorum.controller,
-            handlers=HANDLERS,
+            handlers=substitutes.handlers,
             wall_ms=wall_clock_ms,
         )
         self.server: Final = Server(context, on_fatal=on_fatal)
@@ -142,7 +142,7 @@ def _registration(
 ) -> BrokerRegistration:
     return BrokerRegistration(
         broker_id=BrokerId(config.node_id),
-        incarnation_id=secrets.token_hex(16),
+        incarnation_id=random_bytes(16).hex(),
         host=config.advertised.host,
         port=config.advertised.port,
         control_address=config.control_address,

@@ -143,6 +143,16 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         kinds.TEXTS,
         "The control listener of each node with the role controller: id@host:port,...",
     ),
+    _identity(
+        "peer.control.addresses",
+        kinds.TEXTS,
+        "Where this node reaches the control listeners of others, if not there: id@host:port,...",
+    ),
+    _identity(
+        "peer.kafka.addresses",
+        kinds.TEXTS,
+        "Where this node reaches the Kafka listeners of others, if not there: id@host:port,...",
+    ),
     _identity("log.dirs", kinds.TEXTS, "The directory with everything that a node keeps."),
 )
 """The identity and the addresses of a node; `node.config` checks their forms."""

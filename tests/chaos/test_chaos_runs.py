@@ -1,5 +1,7 @@
 """Short seeded runs on real processes: the cluster passes, and one with a broken rule does not."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,10 +50,37 @@ def carry_out(out: Path, schedule: Schedule, **changes: object) -> RunSummary:
     return run(settings, lambda *_: None)
 
 
-RUNS = {"client": "idempotent_send", "confluent": "append_read"}
+RUNS = {
+    "client": "idempotent_send",
+    "confluent": "append_read",
+    "aiokafka": "append_read",
+}
 
 
-@pytest.mark.parametrize("driver", sorted(DRIVERS))
+def test_every_driver_has_a_run() -> None:
+    assert {*RUNS, "kafka-python"} == set(DRIVERS)
+
+
+def test_every_fault_is_survived_with_kafka_python(tmp_path: Path) -> None:
+    """In a process of its own: the library leaves sockets open where no broker answers."""
+    schedule, out = tmp_path / "schedule.json", tmp_path / "run"
+    schedule.write_text(EVERY_FAULT.to_json())
+    command = [sys.executable, "-m", "quorumlog", "chaos", "run", "--driver", "kafka-python"]
+    command += [
+        "--schedule",
+        str(schedule),
+        "--rate",
+        "200",
+        "--engine",
+        "local",
+        "--out",
+        str(out),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("driver", sorted(RUNS))
 def test_every_fault_is_survived(tmp_path: Path, driver: str) -> None:
     summary = carry_out(
         tmp_path, EVERY_FAULT, driver=driver, workload=RUNS[driver], options={"rate": 200.0}

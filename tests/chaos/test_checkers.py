@@ -53,7 +53,10 @@ def test_an_unread_tail_is_undecided_until_the_end_was_reached() -> None:
     assert (verdict.valid, found(verdict)) == ("unknown", ["unseen"])
     assert result(verdict, "unseen") == (1, Severity.UNKNOWN)
     verdict = History().sent(1, 2).final((0, 1), end=1).verdict()
-    assert (verdict.valid, found(verdict)) == (False, ["lost-write", "unseen"])
+    assert (verdict.valid, found(verdict)) == (
+        False,
+        ["lost-write", "log-end-regression", "unseen"],
+    )
     assert verdict.unknown_because == []
 
 
@@ -87,9 +90,10 @@ def test_an_indeterminate_value_may_be_there_or_not() -> None:
 
 def test_a_value_polled_once_must_stay() -> None:
     verdict = History().sent(1, 2).poll((0, 1), (1, 2)).final((0, 1), end=1).verdict()
-    assert (verdict.valid, found(verdict)) == (False, ["vanished-write"])
+    assert (verdict.valid, found(verdict)) == (False, ["vanished-write", "log-end-regression"])
+    assert [one.explained for one in verdict.results] == [0, 1]
     roles = [op["role"] for op in verdict.results[0].witnesses[0]["ops"]]
-    assert roles == ["vanished send", "read before", "read past"]
+    assert roles == ["vanished send", "polled", "read past"]
 
 
 def test_a_value_nobody_sent_is_a_phantom() -> None:
@@ -198,10 +202,46 @@ def test_sends_to_one_key_in_one_operation_may_be_interleaved() -> None:
     assert (verdict.valid, verdict.figures["interleaved_sends"]) == (True, 1)
 
 
-def test_the_worst_lag_is_how_stale_a_poll_was() -> None:
-    history = History().send(1, 0, at=(0, 10)).send(2, 1, at=(10, 20)).poll((0, 1), at=(120, 130))
-    verdict = history.poll((1, 2), at=(140, 150)).final((0, 1), (1, 2), end=2).verdict()
-    assert verdict.figures["worst_lag_ns"] == 100
+def test_the_worst_lag_is_how_long_a_reader_went_without_a_known_record() -> None:
+    history = History().op(1, "assign", [("x-0", -1, 0)], at=(0, 5))
+    history.send(1, 0, at=(0, 10)).send(2, 1, at=(10, 20)).poll((0, 1), at=(25, 30))
+    history.poll(at=(31, 40)).poll((1, 2), at=(140, 150))
+    verdict = history.final((0, 1), (1, 2), end=2).verdict()
+    assert verdict.figures["worst_lag_ns"] == 130
+
+
+def test_a_reader_is_late_from_when_it_came() -> None:
+    history = History().send(1, 0, at=(0, 10)).op(1, "assign", [("x-0", -1, 0)], at=(100, 105))
+    verdict = history.poll((0, 1), at=(110, 120)).final((0, 1), end=1).verdict()
+    assert verdict.figures["worst_lag_ns"] == 15
+
+
+@pytest.mark.parametrize("outcome", ["ok", "fail"])
+def test_polls_that_return_nothing_end_no_lag(outcome: str) -> None:
+    history = History().op(1, "assign", [("x-0", -1, 0)], at=(0, 5)).send(1, 0, at=(6, 10))
+    for start in range(20, 1_000, 20):
+        history.poll(outcome=outcome, at=(start, start + 10))
+    verdict = history.final((0, 1), end=1).verdict()
+    assert verdict.figures["worst_lag_ns"] == 990 - 10
+
+
+def test_a_reader_that_stopped_is_late_until_it_stopped() -> None:
+    history = History().op(1, "assign", [("x-0", -1, 0)], at=(0, 5)).sent(1)
+    history.poll((0, 1), at=(100, 200)).send(2, 1, at=(150, 250)).poll(at=(300, 700))
+    history.send(3, 2, at=(800, 900))  # nobody waits for this one any more
+    verdict = history.final((0, 1), (1, 2), (2, 3), end=3).verdict()
+    assert verdict.figures["worst_lag_ns"] == 700 - 250
+
+
+def test_a_very_late_read_is_named_and_allowed() -> None:
+    second = 1_000_000_000
+    history = History().op(1, "assign", [("x-0", -1, 0)], at=(0, 5)).send(1, 0, at=(6, 10))
+    history.poll(at=(20, second)).poll((0, 1), at=(second, 12 * second))
+    verdict = history.final((0, 1), end=1).verdict()
+    assert (verdict.valid, found(verdict)) == (True, ["late-read"])
+    assert result(verdict, "late-read") == (1, Severity.ALLOWED)
+    roles = [op["role"] for op in verdict.results[0].witnesses[0]["ops"]]
+    assert roles == ["known by", "polled at last"]
 
 
 def test_witnesses_name_the_faults_that_were_active() -> None:

@@ -1,6 +1,5 @@
 """However a history is cut into parts, its verdict is that of the whole, with every witness."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,13 +32,11 @@ def whole() -> pa.Table:
     return apart(tables)
 
 
-@pytest.mark.parametrize("in_context", [True, False])
 @pytest.mark.parametrize("cut", [(60, 180, 5), (400, 400, 1)])
 def test_the_verdict_is_that_of_the_whole(
     whole: pa.Table,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    in_context: bool,
     cut: tuple[int, int, int],
 ) -> None:
     group_rows, chunk_rows, parts = cut
@@ -50,8 +47,7 @@ def test_the_verdict_is_that_of_the_whole(
     assert groups is not None
     assert len(groups.chunks) > 5
     monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // parts)
-    checker = CHECKER if in_context else replace(CHECKER, context=None)
-    same(check_in_parts(groups, checker), check_history(whole))
+    same(check_in_parts(groups, CHECKER), check_history(whole))
 
 
 def test_parts_hold_everything_once_in_order(whole: pa.Table) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumlog.chaos.faults.apis import APIS
 from quorumlog.chaos.faults.fault import ALL, Fault
 from quorumlog.chaos.faults.registry import FAULTS, FaultUnsupported
 from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
@@ -28,6 +29,12 @@ JSON = st.recursive(
 )
 
 
+SPECIAL: dict[str, st.SearchStrategy[Any]] = {  # what not every value of its type is legal for
+    "times": st.integers(1, 1000),
+    "api": st.sampled_from(sorted(APIS)),
+}
+
+
 def values(of: Any) -> st.SearchStrategy[Any]:
     if get_origin(of) is Literal:
         return st.sampled_from(get_args(of))
@@ -38,9 +45,7 @@ def values(of: Any) -> st.SearchStrategy[Any]:
 def faults(draw: st.DrawFn) -> Fault:
     kind = draw(st.sampled_from(sorted(FAULTS.values(), key=lambda kind: kind.name)))
     parameters = {
-        parameter.name: draw(
-            st.integers(1, 1000) if parameter.name == "times" else values(parameter.type)
-        )
+        parameter.name: draw(SPECIAL.get(parameter.name, values(parameter.type)))
         for parameter in fields(kind)
     }
     return kind(**parameters)

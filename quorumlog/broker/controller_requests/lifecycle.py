@@ -9,12 +9,12 @@ NOT_LEADER_OR_FOLLOWER for partitions that it leads. Source: KIP-631.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistrar,
@@ -161,7 +161,7 @@ class BrokerLifecycle:
                         _logger.warning("broker %d cannot register: %s", self._id, error)
                     last_error = error
                     failures += 1
-                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random.random())  # noqa: S311 - jitter, no secret
+                    delay_ms = REGISTRATION_BACKOFF.delay_ms(failures, random_fraction())
                     await asyncio.sleep(delay_ms / 1000)
         except TimeoutError:
             raise RegistrationFailed(f"broker {self._id} cannot register: {last_error}") from None

@@ -1,9 +1,10 @@
 """JoinGroup (11): a task, because the answer comes when the rebalance is complete."""
 
-from uuid import uuid4
+from uuid import UUID
 
 from quorumlog.broker.groups.core.requests import Join
 from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.chance import random_bytes
 from quorumlog.wire.codec.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,
@@ -25,7 +26,7 @@ async def handle(
     join = Join(
         group_id=request.group_id,
         member_id=request.member_id,
-        new_member_id=f"{prefix}-{uuid4()}",
+        new_member_id=f"{prefix}-{UUID(bytes=random_bytes(16), version=4)}",
         group_instance_id=request.group_instance_id,
         client_id=header.client_id or "",
         client_host=context.client_host,

@@ -3,8 +3,7 @@
   explode    from operations to entries with a column `key`, of any set of whole processes;
   check      everything about some keys, from all entries of those keys;
   conclude   the verdict, from what was found about all keys.
-A history may be cut by process before `explode`, and by `key` before `check`. If the checker has a
-`Context`, it may be cut anywhere before `explode`.
+A history may be cut by process before `explode`, and by `key` before `check`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ import pyarrow as pa
 
 from quorumlog.chaos.checkers.fault_bands import Band
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Verdict
-from quorumlog.chaos.history.schema import CUT_OFF, ENDED, FINAL_READS
+from quorumlog.chaos.history.schema import CUT_OFF, DENSE, ENDED, FINAL_READS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,12 +22,15 @@ class Facts:
     """What must be known of the whole history; every part of it is checked with the same facts.
 
     final_reads_marked: the last reads are told from others; Jepsen does not tell them apart.
-    cut_off: the last line of the file is incomplete. ended: its end row was seen.
+    cut_off: the last line of the file is incomplete.
+    ended: the end row was seen, or the format has none.
+    dense: the workload leaves no offset unused (no transactions, no compaction).
     """
 
     final_reads_marked: bool = True
     cut_off: bool = False
     ended: bool = True
+    dense: bool = False
 
 
 def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
@@ -38,6 +40,7 @@ def facts_of(metadata: Mapping[bytes, bytes] | None) -> Facts:
         final_reads_marked=known.get(FINAL_READS, b"marked") == b"marked",
         cut_off=CUT_OFF in known,
         ended=ENDED in known,
+        dense=DENSE in known,
     )
 
 
@@ -49,33 +52,23 @@ class Conclude(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
-    """Lets a history be cut within a process, too.
-
-    of: from any run of operations, those that change what later ones of their process mean.
-    explode: the entries of any run of operations, given all such operations of its processes.
-    """
-
-    of: Callable[[pa.Table], pa.Table]
-    explode: Callable[[pa.Table, pa.Table], pa.Table]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Checker:
     """One model of what a history may look like.
 
     model: its name.
     text: what holds if the verdict is valid, in one line.
     anomalies: what it may find. Root causes come first: one often causes others after it.
+    operations: every `f` that it judges; a history with another one is refused.
+    micros: of its transactions (f = "txn"), every micro-operation.
     entries: the schema of what `explode` returns. It has a column `key` of strings.
-    context: None if `explode` must see whole processes.
     """
 
     model: str
     text: str
     anomalies: tuple[Anomaly, ...]
+    operations: frozenset[str]
     entries: pa.Schema
     explode: Callable[[pa.Table], pa.Table]
     check: Callable[[pa.Table, Facts], Partial]
     conclude: Conclude
-    context: Context | None = None
+    micros: frozenset[str] = frozenset()

@@ -1,7 +1,6 @@
 """Turns operations into entries (one per message): see `entries`.
 
-It works on all operations of any set of processes, so a history may be cut between processes; or on
-any operations, together with those of the whole history that change positions (`context_of`). An
+It works on all operations of any set of processes, so a history may be cut between processes. An
 operation that no rule judges becomes a PROBLEM entry, and the verdict is not valid.
 """
 
@@ -9,7 +8,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import (
     COUNT,
@@ -25,18 +23,15 @@ from quorumlog.chaos.checkers.entries import (
     Ints,
     sorted_codes,
 )
-from quorumlog.chaos.checkers.positions import (
-    Changes,
-    changes_before,
-    may_move,
-    position_changes,
-)
+from quorumlog.chaos.checkers.positions import Changes, changes_before, position_changes
+from quorumlog.chaos.checkers.reader_lives import loss_errors, reader_lives
 from quorumlog.chaos.checkers.rows import Rows, rows_of
-from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, UNKNOWN_OFFSET
+from quorumlog.chaos.history.model import OUTCOMES, UNKNOWN_OFFSET
 
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
 _POSITIONS: Final = ("assign", "subscribe", "seek", "crash")
+OPERATIONS: Final = frozenset({*_KINDS, *_POSITIONS})
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
 
@@ -48,23 +43,13 @@ def explode(table: pa.Table) -> Entries:
 def explode_table(table: pa.Table) -> pa.Table:
     """Return the same as a table of ENTRY_SCHEMA."""
     rows = rows_of(table)
-    return _entries(rows, position_changes(rows))
-
-
-def context_of(table: pa.Table) -> pa.Table:
-    """Return the operations that change positions: `explode_run` needs them of all runs."""
-    clients = table.filter(pc.field("process") != NEMESIS)
-    return clients.filter(pa.array(may_move(rows_of(clients))))
-
-
-def explode_run(table: pa.Table, context: pa.Table) -> pa.Table:
-    """Return the entries of any operations; `context`: all that change their readers' positions."""
-    rows, movers = rows_of(table), rows_of(context)
-    return _entries(rows, position_changes(movers).in_codes(movers.keys, rows.keys))
-
-
-def _entries(rows: Rows, changes: Changes) -> pa.Table:
-    parts = [_messages(rows, changes), _notes(_unjudged(rows), _tally(rows))]
+    changes = position_changes(rows)
+    parts = [
+        _messages(rows, changes),
+        _notes(_unjudged(rows), _tally(rows)),
+        reader_lives(rows, changes),
+        loss_errors(rows, changes),
+    ]
     return pa.concat_tables([part.to_arrow() for part in parts])
 
 
@@ -111,9 +96,9 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
     kept = np.flatnonzero((kind >= 0) & ((kind != FINAL_END) | (rows.offset != UNKNOWN_OFFSET)))
     row, ordinal, kind, of_txn = row[kept], ordinal[kept], kind[kept], of_txn[kept]
     process, key, op = rows.process[row], rows.key[kept], rows.invoked[row]
-    is_poll = (kind == POLL) | (kind == FINAL_POLL)
+    is_read = (kind == POLL) | (kind == FINAL_POLL) | (kind == FINAL_END)
     moves, seeks = (
-        changes_before(made, process=process, key=key, op=op, of=is_poll)
+        changes_before(made, process=process, key=key, op=op, of=is_read)
         for made in (changes.moves, changes.seeks)
     )
     flags = np.where(rows.rebalanced[row], REBALANCED_FLAG, 0)
@@ -124,7 +109,7 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
         key=key,
         kind=kind,
         outcome=rows.judged()[row].astype(np.int8),
-        flags=np.where(is_poll, flags, 0).astype(np.int8),
+        flags=np.where(is_read, flags, 0).astype(np.int8),
         offset=np.where(of_txn, UNKNOWN_OFFSET, rows.offset[kept]),
         value=rows.value[kept],
         op=op,

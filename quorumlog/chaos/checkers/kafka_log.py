@@ -12,25 +12,31 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Context, Facts
+from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.entries import (
     COUNT,
     ENTRY_SCHEMA,
+    ERROR,
     FAIL,
     FINAL_POLL,
     INFO,
     OK,
     PROBLEM,
+    READER,
     SEND,
     Entries,
     Flags,
 )
-from quorumlog.chaos.checkers.explode import context_of, explode_run, explode_table
+from quorumlog.chaos.checkers.explode import OPERATIONS, explode_table
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.final_reads import final_reads
 from quorumlog.chaos.checkers.judgement import judge
-from quorumlog.chaos.checkers.linearizability import bounds_of, check_log, worst_lag
-from quorumlog.chaos.checkers.log_anomalies import final_reads, gaps_of, log_anomalies
+from quorumlog.chaos.checkers.linearizability import bounds_of, check_log
+from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
+from quorumlog.chaos.checkers.log_ends import end_anomalies
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
+from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
+from quorumlog.chaos.checkers.told_losses import told_losses
 from quorumlog.chaos.checkers.verdict import (
     Anomaly,
     Gap,
@@ -57,6 +63,16 @@ ANOMALIES: Final = (
         name="vanished-write",
         meaning="A value was polled once, and was gone when all was read again at the end.",
     ),
+    Anomaly(name="corrupt-read", meaning="A reader was served bytes that fail their checksum."),
+    Anomaly(
+        name="truncated-read",
+        meaning="A reader stood behind the log's end: records that it had read are gone.",
+    ),
+    Anomaly(
+        name="log-end-regression",
+        meaning="A log was said to end before a record or an end that was known before.",
+    ),
+    Anomaly(name="hole", meaning="Offsets hold no record, in a log where each must hold one."),
     Anomaly(
         name="nonlinearizable-log",
         meaning="A record was there before a record below it had even been sent.",
@@ -78,37 +94,49 @@ ANOMALIES: Final = (
         name="nonmonotonic-poll", meaning="A process's next poll went back behind its last one."
     ),
     Anomaly(
+        name="late-read",
+        meaning="A reader got a record long after it was acknowledged, or never while it lived.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
         name="unseen",
         meaning="Acknowledged values were never polled: lost, or merely late.",
         severity=Severity.UNKNOWN,
     ),
 )
 _MODEL: Final = "kafka_log"
+_MUST_SUCCEED: Final = ("poll", "assign", "subscribe", "final_poll", "final_end")
 _TEXT: Final = "every partition is one log: what was acknowledged is there, once, in order"
-_FINAL_GAP: Final = "final reads did not reach the end of a key"
 
 
 def check(table: pa.Table, facts: Facts) -> Partial:
     """Check all keys of a table of ENTRY_SCHEMA; each key's entries must all be there."""
     partial, entries = Partial(), Entries.from_arrow(table)
     _take_notes(entries, partial)
+    lives = entries.take(np.flatnonzero(entries.kind == READER))
+    partial.results += told_losses(entries.take(np.flatnonzero(entries.kind == ERROR)))
     entries = entries.take(np.flatnonzero(entries.kind < COUNT))
     entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
-    # If final reads are marked, an unread value below their end is lost, and any other unread value
-    # is undecided. Jepsen's checker assumes that the final reads end where the history ends.
-    unseen = Severity.UNKNOWN if facts.final_reads_marked else Severity.INVALID
-    ordered, figures = order_anomalies(order)
-    partial.results = [
-        *log_anomalies(order, finals, unseen=unseen),
+    marked = facts.final_reads_marked
+    ordered, figures = order_anomalies(order, marked=marked)
+    partial.results += [
+        *log_anomalies(order, finals, marked=marked),
+        *end_anomalies(order, finals, dense=facts.dense),
         *check_log(order, bounds),
         *ordered,
     ]
     partial.counts |= figures | _figures(order)
-    partial.peaks["worst_lag_ns"] = worst_lag(order, bounds)
-    for reason, examples in gaps_of(order, finals).items():
-        if examples and (facts.final_reads_marked or reason != _FINAL_GAP):
+    partial.peaks["worst_lag_ns"], late = reader_lag(order, bounds, lives)
+    partial.results += late
+    gaps = dict(gaps_of(order, finals, marked=marked))
+    if marked:
+        gaps["the readers of a key had stopped before most of it was acknowledged"] = stopped_early(
+            order, lives
+        )
+    for reason, examples in gaps.items():
+        if examples:
             partial.gaps[reason] = _gap(examples)
     return partial
 
@@ -139,12 +167,17 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
         reasons.append("there are no final reads")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
         reasons.append("acknowledged values were not read, and no read got past them")
+    reasons += [
+        f"no {f} is known to have succeeded"
+        for f in _MUST_SUCCEED
+        if not counts.get(f"{f} ok") and (counts.get(f"{f} fail") or counts.get(f"{f} info"))
+    ]
     return reasons
 
 
 def _take_notes(entries: Entries, partial: Partial) -> None:
     """Collect the counts of `explode`, and the problems that it found in the history."""
-    notes = entries.take(np.flatnonzero(entries.kind >= COUNT))
+    notes = entries.take(np.flatnonzero((entries.kind == COUNT) | (entries.kind == PROBLEM)))
     found: dict[str, list[str]] = {}
     for kind, key, value, op in zip(
         notes.kind.tolist(),
@@ -190,9 +223,9 @@ CHECKER: Final = Checker(
     model=_MODEL,
     text=_TEXT,
     anomalies=ANOMALIES,
+    operations=OPERATIONS,
     entries=ENTRY_SCHEMA,
     explode=explode_table,
     check=check,
     conclude=conclude,
-    context=Context(of=context_of, explode=explode_run),
 )

@@ -15,13 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import (
-    OK,
-    POLL,
-    SEND,
-    Flags,
-    Ints,
-)
+from quorumlog.chaos.checkers.entries import SEND, Ints
 from quorumlog.chaos.checkers.verdict import CheckResult
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
 from quorumlog.chaos.checkers.witnesses import Told, invalid
@@ -116,25 +110,3 @@ def _running_minimum(numbers: Ints, key: Ints) -> Ints:
     for start, end in zip(starts, [*starts[1:], len(found)], strict=True):
         np.minimum.accumulate(found[start:end], out=found[start:end])
     return found
-
-
-def worst_lag(order: VersionOrder, bounds: Bounds) -> int:
-    """Return the worst realtime lag in ns: how stale the end of a poll was when it was invoked.
-
-    That is the time from when the next record was known to exist to the invocation of a poll
-    which did not return it. Final polls are left out: they start from the beginning.
-    Source: jepsen.tests.kafka, realtime-lag.
-    """
-    entries = order.entries
-    chosen: Flags = (entries.kind == POLL) & (entries.outcome == OK) & (order.place_of != ABSENT)
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.lexsort((entries.ordinal[rows], entries.key[rows], entries.op[rows]))]
-    last = np.ones(len(rows), np.bool_)  # of its key in its operation
-    last[:-1] = (entries.op[rows][1:] != entries.op[rows][:-1]) | (
-        entries.key[rows][1:] != entries.key[rows][:-1]
-    )
-    ends = rows[last]
-    following = order.place_of[ends] + 1
-    exists = following < order.key_start[entries.key[ends] + 1]
-    known = known_from(order, bounds)[following]
-    return int((entries.invoked_ns[ends] - known)[exists].max(initial=0))

@@ -5,81 +5,24 @@ Definitions of jepsen.tests.kafka, and two of our own: `phantom` (Jepsen's check
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import (
-    FINAL_END,
-    FINAL_POLL,
-    OK,
-    SOUGHT_FLAG,
-    Entries,
-    Flags,
-    Ints,
-)
+from quorumlog.chaos.checkers.entries import FINAL_POLL, OK, SOUGHT_FLAG, Entries, Flags, Ints
+from quorumlog.chaos.checkers.final_reads import FinalReads, is_from_start
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
-from quorumlog.chaos.checkers.version_order import ABSENT, NEVER, VersionOrder, earliest
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, earliest
 from quorumlog.chaos.checkers.witnesses import NO_ENTRY, Told, first_entry, invalid
 
 
-@dataclass(slots=True, kw_only=True)
-class FinalReads:
-    """How far the last phase got, by key: `end_entry` says that it reached the log's end."""
+def log_anomalies(order: VersionOrder, finals: FinalReads, *, marked: bool) -> list[CheckResult]:
+    """Return the anomalies of the log. `marked`: the history marks its final reads.
 
-    end_entry: Ints  # the last `final_end` of the key, or ABSENT
-    end_op: Ints  # its operation, or ABSENT
-    end_offset: Ints  # the highest log end offset that was reached, or ABSENT
-    last_place: Ints  # the last place a final poll returned, or ABSENT
-    complete: Flags  # it reached the end, or at least every offset that any operation saw
-
-    def passed(self, order: VersionOrder) -> Flags:
-        """Tell which values must be among what was read to the log's end.
-
-        They are below that end, or were known before the reader asked for the end.
-        """
-        values = order.values
-        offset = np.append(order.place_offset, NEVER)[values.last]  # ABSENT finds what is appended
-        passed: Flags = offset < self.end_offset[values.key]
-        return passed | (values.known_by < self.end_op[values.key])
-
-
-def final_reads(order: VersionOrder) -> FinalReads:
-    """Find how far the final reads got."""
-    entries, keys = order.entries, len(order.entries.keys)
-    end_entry, end_op, end_offset, last_place = (np.full(keys, ABSENT) for _ in range(4))
-    ends = np.flatnonzero((entries.kind == FINAL_END) & (entries.outcome == OK))
-    end_entry[entries.key[ends]] = ends
-    end_op[entries.key[ends]] = entries.op[ends]
-    np.maximum.at(end_offset, entries.key[ends], entries.offset[ends])
-    read = (entries.kind == FINAL_POLL) & (entries.outcome == OK) & is_from_start(entries)
-    np.maximum.at(last_place, entries.key[read], order.place_of[read])
-    complete = end_entry != ABSENT
-    later = (order.place_of != ABSENT) & (entries.offset >= end_offset[entries.key])
-    later &= (entries.completion > end_op[entries.key]) & (entries.kind != FINAL_POLL)
-    complete[entries.key[later]] = False  # the log went on
-    complete |= last_place == order.key_start[1:] - 1
-    complete |= order.key_start[1:] == order.key_start[:-1]  # no operation saw an offset
-    return FinalReads(
-        end_entry=end_entry,
-        end_op=end_op,
-        end_offset=end_offset,
-        last_place=last_place,
-        complete=complete,
-    )
-
-
-def is_from_start(entries: Entries) -> Flags:
-    """Tell which polls read all that lies below: a reader that sought may have skipped some."""
-    sought: Flags = (entries.flags & SOUGHT_FLAG) != 0
-    return ~sought
-
-
-def log_anomalies(
-    order: VersionOrder, finals: FinalReads, *, unseen: Severity
-) -> list[CheckResult]:
-    """Return the anomalies of the log. `unseen`: how bad an unread acknowledged value is."""
-    lost = _lost(order, finals)
+    Then an unread value below their end is lost, and any other unread value is undecided. Jepsen's
+    checker assumes that the final reads end where the history ends.
+    """
+    unseen = Severity.UNKNOWN if marked else Severity.INVALID
+    lost = _lost(order, finals, marked=marked)
     results = [
         _phantom(order),
         _aborted_read(order),
@@ -148,19 +91,20 @@ def _duplicate(order: VersionOrder) -> CheckResult:
     return invalid(order.entries, "duplicate", primary, tell)
 
 
-def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
+def _lost(order: VersionOrder, finals: FinalReads, *, marked: bool) -> CheckResult:
     """Find acknowledged values that no ok poll returned, though readers got past them.
 
-    Readers got past a value if the final reads reached the log's end, or if a reader that had not
-    sought there polled a higher place. The first place of the polled value counts, so that
-    conflicting offsets hide nothing.
+    Readers got past a value if a final reader must have it and has not, or if a reader that has
+    read all from the beginning polled a higher place. The first place of the polled value counts,
+    so that conflicting offsets hide nothing.
     """
     entries, values = order.entries, order.values
     reached = np.full(len(entries.keys), ABSENT)
-    reads = order.is_poll & (entries.outcome == OK) & is_from_start(entries)
+    reads = order.is_poll & (entries.outcome == OK)
+    reads &= is_from_start(entries) if marked else _has_not_sought(entries)
     np.maximum.at(reached, entries.key[reads], values.first[order.value_of[reads]])
     passed = (values.last != ABSENT) & (values.last <= reached[values.key])
-    passed |= finals.passed(order)
+    passed |= finals.missing_from != ABSENT
     found = np.flatnonzero(values.acknowledged & ~values.polled & passed)
     sends = values.send_entry[found]
 
@@ -169,31 +113,43 @@ def _lost(order: VersionOrder, finals: FinalReads) -> CheckResult:
         beyond = reads & (entries.key == key)
         proof, why = first_entry(beyond & (order.place_of > max(place, 0))), "skipped"
         if place == ABSENT or proof == NO_ENTRY:
-            proof, why = int(finals.end_entry[key]), "not in the log when it was read to its end"
+            proof = _end_of(finals, int(found[n]))
+            why = "not in the log when it was read to its end"
         note = f"acknowledged, {why}: no poll ever returned it"
         return note, [("lost send", int(sends[n])), ("read past", proof)]
 
     return invalid(entries, "lost-write", sends, tell)
 
 
+def _has_not_sought(entries: Entries) -> Flags:
+    """Tell which polls may prove a loss in Jepsen's model: all but those of readers that sought."""
+    sought: Flags = (entries.flags & SOUGHT_FLAG) != 0
+    return ~sought
+
+
+def _end_of(finals: FinalReads, value: int) -> int:
+    """Return the answer of the log's end to the reader that misses `value`, or NO_ENTRY."""
+    row = int(finals.missing_from[value])
+    return int(finals.end_entry[row]) if row != ABSENT else NO_ENTRY
+
+
 def _vanished(order: VersionOrder, finals: FinalReads) -> CheckResult:
-    """Find values that were polled once, and were missing in the final reads."""
+    """Find values that were polled once, and are missing in what a final reader read."""
     entries, values = order.entries, order.values
-    passed = (values.last != ABSENT) & (values.last <= finals.last_place[values.key])
-    passed |= finals.passed(order)
     committed = values.acknowledged | values.undecided
-    found = np.flatnonzero(committed & values.polled & ~values.final & passed)
+    found = np.flatnonzero(committed & values.polled & (finals.missing_from != ABSENT))
     sends = values.send_entry[found]
 
     def tell(n: int) -> Told:
         value = int(found[n])
-        key = int(values.key[value])
-        finally_read = (entries.kind == FINAL_POLL) & (entries.key == key)
-        beyond = first_entry(finally_read & (order.place_of > int(values.last[value])))
-        return "polled once, absent from the final reads", [
+        row = int(finals.missing_from[value])
+        mine = (entries.kind == FINAL_POLL) & (entries.key == finals.key[row])
+        mine &= entries.process == finals.process[row]
+        beyond = first_entry(mine & (order.place_of > int(values.last[value])))
+        return "polled once, absent from what a final reader read", [
             ("vanished send", int(sends[n])),
-            ("read before", _ok_poll_of(order, value)),
-            ("read past", beyond if beyond != NO_ENTRY else int(finals.end_entry[key])),
+            ("polled", _ok_poll_of(order, value)),
+            ("read past", beyond if beyond != NO_ENTRY else _end_of(finals, value)),
         ]
 
     return invalid(entries, "vanished-write", sends, tell)
@@ -226,18 +182,38 @@ def _ok_poll_of(order: VersionOrder, value: int) -> int:
     return first_entry(chosen)
 
 
-def gaps_of(order: VersionOrder, finals: FinalReads) -> Mapping[str, Iterable[str]]:
+def gaps_of(
+    order: VersionOrder, finals: FinalReads, *, marked: bool
+) -> Mapping[str, Iterable[str]]:
     """Return what cannot be judged in these keys: reason -> examples, all of them."""
     entries, values = order.entries, order.values
     names = np.array([*entries.keys, ""], object)
-    resent = np.flatnonzero(values.resent)
-    return {
-        "final reads did not reach the end of a key": names[:-1][~finals.complete].tolist(),
+    gaps = {
         "a poll returned a message without an offset": names[
             entries.key[order.is_poll & (entries.offset < 0)]
         ].tolist(),
-        "a value was sent more than once": [
-            f"{names[key]}:{value}"
-            for key, value in zip(values.key[resent], values.value[resent], strict=True)
-        ],
+        "a value was sent more than once": _named(order, values.resent),
     }
+    if marked:
+        refused = values.refused & ~values.acknowledged & ~values.undecided
+        gaps |= {
+            "final reads did not reach the end of a key": names[:-1][~finals.complete].tolist(),
+            "a final reader claims an end beyond what it read": names[
+                finals.key[finals.overclaimed()]
+            ].tolist(),
+            "a poll that is not known to have happened shows a value whose send failed": _named(
+                order, refused & values.polled_at_all & ~values.polled
+            ),
+        }
+    return gaps
+
+
+def _named(order: VersionOrder, chosen: Flags) -> list[str]:
+    """Name values as key:value."""
+    values, keys = order.values, order.entries.keys
+    return [
+        f"{keys[key]}:{value}"
+        for key, value in zip(
+            values.key[chosen].tolist(), values.value[chosen].tolist(), strict=True
+        )
+    ]

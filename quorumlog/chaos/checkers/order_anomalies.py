@@ -21,6 +21,7 @@ from quorumlog.chaos.checkers.entries import (
     Flags,
     Ints,
 )
+from quorumlog.chaos.checkers.final_reads import is_from_start
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
 from quorumlog.chaos.checkers.witnesses import Told, first_entry, invalid
@@ -38,11 +39,18 @@ class Steps:
     within: Flags  # both in one operation
 
 
-def order_anomalies(order: VersionOrder) -> tuple[list[CheckResult], dict[str, int]]:
-    """Return the anomalies, and counts of legal cases."""
+def order_anomalies(
+    order: VersionOrder, *, marked: bool
+) -> tuple[list[CheckResult], dict[str, int]]:
+    """Return the anomalies, and counts of legal cases.
+
+    `marked`: the history is one of our own, in which a reader that does not begin at the first
+    record says so by a seek. Jepsen's does not say where a reader begins.
+    """
     entries = order.entries
     read = order.is_poll & (entries.outcome == OK)
     polls = _steps(order, np.flatnonzero(read), settled=read)
+    starts = _late_starts(order, np.flatnonzero(read)) if marked else []
     sends = _steps(
         order,
         np.flatnonzero((entries.kind == SEND) & (entries.outcome != FAIL)),
@@ -62,8 +70,48 @@ def order_anomalies(order: VersionOrder) -> tuple[list[CheckResult], dict[str, i
         ("nonmonotonic-send", invalid, sends, backs_sent & ~sends.within),
         ("int-nonmonotonic-send", invalid, sends, backs_sent & sends.within),
     ]
-    results = [_result(order, *case) for case in cases if case[3].any()]
+    results = [*starts, *(_result(order, *case) for case in cases if case[3].any())]
     return results, {INTERLEAVED_SENDS: int(np.count_nonzero(sends.within & (sends.delta > 1)))}
+
+
+def _late_starts(order: VersionOrder, rows: Ints) -> list[CheckResult]:
+    """Find readers from the beginning that begin behind the first record of the log.
+
+    It is a `poll-skip` whose first side is the beginning.
+    """
+    entries = order.entries
+    rows = rows[is_from_start(entries)[rows]]
+    final = entries.kind[rows] == FINAL_POLL
+    rows = rows[
+        np.lexsort(
+            (
+                entries.ordinal[rows],
+                entries.op[rows],
+                final,
+                entries.key[rows],
+                entries.process[rows],
+            )
+        )
+    ]
+    first = np.append(True, ~_same(entries, rows[:-1], rows[1:]))[: len(rows)]
+    begins = rows[first]
+    start = order.key_start[entries.key[begins]]
+    late = order.place_of[begins] > start  # ABSENT is not
+    found, start = begins[late], start[late]
+    high = order.place_of[found]
+    if not len(found):
+        return []
+
+    def tell(n: int) -> Told:
+        lowest = (order.place_of >= start[n]) & (order.place_of < high[n])
+        note = f"a reader from the beginning began behind {int(high[n] - start[n])} record(s)"
+        return note, [("polled first", int(found[n])), ("skipped", first_entry(lowest))]
+
+    result = invalid(entries, "poll-skip", found, tell)
+    polled = np.concatenate([[0], np.cumsum(order.polled_place)])
+    unread = polled[high] == polled[start]
+    result.explained = int(np.count_nonzero(unread | order.values.disputed[order.value_of[found]]))
+    return [result]
 
 
 def _steps(order: VersionOrder, rows: Ints, *, settled: Flags) -> Steps:

@@ -7,7 +7,7 @@ outcome, because it may have taken records that no row shows.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -38,32 +38,14 @@ class Changes:
     seeks: dict[int, list[Change]]
     members: list[int]
 
-    def in_codes(self, old: Sequence[str], new: Sequence[str]) -> "Changes":
-        """Return the same with the codes of other keys; -1 for a key that is not among them."""
-        place = {key: code for code, key in enumerate(new)}
-        code = np.array([*(place.get(key, -1) for key in old), -1], np.int32)
-
-        def recoded(made: dict[int, list[Change]]) -> dict[int, list[Change]]:
-            return {
-                process: [replace(change, keys=code[change.keys]) for change in mine]
-                for process, mine in made.items()
-            }
-
-        return Changes(moves=recoded(self.moves), seeks=recoded(self.seeks), members=self.members)
-
-
-def may_move(rows: Rows) -> Flags:
-    """Tell which rows change a position, or may have."""
-    outcome = rows.judged()
-    moving: Flags = rows.is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
-    moving |= rows.is_f("poll", "final_poll") & (outcome == INFO)
-    return moving
-
 
 def position_changes(rows: Rows) -> Changes:
     """Collect the changes that happened or may have."""
+    outcome = rows.judged()
+    moving = rows.is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
+    moving |= rows.is_f("poll", "final_poll") & (outcome == INFO)
     changes = Changes(moves={}, seeks={}, members=[])
-    for row in np.flatnonzero(may_move(rows)).tolist():
+    for row in np.flatnonzero(moving).tolist():
         process, f = int(rows.process[row]), rows.fs[rows.f[row]]
         named = slice(*rows.starts[row : row + 2]) if f in (*_LISTS, "seek") else slice(0)
         change = Change(op=int(rows.invoked[row]), keeps=f != "seek", keys=rows.key[named])
@@ -82,9 +64,8 @@ def changes_before(
     segment = np.zeros(len(process), np.int32)
     readers = np.flatnonzero(of) if changes else np.zeros(0, np.int64)
     readers = readers[np.argsort(process[readers], kind="stable")]
-    of_reader = process[readers]
     for name, mine in changes.items():
-        start, end = np.searchsorted(of_reader, [name, name + 1])
+        start, end = np.searchsorted(process[readers], [name, name + 1])
         entries = readers[start:end]
         keys, column = np.unique(key[entries], return_inverse=True)
         moves = np.zeros((len(mine) + 1, len(keys)), np.int32)

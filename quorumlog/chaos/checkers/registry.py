@@ -1,18 +1,77 @@
 """Every checker, by the model it checks: a new one is a file beside this one and a word here."""
 
+import json
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, Final
 
-from quorumlog.chaos.checkers import kafka_log
+from quorumlog.chaos.checkers import (
+    bank,
+    counter,
+    group_log,
+    kafka_log,
+    list_append,
+    list_offsets,
+    rw_register,
+    sets,
+)
+from quorumlog.chaos.checkers.calls import frozen
 from quorumlog.chaos.checkers.checker import Checker
+from quorumlog.chaos.checkers.linearizable import linearizable
+from quorumlog.chaos.checkers.models import MODELS, Register
 from quorumlog.chaos.registered import registered
 
 DEFAULT_MODEL: Final = kafka_log.CHECKER.model  # of a history that names none
 CHECKERS: Final[Mapping[str, Checker]] = {
-    module.CHECKER.model: module.CHECKER for module in (kafka_log,)
+    checker.model: checker
+    for checker in (
+        kafka_log.CHECKER,
+        group_log.CHECKER,
+        list_offsets.CHECKER,
+        *(linearizable(model) for model in MODELS.values()),
+        sets.SET,
+        sets.SET_FULL,
+        counter.CHECKER,
+        bank.CHECKER,
+        list_append.CHECKER,
+        rw_register.CHECKER,
+    )
 }
 
 
 def find_checker(model: str) -> Checker:
-    """Return the checker of this model. Raises ValueError with the models there are."""
-    return registered(CHECKERS, model, "model")
+    """Return the checker of this model.
+
+    `model` is a name; `package.module:NAME` of a model or a checker; or, of a register, a name and
+    its first value as JSON: `cas-register=0`. Raises ValueError: with the models there are, or why
+    a module, a name or a value cannot be had.
+    """
+    name, has_initial, initial = model.partition("=")
+    if has_initial:
+        return _register(name, initial)
+    return _own(model) if ":" in model else registered(CHECKERS, model, "model")
+
+
+def _register(name: str, initial: str) -> Checker:
+    registers = {name: known for name, known in MODELS.items() if isinstance(known, Register)}
+    known = registered(registers, name, "register")
+    try:
+        value = frozen(json.loads(initial))
+    except ValueError as error:
+        raise ValueError(f"the first value {initial!r} is not JSON: {error}") from error
+    return linearizable(replace(known, initial=value))
+
+
+def _own(model: str) -> Checker:
+    module, _, name = model.partition(":")
+    try:
+        own: Any = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"no model {model}: {error}") from error
+    if isinstance(own, Checker):
+        return own
+    members = ("name", "operations", "reads", "initial", "step")
+    if missing := [member for member in members if not hasattr(own, member)]:
+        raise ValueError(f"{model} is no model: it has no {', '.join(missing)}")
+    return linearizable(own)

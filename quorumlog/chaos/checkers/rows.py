@@ -35,6 +35,8 @@ class Rows:
     invoked_ns: Ints
     completed_ns: Ints
     rebalanced: Flags
+    codes: tuple[str, ...]  # of errors: what stands before the first colon
+    code: Codes
     starts: Ints  # of each row's part of the flat columns; one more than there are rows
     micro_fs: tuple[str, ...]
     micro_f: Codes
@@ -77,6 +79,7 @@ def rows_of(table: pa.Table) -> Rows:
     starts = np.zeros(len(micro) + 1, np.int64)
     np.cumsum(micro.value_lengths().to_numpy(zero_copy_only=False), out=starts[1:])
     details, detail = sorted_codes(table.column("details"))
+    codes, code = _error_codes(table.column("error"))
     marked = details.index(REBALANCED) if REBALANCED in details else -1
     numbers: dict[str, Any] = {
         name: table.column(name).to_numpy()
@@ -88,6 +91,8 @@ def rows_of(table: pa.Table) -> Rows:
         f=f,
         outcome=places[type_place],
         rebalanced=detail == marked,
+        codes=codes,
+        code=code,
         starts=starts,
         micro_fs=micro_fs,
         micro_f=micro_f,
@@ -96,3 +101,12 @@ def rows_of(table: pa.Table) -> Rows:
         offset=flat.field("offset").to_numpy(zero_copy_only=False),
         value=flat.field("value").to_numpy(zero_copy_only=False),
     )
+
+
+def _error_codes(errors: pa.ChunkedArray) -> tuple[tuple[str, ...], Codes]:
+    """Return the codes with which errors begin, each once, and for each error its place there."""
+    texts, text = sorted_codes(errors)
+    codes = [name.partition(":")[0] for name in texts]
+    distinct = sorted(set(codes))
+    place = np.array([*(distinct.index(name) for name in codes), 0], np.int32)
+    return tuple(distinct), place[text]

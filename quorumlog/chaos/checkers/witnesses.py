@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from quorumlog.chaos.checkers.entries import (
+    ERROR,
     F_OF_KIND,
     Entries,
     Flags,
@@ -56,10 +57,16 @@ def _operation(entries: Entries, role: str, entry: int) -> Witness:
         "index": int(entries.op[entry]),
         "completion": None if completion < 0 else completion,
         "process": int(entries.process[entry]),
-        "f": F_OF_KIND[int(entries.kind[entry])],
+        "f": F_OF_KIND[_message_kind(entries, entry)],
         "type": OUTCOMES[int(entries.outcome[entry])],
         "invoked_ns": int(entries.invoked_ns[entry]),
         "completed_ns": None if completed_ns >= NEVER_NS else completed_ns,
         "offset": int(entries.offset[entry]),
         "value": int(entries.value[entry]),
     }
+
+
+def _message_kind(entries: Entries, entry: int) -> int:
+    """Return the kind of operation. An ERROR holds it as its ordinal, for want of a message."""
+    kind = int(entries.kind[entry])
+    return int(entries.ordinal[entry]) if kind == ERROR else kind

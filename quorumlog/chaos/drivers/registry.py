@@ -1,6 +1,7 @@
 """Every driver, by name: a new one is a module `<name>_driver` with a `DRIVER`, and a line here.
 
-The module is imported when the driver is used: its library may not be installed.
+The module has `_` where the name has `-`. It is imported when the driver is used: its library may
+not be installed.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from quorumlog.chaos.registered import registered
 DRIVERS: Final[Mapping[str, str]] = {
     "client": "quorumlog's own client",
     "confluent": "confluent-kafka (librdkafka)",
+    "aiokafka": "aiokafka",
+    "kafka-python": "kafka-python",
 }
 
 
@@ -28,7 +31,7 @@ def load_driver(name: str) -> LimitedDriver:
     """
     registered(DRIVERS, name, "driver")
     try:
-        module = import_module(f"quorumlog.chaos.drivers.{name}_driver")
+        module = import_module(f"quorumlog.chaos.drivers.{name.replace('-', '_')}_driver")
     except ModuleNotFoundError as error:
         raise DriverUnavailable(
             f"driver {name} needs a library that is not installed ({error.name}): "

@@ -32,6 +32,9 @@ UNDONE_BY: Final[Mapping[str, str]] = {
     "fill_disk": "free_disk",
     "fail_disk": "mend_disk",
     "slow_fsync": "mend_fsync",
+    "lose_power": "start",
+    "fail_fsync": "start",
+    "drift_clock": "steady_clock",
 }
 """The operations that put a node into another state, and those that take it back from there.
 
@@ -111,6 +114,16 @@ class Scene:
     def other_nodes(self) -> tuple[str, ...]:
         """The names of all nodes that are not hit."""
         return tuple(str(node_id) for node_id in self.all_nodes if node_id not in self.victims)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of all nodes that are not hit, and of the clients if they are not."""
+        return tuple(party for party in self.everybody if party not in self.parties)
+
+    @property
+    def everybody(self) -> tuple[str, ...]:
+        """The names of all nodes and of the clients."""
+        return (*map(str, self.all_nodes), CLIENTS)
 
     def rule_id(self, part: str = "") -> str:
         """Return the id of a rule of this action."""

@@ -117,4 +117,4 @@ def between(
                 continue
             links += [Link(one, other)] if direction != "in" else []
             links += [Link(other, one)] if direction != "out" else []
-    return tuple(links)
+    return tuple(dict.fromkeys(links))

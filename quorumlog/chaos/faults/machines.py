@@ -1,13 +1,28 @@
 """Faults of machines and disks that a back end owns: power, fsync, clocks. Times are in us."""
 
-from typing import Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
-from quorumlog.chaos.faults.fault import ALL, MILLION, Fault, named, ranged
+from quorumlog.chaos.faults.fault import (
+    ALL,
+    MILLION,
+    AnyStep,
+    Fault,
+    Scene,
+    Step,
+    StepFault,
+    named,
+    ranged,
+)
 
 
 @named("power_loss", "a machine loses what was not fsynced, perhaps with a torn tail")
-class PowerLoss(Fault):
+class PowerLoss(StepFault):
     """The target's machine loses what was not fsynced, perhaps with a torn tail, and restarts."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"lose_power", "start"})
+    breaks: ClassVar[str] = "lose_power"
+    destroys: ClassVar[bool] = True
 
 
 @named("interrupted_write", "a machine loses power in the middle of a write, or of a recovery")
@@ -24,23 +39,40 @@ class InterruptedWrite(Fault):
 
 
 @named("fsync_error", "an fsync fails, and the machine starts again")
-class FsyncError(Fault):
+class FsyncError(StepFault):
     """The target's next fsync fails; its machine starts again."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"fail_fsync", "start"})
+    breaks: ClassVar[str] = "fail_fsync"
+    destroys: ClassVar[bool] = True
 
 
 @named("slow_disk", "an fsync takes long", targets=(ALL,))
-class SlowDisk(Fault):
+class SlowDisk(StepFault):
     """Each fsync takes from `min_us` to `min_us + spread_us`."""
 
+    needs: ClassVar[frozenset[str]] = frozenset({"slow_fsync", "mend_fsync"})
+    breaks: ClassVar[str] = "slow_fsync"
     min_us: int = ranged(0, 60 * MILLION)
     spread_us: int = ranged(0, 60 * MILLION)
 
+    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
+        """Slow the disks of the victims; a step knows only the longest time."""
+        longest_us = self.min_us + self.spread_us
+        return (Step(operation="slow_fsync", node_ids=scene.victims, amount=longest_us),)
+
 
 @named("clock_drift", "the clocks run at different speeds")
-class ClockDrift(Fault):
+class ClockDrift(StepFault):
     """The target's monotonic clock runs at `rate_ppm` millionths of true time."""
 
+    needs: ClassVar[frozenset[str]] = frozenset({"drift_clock", "steady_clock"})
+    breaks: ClassVar[str] = "drift_clock"
     rate_ppm: int = ranged(MILLION // 10, 10 * MILLION)
+
+    def inflict(self, scene: Scene) -> Sequence[AnyStep]:
+        """Let the clocks of the victims run at this rate."""
+        return (Step(operation="drift_clock", node_ids=scene.victims, amount=self.rate_ppm),)
 
 
 FAULTS: Final = (PowerLoss, InterruptedWrite, FsyncError, SlowDisk, ClockDrift)

@@ -3,12 +3,48 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from quorumlog.chaos.faults import kill, kill_all, leadership, machines, network, pause, pause_kill
+from quorumlog.chaos.faults import (
+    delay,
+    delay_request,
+    drop_request,
+    isolate_role,
+    kill,
+    kill_all,
+    leadership,
+    machines,
+    network,
+    partition_halves,
+    partition_one,
+    partition_one_way,
+    partition_ring,
+    pause,
+    pause_kill,
+    refuse,
+    reply_lost,
+    reset,
+    slow_link,
+)
 from quorumlog.chaos.faults.fault import Fault, StepFault
 from quorumlog.chaos.faults.links import Effect
 from quorumlog.chaos.registered import registered
 
-_MODULES: Final = (kill, kill_all, pause_kill, pause, network, machines, leadership)
+_ON_NODES: Final = (kill, kill_all, pause_kill, pause)
+_ON_LINKS: Final = (
+    partition_one,
+    partition_halves,
+    partition_ring,
+    partition_one_way,
+    isolate_role,
+    delay,
+    slow_link,
+    reset,
+    refuse,
+    drop_request,
+    delay_request,
+    reply_lost,
+)
+_SIMULATED: Final = (network, machines, leadership)
+_MODULES: Final = (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {
     kind.name: kind for module in _MODULES for kind in module.FAULTS

@@ -41,23 +41,54 @@ def locate_history(path: str | Path) -> Path:
 
 
 def read_history(path: str | Path) -> "pa.Table":
-    """Read a run's directory, a `.parquet` file, JSON lines, or Jepsen's operations as JSON.
+    """Read a run's directory, a `.parquet` file, JSON lines, or a file of another tool (`foreign`).
 
     The table has schema.OPERATIONS and is valid (`validate`).
     Raises HistoryError: absent, not readable, not a history.
     """
     require_pyarrow()
-    from quorumlog.chaos.history import jepsen, lines, parquet
+    from quorumlog.chaos.history import foreign, lines, parquet
 
     file = locate_history(path)
     try:
         if file.suffix == ".parquet":
             return parquet.read_operations(file)
-        if jepsen.looks_like_jepsen(file):
-            return jepsen.read_jepsen(file)
+        if (table := foreign.read_foreign(file)) is not None:
+            return table
         return lines.read_lines(file)
     except OSError as error:
         raise HistoryError(f"{file}: {error}") from error
+
+
+def is_foreign(file: Path) -> bool:
+    """Tell whether another tool than ours wrote this file. Raises HistoryError."""
+    require_pyarrow()
+    from quorumlog.chaos.history import foreign
+
+    try:
+        return file.suffix != ".parquet" and foreign.is_foreign(file)
+    except OSError as error:
+        raise HistoryError(f"{file}: {error}") from error
+
+
+def named_model(file: Path) -> str | None:
+    """Return the model that a file of ours names, if it does. Raises HistoryError."""
+    require_pyarrow()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from quorumlog.chaos.history import lines, schema
+
+    try:
+        if file.suffix == ".parquet":
+            facts = pq.read_schema(file).metadata or {}
+        else:
+            with file.open("rb") as opened:
+                facts = lines.find_frame(file, opened).facts()
+    except (pa.ArrowException, OSError) as error:
+        raise HistoryError(f"{file}: not a history: {error}") from error
+    said = facts.get(schema.MODEL)
+    return None if said is None else said.decode()
 
 
 def make_parquet(directory: Path) -> Path:

@@ -9,7 +9,7 @@ not of this workload is an error. Source: jepsen.tests.kafka, the namespace's do
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -49,10 +49,13 @@ def looks_like_jepsen(file: Path) -> bool:
     return isinstance(first, dict) and "time" in first and "time_ns" not in first
 
 
-def read_jepsen(file: Path) -> pa.Table:
-    """Return the operations. Raises HistoryError with the file and the line, or the place in it."""
+def table_of_rows(file: str, rows: Iterable[tuple[int, Any]]) -> pa.Table:
+    """Return the operations of rows, each with its line, or its place in the file.
+
+    Raises HistoryError with the file and the place.
+    """
     operations, places = [], []
-    for place, row in _rows(file):
+    for place, row in rows:
         try:
             operations.append(_operation(row))
         except KeyError as error:
@@ -69,7 +72,7 @@ def read_jepsen(file: Path) -> pa.Table:
         raise HistoryError(f"{file}: {error}") from error
 
 
-def _rows(file: Path) -> Iterator[tuple[int, Any]]:
+def rows_of_json(file: Path) -> Iterator[tuple[int, Any]]:
     """Yield each operation with its line, or with its place from 1 in an array."""
     text = file.read_bytes()
     if text.lstrip().startswith(b"["):

@@ -60,8 +60,9 @@ CUT_OFF: Final = b"quorumlog.cut_off"  # present when the last line of the file 
 ENDED: Final = b"quorumlog.ended"  # present when the end row was seen, or the format has none
 MODEL: Final = b"quorumlog.model"  # as the header says; absent: it says none
 WORKLOAD: Final = b"quorumlog.workload"
+DENSE: Final = b"quorumlog.dense"  # present when the workload leaves no offset unused
 LINES_DIGEST: Final = b"quorumlog.lines_sha256"  # of a Parquet file: the JSON lines it is made from
-FACTS: Final = (FORMAT, FINAL_READS, CUT_OFF, ENDED, MODEL, WORKLOAD)
+FACTS: Final = (FORMAT, FINAL_READS, CUT_OFF, ENDED, DENSE, MODEL, WORKLOAD)
 
 
 def facts_of(*, final_reads: str = "marked", cut_off: bool = False, ended: bool = True) -> Any:

@@ -18,6 +18,7 @@ from quorumlog.chaos.history.meta import write_meta
 from quorumlog.chaos.history.model import TYPES, UNKNOWN_OFFSET, Message, Operation
 
 _FORMAT: Final = 2
+_OF_RECORDS: Final = frozenset({"send", "poll", "final_poll"})  # their offsets are records'
 _HEADER_FIELDS: Final = ("model", "workload")  # of meta, for a file that lies alone
 
 
@@ -50,6 +51,7 @@ class HistoryWriter:
         self._broken: OSError | None = None
         # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
+        self.furthest: Final[dict[str, int]] = {}  # key -> the highest known offset
         told = {name: said for name, said in (meta or {}).items() if name in _HEADER_FIELDS}
         try:
             self._write_line({"quorumlog_history": _FORMAT, **told})
@@ -124,6 +126,10 @@ class HistoryWriter:
             raise ValueError(f"not the next event of this history: {operation}")
         self._write_line(operation.as_json())
         self._next_index = operation.index + 1
+        if operation.f in _OF_RECORDS:
+            for message in operation.messages:
+                furthest = self.furthest.get(message.key, UNKNOWN_OFFSET)
+                self.furthest[message.key] = max(message.offset, furthest)
         known = 0
         if operation.type == "info":
             known = sum(message.offset != UNKNOWN_OFFSET for message in operation.messages)

@@ -31,6 +31,18 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         module="quorumlog.chaos.mutants.forgets_its_producers",
         breaks="a batch that is sent again is appended again; idempotent_send shows the duplicate",
     ),
+    "spoils-reads": Mutant(
+        module="quorumlog.chaos.mutants.spoils_what_it_serves",
+        breaks="a byte of what consumers are served is wrong; they find it by the checksum",
+    ),
+    "low-ends": Mutant(
+        module="quorumlog.chaos.mutants.answers_low_ends",
+        breaks="every second answer for the end of a log is 7 too low",
+    ),
+    "late-reads": Mutant(
+        module="quorumlog.chaos.mutants.serves_nothing_at_first",
+        breaks="consumers get nothing for 12 s after a node's start: late, not lost",
+    ),
 }
 
 

@@ -1,7 +1,7 @@
 """The check of a history in this process, in parts: what it holds does not grow with the history.
 
-Row groups are read and taken apart one chunk after another, and what belongs to a part is kept in a
-file until all has been read. Then each part is checked by itself, as a task of Spark would do it.
+Row groups are read one chunk after another, and what belongs to a part is kept in a file until all
+has been read: first by process, to be taken apart, then by key, to be checked. So does Spark.
 """
 
 import tempfile
@@ -17,7 +17,7 @@ from quorumlog.chaos.checkers.verdict import Partial, Verdict
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.parts.cutting import cut_by_key, cut_by_process, pack, unpack
 from quorumlog.chaos.parts.sources import RowGroups, read_groups
-from quorumlog.chaos.parts.survey import explode_part, look, survey
+from quorumlog.chaos.parts.survey import look, nemesis_of
 
 MICRO_PER_PART: Final = 1_000_000
 PARTS_MAX: Final = 512
@@ -30,35 +30,30 @@ def check_in_parts(
 ) -> Verdict:
     """Check a file; the verdict is that of `checkers.check_history`. Raises HistoryError."""
     progress("reading the history")
-    looks = (
-        look(one, checker) for chunk in groups.chunks for one in read_groups(groups.file, chunk)
-    )
-    seen = survey(looks)
+    looks = (look(one) for chunk in groups.chunks for one in read_groups(groups.file, chunk))
+    nemesis = nemesis_of(looks)
     progress("checking")
     facts = facts_of(groups.metadata)
     parts = max(1, min(PARTS_MAX, groups.micro // MICRO_PER_PART))
     chunks = (pa.concat_tables(read_groups(groups.file, chunk)) for chunk in groups.chunks)
     with tempfile.TemporaryDirectory(prefix="quorumlog-parts-") as directory:
-        partials = _check(chunks, checker, facts, seen.context, _Room(Path(directory), parts))
-    return checker.conclude(partials, fault_bands(seen.nemesis), facts)
+        partials = _check(chunks, checker, facts, _Room(Path(directory), parts))
+    return checker.conclude(partials, fault_bands(nemesis), facts)
 
 
 def _check(
     chunks: Iterable[pa.Table],
     checker: Checker,
     facts: Facts,
-    context: pa.Table,
     room: "_Room",
 ) -> list[Partial]:
     parts = room.parts
-    if checker.context is None:
-        moved = _Shelf(room.directory / "by-process", OPERATIONS)
-        for chunk in chunks:
-            moved.put(cut_by_process(chunk, parts))
-        chunks = (moved.take(part).sort_by("index") for part in range(parts))
-    shelf = _Shelf(room.directory / "by-key", checker.entries)
+    moved = _Shelf(room.directory / "by-process", OPERATIONS)
     for chunk in chunks:
-        shelf.put(cut_by_key(explode_part(checker, chunk, context), parts))
+        moved.put(cut_by_process(chunk, parts))
+    shelf = _Shelf(room.directory / "by-key", checker.entries)
+    for part in range(parts):
+        shelf.put(cut_by_key(checker.explode(moved.take(part)), parts))
     # Of no entries at all, too: the figures are there even if the history is empty.
     nothing = checker.check(checker.explode(OPERATIONS.empty_table()), facts)
     return [nothing, *(checker.check(shelf.take(part), facts) for part in range(parts))]

@@ -110,9 +110,12 @@ def _news(result: CheckResult, meanings: Mapping[str, str]) -> str:
 
 
 def _figures(verdict: Verdict, series: RunSeries) -> str:
-    shown = [(f"{verdict.figures.get(name, 0):,}", words) for name, words in _FIGURES]
+    figures = verdict.figures
+    names = dict(_FIGURES) if "acknowledged" in figures else {name: name for name in figures}
+    shown = [(f"{figures.get(name, 0):,}", words) for name, words in names.items()]
     shown.append((f"{series.duration_s:.1f} s", "duration"))
-    shown.append((f"{verdict.figures.get('worst_lag_ns', 0) / 1e6:,.0f} ms", "worst reader's lag"))
+    if "worst_lag_ns" in figures:
+        shown.append((f"{figures['worst_lag_ns'] / 1e6:,.0f} ms", "worst reader's lag"))
     tiles = "".join(f"<div><b>{value}</b><span>{words}</span></div>" for value, words in shown)
     return f'<div class="figures">{tiles}</div>'
 
@@ -170,12 +173,12 @@ def _witness(witness: Mapping[str, Any]) -> str:
 
 
 def _operation(op: Mapping[str, Any]) -> str:
-    end_ns, offset = op["completed_ns"], op["offset"]
+    end_ns, offset = op["completed_ns"], op.get("offset")
     cells = [
         op["role"],
         f"{op['f']} {op['type']}",
         op["value"],
-        "unknown" if offset < 0 else offset,
+        "" if offset is None else "unknown" if offset < 0 else offset,
         op["process"],
         op["index"],
         f"{op['invoked_ns'] / 1e9:.3f} s",
@@ -193,6 +196,11 @@ def _bad_keys(verdict: Verdict) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for result in verdict.results:
         for witness in result.witnesses:
-            if witness["ops"] and (witness["key"] in found or len(found) < _BAD_KEYS_MAX):
+            has_offsets = all("offset" in op for op in witness["ops"])
+            if (
+                witness["ops"]
+                and has_offsets
+                and (witness["key"] in found or len(found) < _BAD_KEYS_MAX)
+            ):
                 found.setdefault(witness["key"], []).append(witness)
     return found

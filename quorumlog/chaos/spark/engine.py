@@ -1,9 +1,9 @@
-"""The check of a history on Spark: looked at, cut by key, checked, merged.
+"""The check of a history on Spark: looked at, cut by process, taken apart, cut by key, checked.
 
 All steps run the pure functions of `chaos.parts` and `chaos.checkers` on Arrow tables in Python:
 there is no second implementation that could disagree with the local one. Tasks read row groups of
-the file themselves; what the JVM moves between them are few large blocks of bytes. A model without
-a rule for the context (checker.Checker) is first cut by process. A key is checked by one task.
+the file themselves; what the JVM moves between them are few large blocks of bytes. A process is
+taken apart by one task, and a key is checked by one.
 docs/decisions/0069-spark-moves-blocks-of-bytes.md
 """
 
@@ -26,7 +26,7 @@ from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.parts.cutting import cut_by_key, cut_by_process, pack, unpack
 from quorumlog.chaos.parts.sources import find_row_groups
-from quorumlog.chaos.parts.survey import Look, Survey, explode_part, look, survey
+from quorumlog.chaos.parts.survey import Look, look, nemesis_of
 from quorumlog.chaos.spark.executors import executors_expected
 from quorumlog.chaos.spark.inputs import Input, files, frame_of, remote, remote_metadata
 from quorumlog.chaos.spark.paths import is_remote, local_path
@@ -93,40 +93,34 @@ def check_input(
 ) -> Verdict:
     """Check what `given` reads, cut into `parts`. Raises HistoryError."""
     progress("reading the history")
-    seen = _survey(given, checker)
+    nemesis = _survey(given)
     progress("checking")
     wanted = min(_PARTS_MAX, max(4 * cores(session), given.micro // _MICRO_PER_PART))
-    partials = _check(given, checker, facts, seen, parts=parts or wanted)
-    return checker.conclude(partials, fault_bands(seen.nemesis), facts)
+    partials = _check(given, checker, facts, parts=parts or wanted)
+    return checker.conclude(partials, fault_bands(nemesis), facts)
 
 
-def _survey(given: Input, checker: Checker) -> Survey:
+def _survey(given: Input) -> pa.Table:
     tables = given.tables
 
     def look_at(batches: Batches) -> Batches:
         for part in tables(batches):
-            yield _row(part=0, block=pickle.dumps(look(part, checker)))
+            yield _row(part=0, block=pickle.dumps(look(part)))
 
     rows = _collect(given.frame.mapInArrow(look_at, _BLOCKS_DDL))
     looks: list[Look] = [pickle.loads(row.block) for row in rows]  # noqa: S301 - of our own tasks
     looks.sort(key=lambda one: -1 if one.facts is None else one.facts.first_index)
-    return survey(looks)
+    return nemesis_of(looks)
 
 
-def _check(
-    given: Input, checker: Checker, facts: Facts, seen: Survey, *, parts: int
-) -> list[Partial]:
-    tables, context = given.tables, seen.context
-
-    def explode(batches: Batches) -> Batches:
-        for part in tables(batches):
-            yield from _blocks(cut_by_key(explode_part(checker, part, context), parts))
+def _check(given: Input, checker: Checker, facts: Facts, *, parts: int) -> list[Partial]:
+    tables = given.tables
 
     def by_process(batches: Batches) -> Batches:
         for part in tables(batches):
             yield from _blocks(cut_by_process(part, parts))
 
-    def explode_processes(batches: Batches) -> Batches:
+    def explode(batches: Batches) -> Batches:
         if (part := _whole(batches, OPERATIONS)) is not None:
             yield from _blocks(cut_by_key(checker.explode(part.sort_by("index")), parts))
 
@@ -135,11 +129,8 @@ def _check(
             found = checker.check(entries, facts)
             yield pa.RecordBatch.from_pydict({"partial": [json.dumps(found.as_json())]})
 
-    if checker.context is None:
-        moved = _shuffled(given.frame.mapInArrow(by_process, _BLOCKS_DDL), parts)
-        entries = moved.mapInArrow(explode_processes, _BLOCKS_DDL)
-    else:
-        entries = given.frame.mapInArrow(explode, _BLOCKS_DDL)
+    moved = _shuffled(given.frame.mapInArrow(by_process, _BLOCKS_DDL), parts)
+    entries = moved.mapInArrow(explode, _BLOCKS_DDL)
     rows = _collect(_shuffled(entries, parts).mapInArrow(check, "partial string"))
     # Of no entries at all, too: the figures are there even if the history is empty.
     nothing = checker.check(checker.explode(OPERATIONS.empty_table()), facts)

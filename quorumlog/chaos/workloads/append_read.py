@@ -8,10 +8,9 @@ import asyncio
 import random
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import DriverProducer, SendFailed
-from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.drivers.driver import DriverProducer
 from quorumlog.chaos.workloads.lanes import Lanes
-from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.sending import send_one
 from quorumlog.chaos.workloads.workload import LaneOptions, Workload, opened
 
 
@@ -37,28 +36,15 @@ class AppendRead(Lanes[LaneOptions]):
                     producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
                     if producer is None:
                         continue
-                if not await self._send(producer, process, rng.randrange(setup.partitions)):
+                value, self._next_value = self._next_value, self._next_value + 1
+                partition = rng.randrange(setup.partitions)
+                if not await send_one(setup, producer, process, partition, value):
                     process = self.next_process(process)
                     unsure, producer = producer, None
                     await unsure.close()
         finally:
             if producer is not None:
                 await producer.close()
-
-    async def _send(self, producer: DriverProducer, process: int, partition: int) -> bool:
-        """Send one value; return whether the process may act again."""
-        topic, value = self._setup.topic, self._next_value
-        self._next_value += 1
-        message = Message(key_of(topic, partition), UNKNOWN_OFFSET, value)
-        self._history.append(process, "invoke", "send", [message])
-        try:
-            offset = await (await producer.send(topic, partition, str(value).encode()))
-        except SendFailed as error:
-            outcome = "fail" if error.definite else "info"
-            self._history.append(process, outcome, "send", [message], error=str(error))
-            return error.definite
-        self._history.append(process, "ok", "send", [message._replace(offset=offset)])
-        return True
 
 
 WORKLOAD: Final = Workload(

@@ -8,17 +8,29 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
-from quorumlog.chaos.drivers.driver import CallTimedOut, DriverConsumer, Record
+from quorumlog.chaos.drivers.driver import DriverConsumer, Record
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
 from quorumlog.chaos.workloads.workload import REOPEN_S, LaneOptions, Setup, opened
 
 _POLL_MS: Final = 200
 _FINAL_POLL_MS: Final = 500
 _NOT_OURS: Final = -1  # the value of a record that no value of ours can be read from
+_END_ASKED_S: Final = 0.2  # between questions for an end that is too low
+_END_BELIEVED_S: Final = 5.0  # after which an end that stays too low is taken for the log's end
+# Codes after which a library reads no more from the partition until it is assigned again.
+_PARKED: Final = ("OFFSET_OUT_OF_RANGE", "LOG_TRUNCATED", "_AUTO_OFFSET_RESET")
+
+
+class _LifeOver(Exception):
+    """The client of a reader is of no further use: a new one begins at the beginning."""
 
 
 class Readers:
-    """The reading lanes of a run. Their process numbers follow those of the producers."""
+    """The reading lanes of a run. Their process numbers follow those of the producers.
+
+    A client that does not know its position any more (a poll of unknown outcome, an offset out of
+    range) is replaced by a new one, which is a new process and reads from the beginning.
+    """
 
     def __init__(self, setup: Setup[LaneOptions]) -> None:
         options = setup.options
@@ -29,6 +41,9 @@ class Readers:
         end = self._consumers.stop
         self._final_readers: Final = range(end, end + options.final_readers)
 
+    def _next_process(self, process: int) -> int:
+        return process + self._final_readers.stop
+
     async def work(self, working: asyncio.Event) -> None:
         """Poll with all consumers until `working` is cleared."""
         async with asyncio.TaskGroup() as tasks:
@@ -37,51 +52,51 @@ class Readers:
 
     async def _consume(self, process: int, working: asyncio.Event) -> None:
         consumer: DriverConsumer | None = None
-        try:
-            while working.is_set():
-                if consumer is None:
-                    consumer = await self._assigned(process)
-                    continue
-                try:
+        while working.is_set():
+            consumer = await self._opened(process)
+            if consumer is None:
+                continue
+            try:
+                await self._assign(consumer, process)
+                while working.is_set():
                     await self._poll(consumer, process, "poll", _POLL_MS)
-                except CallTimedOut:
-                    hung, consumer = consumer, None
-                    await hung.close()
-        finally:
-            if consumer is not None:
+            except _LifeOver:
+                process = self._next_process(process)
+            finally:
                 await consumer.close()
 
-    async def _assigned(self, process: int) -> DriverConsumer | None:
-        """Open a consumer of all partitions, from their beginning; None if no broker answers."""
-        setup = self._setup
-        consumer = await opened(setup.driver.consumer(setup.bootstrap, f"c{process}"))
-        if consumer is None:
-            return None
-        named = [
-            Message(key_of(setup.topic, index), UNKNOWN_OFFSET, -1) for index in self._partitions
-        ]
-        self._history.append(process, "invoke", "assign", named)
+    async def _opened(self, process: int) -> DriverConsumer | None:
+        """Open a consumer; None if no broker answers."""
+        return await opened(self._setup.driver.consumer(self._setup.bootstrap, f"c{process}"))
+
+    async def _assign(self, consumer: DriverConsumer, process: int) -> None:
+        """Take all partitions from their beginning. Raises _LifeOver."""
+        topic, history = self._setup.topic, self._history
+        named = [Message(key_of(topic, index), UNKNOWN_OFFSET, -1) for index in self._partitions]
+        history.append(process, "invoke", "assign", named)
         try:
-            await consumer.assign(setup.topic, self._partitions)
-        except CallTimedOut as error:
-            self._history.append(process, "info", "assign", named, error=str(error))
-            await consumer.close()
-            return None
-        self._history.append(process, "ok", "assign", named)
-        return consumer
+            await consumer.assign(topic, self._partitions)
+        except ConnectionError as error:
+            history.append(process, "info", "assign", named, error=str(error))
+            await asyncio.sleep(REOPEN_S)
+            raise _LifeOver from error
+        history.append(process, "ok", "assign", named)
 
     async def _poll(
         self, consumer: DriverConsumer, process: int, f: str, timeout_ms: int
     ) -> list[Record]:
+        """Return what a poll returns, nothing if it fails. Raises _LifeOver."""
         self._history.append(process, "invoke", f)
         try:
             records = await consumer.poll(timeout_ms)
-        except CallTimedOut as error:  # it may still take records: this consumer is done for
-            self._history.append(process, "info", f, error=str(error))
-            raise
+        except TimeoutError as error:  # it may have taken records with it
+            self._history.append(process, "info", f, error=str(error) or "NO_ANSWER")
+            raise _LifeOver from error
         except ConnectionError as error:  # nothing was returned, and the position stands
             self._history.append(process, "fail", f, error=str(error))
             await asyncio.sleep(REOPEN_S)
+            if str(error).partition(":")[0] in _PARKED:
+                raise _LifeOver from error
             return []
         self._history.append(process, "ok", f, map(_message, records))
         return records
@@ -96,52 +111,88 @@ class Readers:
     async def _read_to_end(self, process: int, timeout_s: float) -> bool:
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
-        consumer: DriverConsumer | None = None
-        while consumer is None:
-            if loop.time() > deadline_s:
-                return False
-            consumer = await self._assigned(process)
-        try:
-            return await self._read_and_compare(consumer, process, deadline_s)
-        except CallTimedOut:
-            return False
-        finally:
-            await consumer.close()
+        while loop.time() < deadline_s:
+            consumer = await self._opened(process)
+            if consumer is None:
+                continue
+            try:
+                await self._assign(consumer, process)
+                return await self._read_and_compare(consumer, process, deadline_s)
+            except _LifeOver:
+                process = self._next_process(process)
+            finally:
+                await consumer.close()
+        return False
 
     async def _read_and_compare(
         self, consumer: DriverConsumer, process: int, deadline_s: float
     ) -> bool:
-        """Read to an end that is asked for after everything before it was read."""
+        """Read to ends that are asked for after everything before them was read.
+
+        An end below what any client has seen is asked for again, until it stays so. Raises
+        _LifeOver.
+        """
         loop = asyncio.get_running_loop()
         positions = dict.fromkeys(self._partitions, 0)
         ends: dict[int, int] = {}
+        too_low_since_s: float | None = None
         while loop.time() < deadline_s:
-            if all(positions[index] >= end for index, end in ends.items()):
-                ends, is_reached = await self._final_end(consumer, process, positions)
-                if is_reached:
-                    return True
-            else:
+            if any(positions[index] < end for index, end in ends.items()):
                 for record in await self._poll(consumer, process, "final_poll", _FINAL_POLL_MS):
                     positions[record.partition] = record.offset + 1
+                continue
+            waited_s = 0.0 if too_low_since_s is None else loop.time() - too_low_since_s
+            is_believed = waited_s >= _END_BELIEVED_S
+            ends, why_not = await self._final_end(
+                consumer, process, positions, is_believed=is_believed
+            )
+            if not why_not:
+                return True
+            if why_not == _TOO_LOW:
+                too_low_since_s = loop.time() if too_low_since_s is None else too_low_since_s
+                await asyncio.sleep(_END_ASKED_S)
         return False
 
     async def _final_end(
-        self, consumer: DriverConsumer, process: int, positions: Mapping[int, int]
-    ) -> tuple[dict[int, int], bool]:
-        """Ask where the logs end; return that (empty: no answer) and whether all was read."""
+        self,
+        consumer: DriverConsumer,
+        process: int,
+        positions: Mapping[int, int],
+        *,
+        is_believed: bool,
+    ) -> tuple[dict[int, int], str]:
+        """Ask where the logs end; return that (empty: no answer), and why it is not the end.
+
+        `is_believed`: an end below what clients have seen is the end nevertheless. Raises
+        _LifeOver.
+        """
         topic = self._setup.topic
         self._history.append(process, "invoke", "final_end")
         try:
             ends = await consumer.end_offsets(topic, self._partitions)
+        except TimeoutError as error:
+            self._history.append(process, "info", "final_end", error=str(error) or "NO_ANSWER")
+            raise _LifeOver from error
         except ConnectionError as error:
             self._history.append(process, "fail", "final_end", error=str(error))
             await asyncio.sleep(REOPEN_S)
-            return {}, False
-        is_reached = all(positions[index] >= end for index, end in ends.items())
-        messages = [Message(key_of(topic, index), end, -1) for index, end in ends.items()]
-        outcome, error_text = ("ok", "") if is_reached else ("fail", "the end is further on")
-        self._history.append(process, outcome, "final_end", messages, error=error_text)
-        return ends, is_reached
+            return {}, _NO_ANSWER
+        seen = self._history.furthest
+        keys = {index: key_of(topic, index) for index in ends}
+        why_not = ""
+        if any(positions[index] < end for index, end in ends.items()):
+            why_not = _FURTHER_ON
+        elif any(seen.get(keys[index], -1) >= end for index, end in ends.items()):
+            why_not = "" if is_believed else _TOO_LOW
+        messages = [Message(keys[index], end, -1) for index, end in ends.items()]
+        outcome = "fail" if why_not else "ok"
+        self._history.append(process, outcome, "final_end", messages, error=why_not)
+        return ends, why_not
+
+
+_NO_ANSWER: Final = "no answer"
+_FURTHER_ON: Final = "the end is further on"
+_TOO_LOW: Final = "the end lies below what was seen"
 
 
 def key_of(topic: str, partition: int) -> str:

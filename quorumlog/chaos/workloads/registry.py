@@ -4,11 +4,18 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from quorumlog.chaos.registered import registered
-from quorumlog.chaos.workloads import append_read, idempotent_send
+from quorumlog.chaos.workloads import (
+    append_read,
+    compacted_register,
+    group_consume,
+    idempotent_send,
+    list_offsets,
+)
 from quorumlog.chaos.workloads.workload import Workload
 
 WORKLOADS: Final[Mapping[str, Workload[Any]]] = {
-    module.WORKLOAD.name: module.WORKLOAD for module in (append_read, idempotent_send)
+    module.WORKLOAD.name: module.WORKLOAD
+    for module in (append_read, idempotent_send, group_consume, list_offsets, compacted_register)
 }
 
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, TypeVar
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import listed
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import DEFINITE, KafkaError, known
 from quorumlog.client.io.cluster import Cluster, labelled
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.settings import AdminSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.client.core.metadata_cache import Node
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.unreachable import at
 from quorumlog.client.settings import Address, CommonSettings
 from quorumlog.tasks import Tasks, log_failure

@@ -8,20 +8,19 @@ answers: after `metadata_retry_backoff_ms` at first, so that it finds a new lead
 import asyncio
 import contextlib
 import logging
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any, Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction, shuffle
 from quorumlog.client.core.absences import may_appear
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import MetadataCache, Node, TopicView
 from quorumlog.client.errors import KafkaError, answered, known
 from quorumlog.client.io.broker_connections import BrokerConnections
 from quorumlog.client.io.closing import Close, begin_closing
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.lookout import Lookout
 from quorumlog.client.io.metadata_source import MetadataSource
 from quorumlog.client.settings import Address, CommonSettings
@@ -219,7 +218,7 @@ class Cluster:
     async def any_broker(self) -> int:
         """Return a broker that can be reached. Raises KafkaError (definite) if there is none."""
         brokers = list(self.metadata.nodes)
-        random.shuffle(brokers)
+        shuffle(brokers)
         for broker_id in sorted(brokers, key=lambda one: self.is_failing(one, Purpose.CONTROL)):
             try:
                 await self.connect(broker_id, Purpose.CONTROL)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.client.core.absences import Absences, Subject, listed
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.core.metadata_cache import Node
@@ -17,7 +18,6 @@ from quorumlog.client.io.cluster import (
     Purpose,
     check,
 )
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.lookout import log_notices
 from quorumlog.client.records import OffsetAndMetadata
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode

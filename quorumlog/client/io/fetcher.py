@@ -9,12 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 
+from quorumlog.chance import random_fraction
 from quorumlog.client.core.leaders import Leader
 from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.core.positions import Position, Positions, PositionState
 from quorumlog.client.errors import KafkaError
 from quorumlog.client.io.cluster import Cluster
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.list_offsets import ISOLATION_LEVELS, ask_offsets
 from quorumlog.client.io.pump import Pump
 from quorumlog.client.io.stalled_requests import StalledRequests

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.client.core.grouping import by_topic
 from quorumlog.client.errors import KafkaError, known
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.records import OffsetAndTimestamp
 from quorumlog.client.settings import IsolationLevel
 from quorumlog.wire.codec.error_codes import RETRIABLE, ErrorCode

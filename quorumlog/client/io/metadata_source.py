@@ -6,10 +6,10 @@ a join or a produce that waits for replicas, the name of the new leader would co
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from quorumlog.chance import shuffle
 from quorumlog.client.io.unreachable import at
 from quorumlog.client.settings import Address, CommonSettings, addresses
 from quorumlog.wire.codec.messages.metadata import MetadataRequest, MetadataResponse
@@ -66,7 +66,7 @@ class MetadataSource:
     def _candidates(self, last: Address | None) -> list[Address]:
         """List the brokers that are reachable first, the one that just failed last."""
         nodes = list(self._nodes())
-        random.shuffle(nodes)
+        shuffle(nodes)
         nodes.sort(key=lambda node: (node[0] == last, node[1]))
         known = [address for address, _ in nodes]
         return known + [address for address in self._bootstrap if address not in known]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.client.core.accumulator import Accumulator, BatchAnswer
 from quorumlog.client.core.batch import Batch, ProducerIdentity
 from quorumlog.client.core.leaders import Leader
@@ -18,7 +19,6 @@ from quorumlog.client.core.metadata_cache import Node
 from quorumlog.client.errors import KafkaError, answered
 from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, Cluster
 from quorumlog.client.io.delivery import wait_until_done
-from quorumlog.client.io.jitter import random_fraction
 from quorumlog.client.io.pump import Pump
 from quorumlog.client.io.stalled_requests import StalledRequests
 from quorumlog.client.settings import ProducerSettings

@@ -1,8 +1,9 @@
 """The clock of a driver in a process: the event loop's time and the system's."""
 
 import asyncio
-import time
 from collections.abc import Callable
+
+from quorumlog.clock import wall_clock_ms
 
 
 class EventLoopClock:
@@ -16,7 +17,7 @@ class EventLoopClock:
     @staticmethod
     def wall_ms() -> int:
         """Return the time since 1970."""
-        return time.time_ns() // 1_000_000
+        return wall_clock_ms()
 
     @staticmethod
     def call_at(time_ms: int, action: Callable[[], None]) -> asyncio.TimerHandle:

@@ -9,13 +9,12 @@ leader busy.
 """
 
 import asyncio
-import random
-import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from itertools import count
 from typing import Any, Final
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_bytes, random_fraction
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     AlterPartitions,
@@ -104,8 +103,7 @@ class LeaderClient:
         self._ask_remote: Final = ask_remote
         self._request_timeout_s: Final = request_timeout_ms / 1000
         self._attempt_timeout_ms: Final = attempt_timeout_ms
-        self._random_fraction: Final = random.SystemRandom().random
-        self._client_token: Final = secrets.token_hex(8)  # ours, among all that ever ask
+        self._client_token: Final = random_bytes(8).hex()  # ours, among all that ever ask
         self._request_numbers: Final = count(1)
 
     async def create_topics(
@@ -198,7 +196,7 @@ class LeaderClient:
                         raise RequestTooLarge(str(error)) from error
                     except (NotController, RpcFailed) as error:
                         reason = error
-                    backoff_ms = RETRY.delay_ms(failures, self._random_fraction())
+                    backoff_ms = RETRY.delay_ms(failures, random_fraction())
                     await self._leader.wait(backoff_ms / 1000)
         except TimeoutError:
             raise ControllerUnavailable(

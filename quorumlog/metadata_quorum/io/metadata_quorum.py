@@ -6,14 +6,13 @@ fatal error (of the disk, or a bug of ours) is the result of `fatal`: the proces
 
 import asyncio
 import logging
-import random
-import secrets
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from aiohttp import web
 
+from quorumlog.chance import random_bytes, random_fraction
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest, DescribeQuorum
 from quorumlog.metadata_quorum.core.events import PeerProcessDied
 from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
@@ -41,6 +40,7 @@ from quorumlog.metadata_quorum.io.rpc import (
     Reply,
     RpcClient,
     RpcServer,
+    SocketFactory,
 )
 from quorumlog.metadata_quorum.log.election_store import FILE_NAME, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
@@ -63,7 +63,13 @@ class MetadataQuorum:
     `/rpc/<Name>` and `/presence`.
     """
 
-    def __init__(self, settings: MetadataQuorumSettings, disk: Disk) -> None:
+    def __init__(
+        self,
+        settings: MetadataQuorumSettings,
+        disk: Disk,
+        *,
+        socket_factory: SocketFactory | None = None,
+    ) -> None:
         """Read the disk. Raises StorageError; CorruptCheckpoint if `quorum-state` is not whole.
 
         VotersChanged if that file is of another quorum.
@@ -84,14 +90,17 @@ class MetadataQuorum:
         self._leader: Final = LeaderWatch()
         cluster_id, secret = settings.cluster_id, settings.shared_secret
         self._rpc: Final = RpcClient(
-            cluster_id=cluster_id, node_id=settings.node_id, shared_secret=secret
+            cluster_id=cluster_id,
+            node_id=settings.node_id,
+            shared_secret=secret,
+            socket_factory=socket_factory,
         )
-        self._peers: Final = Peers(self._rpc, settings.voters.__getitem__, self._failed)
+        self._peers: Final = Peers(self._rpc, settings.voter_address, self._failed)
         self._quorum: Final = Quorum(
             node_id=settings.node_id,
             voters=tuple(settings.voters),
             settings=settings.quorum,
-            random_fraction=random.SystemRandom().random,
+            random_fraction=random_fraction,
         )
         self._driver: Final = self._driver_of(elections)
         server = RpcServer(cluster_id=cluster_id, shared_secret=secret, handle=self._handle)
@@ -103,7 +112,7 @@ class MetadataQuorum:
         self._presence_client: Final = PresenceClient(
             self._rpc.session,
             query={"node_id": str(settings.node_id)},
-            addresses=settings.voters.__getitem__,
+            addresses=settings.voter_address,
             leader_died=self._leader_died,
         )
         self.controller: Final = LeaderClient(
@@ -132,7 +141,7 @@ class MetadataQuorum:
                 executor=self._threads,
                 transport=self._peers,
                 leader_listener=self,
-                random_bytes=secrets.token_bytes,
+                random_bytes=random_bytes,
                 failed=self._failed,
             ),
         )
@@ -306,7 +315,7 @@ class MetadataQuorum:
         request_id: str,
         timeout_ms: int,
     ) -> object:
-        address = self.settings.voters[leader_id]
+        address = self.settings.voter_address(leader_id)
         response, _ = await self._rpc.call(
             address, request, timeout_ms=timeout_ms, request_id=request_id
         )
@@ -326,6 +335,9 @@ class MetadataQuorum:
     ) -> None:
         """Look for the process of a broker; if it is gone, tell the controller."""
         broker = self.image.brokers.get(broker_id)
-        if broker is not None and await is_gone(broker.control_address):
+        if broker is None:
+            return
+        address = self.settings.peer_addresses.get(broker_id, broker.control_address)
+        if await is_gone(address):
             _logger.info("the process of broker %d is gone", broker_id)
             self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))

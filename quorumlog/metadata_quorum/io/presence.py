@@ -8,7 +8,6 @@ paused, or cut off, or already replaced by its successor.
 
 import asyncio
 import logging
-import random
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -17,6 +16,7 @@ import aiohttp
 from aiohttp import web
 
 from quorumlog.backoff import Backoff
+from quorumlog.chance import random_fraction
 from quorumlog.tasks import Tasks, log_failure
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId
 
@@ -118,7 +118,6 @@ class PresenceClient:
         self._addresses = addresses
         self._leader_died = leader_died
         self._leader_id = NO_LEADER
-        self._random_fraction: Final = random.SystemRandom().random
         self._tasks: Final = Tasks(log_failure(_logger, "watching the leader's process"))
         self._following: asyncio.Task[None] | None = None
 
@@ -148,7 +147,7 @@ class PresenceClient:
                 has_reported = True
                 await self._leader_died(leader_id)
             failures += 1
-            await asyncio.sleep(RECONNECT.delay_ms(failures, self._random_fraction()) / 1000)
+            await asyncio.sleep(RECONNECT.delay_ms(failures, random_fraction()) / 1000)
 
     async def _connect(self, address: str) -> bool:
         """Stay connected for as long as it lasts; return whether there was a connection."""

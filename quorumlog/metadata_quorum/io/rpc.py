@@ -9,6 +9,7 @@ refusing node logs it at most every 10 s; the refused one logs it once, until a 
 import asyncio
 import hmac
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -65,6 +66,7 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
     }
 )
 RPCS: Final = MappingProxyType({**QUORUM_RPCS, **CONTROLLER_RPCS})
+SocketFactory = Callable[[Any], socket.socket]
 _NAMES: Final = {request: name for name, (request, _) in RPCS.items()}
 
 
@@ -183,15 +185,25 @@ class RpcServer:
 class RpcClient:
     """Asks other nodes, over one HTTP session with kept-alive connections."""
 
-    def __init__(self, *, cluster_id: str, node_id: BrokerId, shared_secret: str | None) -> None:
-        """Create it in a running loop. `close` it."""
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        node_id: BrokerId,
+        shared_secret: str | None,
+        socket_factory: SocketFactory | None = None,
+    ) -> None:
+        """Create it in a running loop. `close` it. `socket_factory`: see aiohttp.TCPConnector."""
         self._cluster_id = cluster_id
         self._node_id = node_id
         headers = {} if shared_secret is None else {SECRET_HEADER: shared_secret}
         self._refused_by: set[str] = set()  # addresses of voters: there are few
+        options: dict[str, Any] = {"limit": 0, "keepalive_timeout": 60}
+        if socket_factory is not None:  # of a simulation; aiohttp has it since 3.12
+            options["socket_factory"] = socket_factory
         self.session: Final = aiohttp.ClientSession(
             headers={"Content-Type": CONTENT_TYPE, **headers},
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=60),
+            connector=aiohttp.TCPConnector(**options),
             auto_decompress=False,
         )
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, Message, Operation
 from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.history.schema import DENSE
 
 STEP_NS = 1_000_000
 Row = tuple[str, int, int]  # key, offset, value
@@ -25,6 +26,7 @@ class Op:
     messages: list[Row] = field(default_factory=list)
     node: str = ""
     details: str = ""
+    error: str = ""
 
 
 def rows_of(ops: Sequence[Op]) -> list[Operation]:
@@ -50,6 +52,7 @@ def rows_of(ops: Sequence[Op]) -> list[Operation]:
                 messages=tuple(messages),
                 node=op.node,
                 details="" if type_ == "invoke" else op.details,
+                error="" if type_ == "invoke" else op.error,
             )
             rows.append((time_ns, type_ == "invoke", order, row))
     rows.sort(key=lambda row: row[:3])
@@ -63,6 +66,7 @@ def rows_of(ops: Sequence[Op]) -> list[Operation]:
             messages=row.messages,
             node=row.node,
             details=row.details,
+            error=row.error,
         )
         for index, (_, _, _, row) in enumerate(rows)
     ]
@@ -84,10 +88,12 @@ class History:
         *,
         at: tuple[int, int | None] | None = None,
         details: str = "",
+        error: str = "",
     ) -> "History":
         start, end = at or (self.now_ns, self.now_ns + STEP_NS)
         self.now_ns = max(self.now_ns, end or start) + STEP_NS
         self.ops.append(Op(process, f, start, end, outcome, list(messages), details=details))
+        self.ops[-1].error = error
         return self
 
     def send(
@@ -134,8 +140,11 @@ class History:
         self.now_ns += STEP_NS
         return self
 
-    def table(self, *, final_reads: str = "marked") -> pa.Table:
-        return table_of(rows_of(self.ops), final_reads=final_reads)
+    def table(self, *, final_reads: str = "marked", dense: bool = False) -> pa.Table:
+        table = table_of(rows_of(self.ops), final_reads=final_reads)
+        if dense:
+            table = table.replace_schema_metadata({**table.schema.metadata, DENSE: b"1"})
+        return table
 
     def verdict(self) -> Verdict:
         return check_history(self.table())

@@ -95,7 +95,7 @@ def _consume(
         choice = rng.random()
         if not position or choice < 0.1:
             keys = rng.sample(KEYS, rng.randrange(1, len(KEYS) + 1))
-            position = {key: position.get(key, rng.randrange(3)) for key in keys}
+            position = {key: position.get(key, 0) for key in keys}
             ops.append(Op(process, "assign", now, end, "ok", [(key, -1, 0) for key in keys]))
         elif choice < 0.15:
             key = rng.choice(sorted(position))

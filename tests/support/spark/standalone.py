@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog.chaos.spark.java import find_java, make_java_home
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 120
 SPARK_HOME = Path(pyspark.__file__).parent
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.chaos.back_ends.back_end import BackEnd
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
-from quorumlog.chaos.faults.network import Partition
+from quorumlog.chaos.faults.machines import PowerLoss
 from quorumlog.chaos.faults.registry import FaultUnsupported, step_fault
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.schedule import Action, Schedule, Target
@@ -164,8 +164,8 @@ def test_nodes_may_be_named() -> None:
 
 def test_what_the_back_end_does_not_have_is_refused_before_the_run() -> None:
     nodes = nodes_of(FakeCluster())
-    cut = Action(t_us=0, fault=Partition(), target=(1,), duration_us=1)
-    with pytest.raises(FaultUnsupported, match="fault partition: local processes cannot do it"):
+    cut = Action(t_us=0, fault=PowerLoss(), target=(1,), duration_us=1)
+    with pytest.raises(FaultUnsupported, match="fault power_loss: local processes cannot do it"):
         Nemesis(nodes, Schedule(seed=1, duration_us=1, actions=(cut,)), topic="t", record=print)
     with pytest.raises(ValueError, match="names node 9; there are 1,2,3"):
         Nemesis(nodes, schedule_of("kill", (9,)), topic="t", record=print)

@@ -8,7 +8,6 @@ fits. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -20,6 +19,7 @@ from quorumlog.broker.following.log.followed_partition import (
     take_answer,
 )
 from quorumlog.broker.settings import BrokerSettings
+from quorumlog.chance import random_fraction
 from quorumlog.clock import monotonic_ms
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -189,7 +189,7 @@ class ReplicaFetcher:
         """Try again: at once after the first failure, then less and less often."""
         _logger.info("fetching from %s:%d: %s", *self.address, error)
         if failures > 1:
-            delay_ms = self._backoff.delay_ms(failures, random.random())  # noqa: S311 - jitter, no secret
+            delay_ms = self._backoff.delay_ms(failures, random_fraction())
             await self._wait(int(delay_ms))
 
     def _is_due(self) -> bool:
@@ -287,7 +287,7 @@ class ReplicaFetcher:
                     now_ms=now_ms,
                     wall_ms=self._wall_ms,
                     backoff=self._backoff,
-                    random_fraction=random.random(),  # noqa: S311 - jitter, no secret
+                    random_fraction=random_fraction(),
                 )
                 if answer.records:
                     # Asked for last in a full fetch: an answer that is full leaves out the last.

@@ -1,7 +1,7 @@
 """The fetchers of all leaders: one per leader, at its current address."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from quorumlog.broker.following.io.replica_fetcher import ReplicaFetcher
@@ -17,9 +17,20 @@ _logger: Final = logging.getLogger(__name__)
 class ReplicaFetchers:
     """`follow` and `unfollow` collect changes; `publish` puts them into effect."""
 
-    def __init__(self, new_fetcher: Callable[[tuple[str, int]], ReplicaFetcher]) -> None:
-        """`new_fetcher` makes a fetcher of the leader at (host, port)."""
+    def __init__(
+        self,
+        new_fetcher: Callable[[tuple[str, int]], ReplicaFetcher],
+        peer_addresses: Mapping[int, str],
+    ) -> None:
+        """`new_fetcher` makes a fetcher of the leader at (host, port).
+
+        `peer_addresses`: `host:port` of leaders that are not reached where they advertise.
+        """
         self._new_fetcher: Final = new_fetcher
+        self._peer_addresses: Final = {
+            peer_id: (address.rpartition(":")[0], int(address.rpartition(":")[2]))
+            for peer_id, address in peer_addresses.items()
+        }
         self._followed: dict[BrokerId, dict[PartitionDriver, FollowedPartition]] = {}
         self._leaders: dict[PartitionDriver, BrokerId] = {}
         self._changed: set[BrokerId] = set()
@@ -51,7 +62,9 @@ class ReplicaFetchers:
             broker = image.brokers.get(leader_id)
             fetcher = self._fetchers.get(leader_id)
             followed = self._followed[leader_id]
-            address = None if broker is None or not followed else (broker.host, broker.port)
+            address = None
+            if broker is not None and followed:
+                address = self._peer_addresses.get(leader_id, (broker.host, broker.port))
             if fetcher is not None and fetcher.address != address:
                 del self._fetchers[leader_id]
                 self._stopping.start(fetcher.stop())

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Final, Protocol
 
-from quorumlog.chaos.faults import machines, network
+from quorumlog.chaos.faults import delay, machines, network
 from quorumlog.chaos.faults.fault import ALL, MILLION
 from quorumlog.chaos.faults.kill import Kill
 from quorumlog.chaos.faults.pause import Pause
@@ -116,7 +116,7 @@ class Run:
         environment.trace.happened(environment.timeline.now_us, whom, f"fault {action.as_json()}")
         later = environment.timeline.push
         match fault:
-            case network.Loss() | network.Duplication() | network.Delay() | network.Reorder():
+            case network.Loss() | network.Duplication() | delay.Delay() | network.Reorder():
                 environment.network.begin(fault)
                 later(action.duration_us, environment.network.end, fault)
             case machines.SlowDisk():

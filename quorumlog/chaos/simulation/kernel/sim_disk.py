@@ -15,7 +15,7 @@ Directories themselves are durable when made.
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Final
 
@@ -289,6 +289,12 @@ class SimDisk:
         content.written[position] ^= bit
         content.durable[position] ^= bit
         return position
+
+    def files(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the path and the content of every file, as reads see them, in order."""
+        for directory in sorted(self._names):
+            for name, content in sorted(self._names[directory].items()):
+                yield f"{directory}/{name}", bytes(content.written)
 
     def durable_bytes(self, path: str) -> bytes | None:
         """Return what a power loss could not take; None if the name itself is not durable."""

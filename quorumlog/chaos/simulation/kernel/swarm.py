@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from quorumlog.chaos.faults import machines, network
+from quorumlog.chaos.faults import delay, machines, network
 from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
 from quorumlog.chaos.schedule import Action, Target
@@ -73,9 +73,9 @@ def _conditions(
         yield network.Loss(ppm=rng.randrange(1_000, 250_000)), ALL
     elif kind is network.Duplication:
         yield network.Duplication(ppm=rng.randrange(1_000, 300_000)), ALL
-    elif kind is network.Delay:
+    elif kind is delay.Delay:
         least, spread = rng.randrange(100, 20_000), rng.randrange(1_000, 80_000)
-        yield network.Delay(min_us=least, spread_us=spread), ALL
+        yield delay.Delay(min_us=least, spread_us=spread), ALL
     elif kind is network.Reorder:
         ppm, late_us = rng.randrange(1_000, 100_000), rng.randrange(50_000, 3_000_000)
         yield network.Reorder(ppm=ppm, late_us=late_us), ALL

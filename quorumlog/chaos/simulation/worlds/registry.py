@@ -6,7 +6,8 @@ from functools import partial
 from typing import Final
 
 from quorumlog.chaos.faults import leadership, machines, network
-from quorumlog.chaos.faults.fault import Fault
+from quorumlog.chaos.faults.delay import Delay
+from quorumlog.chaos.faults.fault import ALL, Fault
 from quorumlog.chaos.faults.kill import Kill
 from quorumlog.chaos.faults.pause import Pause
 from quorumlog.chaos.registered import registered
@@ -89,6 +90,9 @@ class WorldKind:
         """Raise ScheduleError (a ValueError) unless the schedule, perhaps of a file, fits."""
         names = [fault.name for fault in self.faults]
         schedule.check_supported(back_end=f"the world {self.name}", can=names)
+        for action in schedule.actions:
+            if isinstance(action.fault, Delay) and action.target != ALL:
+                raise ScheduleError(f"the world {self.name} delays all messages: target {ALL!r}")
         known = self.draw(0, nodes=self.nodes[0], duration_us=0, faults=()).options
         if known.keys() != schedule.options.keys():
             raise ScheduleError(f"the options of the world {self.name} are {', '.join(known)}")

@@ -1,0 +1,179 @@
+"""Cycles between transactions: if each of some must come before the next, no order explains them.
+
+An edge says why one transaction comes before another: WW, it wrote the version before the other's;
+WR, the other read what it wrote; RW, it read the version before the other's (an anti-dependency).
+Names are Adya's: G0, a cycle of WW alone; G1c, of WW and WR, with a WR; G-single, with one RW; G2,
+with several. Sources: Adya, Weak Consistency (1999); Kingsbury and Alvaro, Elle (2020); Tarjan's
+algorithm for strongly connected components, without recursion.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+WW: Final = 1
+WR: Final = 2
+RW: Final = 4
+_WORDS: Final = {WW: "wrote before", WR: "was read by", RW: "read before"}
+Successors = Callable[[int], Iterable[int]]
+_STARTS_MAX: Final = 256  # edges of a component from which a short cycle is looked for
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One edge of a cycle: from, why, to; `about` names the object and the versions."""
+
+    source: int
+    kind: int
+    target: int
+    about: str
+
+    def __str__(self) -> str:
+        return f"{_WORDS[self.kind]} the next: {self.about}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A shortest cycle that was found in a component, with the name of its kind."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+
+@dataclass(slots=True)
+class Graph:
+    """Transactions by number, and edges; the first reason of an edge stays."""
+
+    edges: dict[int, dict[int, dict[int, str]]] = field(default_factory=dict)
+
+    def add(self, source: int, kind: int, target: int, about: str) -> None:
+        """Add an edge, unless it leads to its own beginning."""
+        if source != target:
+            self.edges.setdefault(source, {}).setdefault(target, {}).setdefault(kind, about)
+
+    def successors(self, node: int, kinds: int) -> Iterator[int]:
+        """Yield what follows `node` by an edge of one of `kinds`."""
+        for target, labels in self.edges.get(node, {}).items():
+            if any(kind & kinds for kind in labels):
+                yield target
+
+
+def find_cycles(graph: Graph) -> list[Cycle]:
+    """Return one cycle for each component of each kind that holds one, strongest kinds first."""
+    found = [_shortest(graph, one, "G0", WW, WW) for one in components(graph, WW)]
+    found += [_shortest(graph, one, "G1c", WR, WW | WR) for one in components(graph, WW | WR)]
+    for component in components(graph, WW | WR | RW):
+        single = _shortest(graph, component, "G-single", RW, WW | WR)
+        found.append(single or _shortest(graph, component, "G2", RW, WW | WR | RW))
+    return [cycle for cycle in found if cycle is not None]
+
+
+def _shortest(graph: Graph, component: list[int], name: str, first: int, rest: int) -> Cycle | None:
+    """Return a short cycle of one edge of kind `first`, and others of kinds `rest`."""
+    inside, best = frozenset(component), None
+    for source, target in _edges(graph, component, inside, first):
+        path = _path(graph, target, source, rest, inside)
+        if path and (best is None or len(path) < len(best)):
+            best = path
+    if best is None:
+        return None
+    around = [best[-1], *best]
+    steps = []
+    for place, (source, target) in enumerate(pairwise(around)):
+        labels = graph.edges[source][target]
+        wanted = first if place == 0 else rest
+        kind = next(kind for kind in (WW, WR, RW) if kind & wanted and kind in labels)
+        steps.append(Step(source, kind, target, labels[kind]))
+    return Cycle(name, tuple(steps))
+
+
+def _edges(
+    graph: Graph, component: list[int], inside: frozenset[int], kind: int
+) -> Iterator[tuple[int, int]]:
+    left = _STARTS_MAX
+    for source in component:
+        for target in graph.successors(source, kind):
+            if target in inside:
+                yield source, target
+                left -= 1
+                if not left:
+                    return
+
+
+def _path(
+    graph: Graph, start: int, goal: int, kinds: int, inside: frozenset[int]
+) -> list[int] | None:
+    """Return the shortest path of nodes, by breadth."""
+    came_from: dict[int, int | None] = {start: None}
+    waiting = deque([start])
+    while waiting:
+        node = waiting.popleft()
+        if node == goal:
+            path: list[int] = []
+            at: int | None = node
+            while at is not None:
+                path.append(at)
+                at = came_from[at]
+            return path[::-1]
+        for target in graph.successors(node, kinds):
+            if target in inside and target not in came_from:
+                came_from[target] = node
+                waiting.append(target)
+    return None
+
+
+def components(graph: Graph, kinds: int) -> list[list[int]]:
+    """Return the strongly connected components of more than one node, each sorted."""
+    state = _Tarjan()
+    for root in sorted(graph.edges):
+        if root not in state.number:
+            state.walk(root, lambda node: graph.successors(node, kinds))
+    return sorted(state.found)
+
+
+@dataclass(slots=True)
+class _Tarjan:
+    number: dict[int, int] = field(default_factory=dict)
+    lowest: dict[int, int] = field(default_factory=dict)
+    stack: list[int] = field(default_factory=list)
+    on_stack: set[int] = field(default_factory=set)
+    found: list[list[int]] = field(default_factory=list)
+
+    def walk(self, root: int, successors: Successors) -> None:
+        """Visit all that can be reached from `root`, depth first."""
+        self._open(root)
+        path = [(root, iter(successors(root)))]
+        while path:
+            node, following = path[-1]
+            for target in following:
+                if target not in self.number:
+                    self._open(target)
+                    path.append((target, iter(successors(target))))
+                    break
+                if target in self.on_stack:
+                    self.lowest[node] = min(self.lowest[node], self.number[target])
+            else:
+                path.pop()
+                if path:
+                    above = path[-1][0]
+                    self.lowest[above] = min(self.lowest[above], self.lowest[node])
+                if self.lowest[node] == self.number[node]:
+                    self._close(node)
+
+    def _open(self, node: int) -> None:
+        self.number[node] = self.lowest[node] = len(self.number)
+        self.stack.append(node)
+        self.on_stack.add(node)
+
+    def _close(self, root: int) -> None:
+        component = []
+        while True:
+            node = self.stack.pop()
+            self.on_stack.discard(node)
+            component.append(node)
+            if node == root:
+                break
+        if len(component) > 1:
+            self.found.append(sorted(component))

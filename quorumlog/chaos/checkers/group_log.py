@@ -1,0 +1,341 @@
+"""The check of a consumer group: what it was delivered, what it committed, who owned what.
+
+A key is a partition of one topic that one group reads; its log is dense (no transactions, no
+compaction). What sends and final reads say is the log; members poll (`group_poll`), `commit` and
+ask for `committed`, as workloads.group_consume writes it. Rules, each for one key:
+
+  delivered   a record that is acknowledged, below an offset that the group has committed, was
+              delivered by an `ok` poll of some member, with the value that was sent.
+  committed   an answer is at most what anybody tried to commit before it, and at least what was
+              committed before the question. A coordinator that was replaced may answer until it
+              notices, so a lower answer is lost only if no later one is as high again; else it is
+              stale, which is legal. Commits that succeed one after the other do not go back: each
+              member commits only what it was delivered from the committed offset on.
+  resumed     the first record after `assigned` is at a committed offset, by the same bounds, and
+              those that follow leave none out and do not go back.
+  generations one member owns a key in a generation; generations do not go back; after a newer
+              generation was seen, a commit of an older one does not succeed.
+
+An event of a rebalance lies between the end of the member's last poll and the end of the poll that
+tells it. Sources: KIP-62, KIP-345, KIP-429; Kafka's consumer protocol.
+"""
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Final
+
+import pyarrow as pa
+
+from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.findings import (
+    ENTRIES,
+    LOG_OPERATIONS,
+    Findings,
+    Row,
+    count,
+    entries_of,
+    rows_by_key,
+    rows_of,
+)
+from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.moments import Greatest
+from quorumlog.chaos.checkers.verdict import (
+    Anomaly,
+    Partial,
+    Severity,
+    Verdict,
+)
+
+ANOMALIES: Final = (
+    NODE_ENDED_ANOMALY,
+    Anomaly(name="lost-record", meaning="An acknowledged record lies beyond the end of its log."),
+    Anomaly(
+        name="other-record",
+        meaning="The group was delivered another record than was acknowledged at that offset.",
+    ),
+    Anomaly(
+        name="committed-lost",
+        meaning="The group's committed offset is lower than one that was committed before.",
+    ),
+    Anomaly(
+        name="committed-stale",
+        meaning="For a while, an older committed offset was answered: a replaced coordinator may.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
+        name="committed-ahead",
+        meaning="The group's committed offset is higher than any that was ever to be committed.",
+    ),
+    Anomaly(
+        name="split-ownership", meaning="Two members owned one partition in the same generation."
+    ),
+    Anomaly(
+        name="generation-went-back",
+        meaning="The group came to a generation that is not above an earlier one.",
+    ),
+    Anomaly(
+        name="zombie-commit",
+        meaning="A member of an old generation committed after a newer generation was there.",
+    ),
+    Anomaly(
+        name="committed-went-back",
+        meaning="A commit succeeded although the group had committed a higher offset before.",
+    ),
+    Anomaly(
+        name="resumed-ahead",
+        meaning="A new owner went on above every committed offset: records were left out.",
+    ),
+    Anomaly(name="resumed-behind", meaning="A new owner went on below an offset committed before."),
+    Anomaly(name="group-skip", meaning="A member was not delivered the record after its last one."),
+    Anomaly(
+        name="undelivered",
+        meaning="The group has committed an offset above an acknowledged record that no member"
+        " was delivered.",
+    ),
+)
+_MODEL: Final = "group_log"
+_TEXT: Final = "the group was delivered every acknowledged record, and its commits were kept"
+_OPERATIONS: Final = LOG_OPERATIONS | {"join", "group_poll", "commit", "committed"}
+_POLLS: Final = frozenset({"group_poll", "join"})
+_KINDS: Final = frozenset(
+    {"send", "final_poll", "final_end", "group_poll", "assigned", "revoked", "lost"}
+    | {"commit", "committed"}
+)
+_BEYOND: Final = "acknowledged records that the group has not committed past"
+_NO_END: Final = "no final read has reached the end of a key"
+
+
+def explode(table: pa.Table) -> pa.Table:
+    """Return an entry for each micro-operation that the check knows, of whole processes.
+
+    `extra`: for what a poll tells of a rebalance, the event after which it happened.
+    """
+    ended: dict[int, int] = {}  # process -> the event that ended its last poll
+    before: dict[int, int] = {}  # the invocation of a poll -> the end of the one before
+    columns = (table.column(name).to_pylist() for name in ("process", "f", "invoked", "completed"))
+    for process, f, invoked, completed in sorted(zip(*columns, strict=True), key=itemgetter(2)):
+        if f in _POLLS:
+            before[invoked] = ended.get(process, invoked)
+            if completed >= 0:
+                ended[process] = completed
+    rows = rows_of(table, _KINDS, _MODEL, _OPERATIONS)
+    return entries_of([row._replace(extra=before.get(row.invoked, 0)) for row in rows])
+
+
+def check(entries: pa.Table, facts: Facts) -> Partial:
+    """Check all keys of `entries`; each key's entries must all be there, in any order."""
+    del facts
+    partial = Partial()
+    for rows in rows_by_key(entries, partial):
+        _Key(rows, partial).check()
+    return partial
+
+
+class _Key:
+    """The check of one key."""
+
+    def __init__(self, entries: Sequence[Row], partial: Partial) -> None:
+        self._entries: Final = entries
+        self._partial: Final = partial
+        self._key: Final = entries[0].key
+        self._findings: Final = Findings(partial, self._key, ANOMALIES)
+        self._acknowledged: Final = {
+            one.offset: one for one in self._of("send") if one.outcome != "fail" and one.offset >= 0
+        }
+        self._delivered: Final = {
+            one.offset: one for one in self._of("group_poll") if one.outcome == "ok"
+        }
+        self._commits: Final = [one for one in self._of("commit") if one.outcome != "fail"]
+        self._kept: Final = [one for one in self._commits if one.outcome == "ok"]
+        self._answers: Final = [one for one in self._of("committed") if one.outcome == "ok"]
+        self._assigned: Final = [one for one in self._of("assigned") if one.value >= 0]
+        seen = [one for one in (*self._kept, *self._answers) if one.offset >= 0]
+        self._committed: Final = Greatest(seen, event=_completed, rank=_offset)
+        self._tried: Final = Greatest(self._commits, event=_invoked, rank=_offset)
+        self._committed_by_commits: Final = Greatest(self._kept, event=_completed, rank=_offset)
+        self._newest: Final = Greatest(self._assigned, event=_completed, rank=_value)
+        # Backwards in time: what was seen after an event.
+        self._later: Final = Greatest(seen, event=lambda one: -one.invoked, rank=_offset)
+
+    def _of(self, kind: str) -> Iterator[Row]:
+        return (entry for entry in self._entries if entry.kind == kind)
+
+    def check(self) -> None:
+        """Apply every rule."""
+        count(
+            self._partial,
+            acknowledged=len(self._acknowledged),
+            polled=sum(one.outcome == "ok" for one in self._of("group_poll")),
+            commits=len(self._kept),
+            assignments=sum(1 for _ in self._of("assigned")),
+        )
+        self._check_records()
+        self._check_answers()
+        self._check_commits()
+        self._check_generations()
+        self._check_members()
+
+    # --- records ---
+
+    def _check_records(self) -> None:
+        ends = [one for one in self._of("final_end") if one.outcome == "ok"]
+        if not ends:
+            self._findings.gap(_NO_END, [self._key])
+        passed = max((one.offset for one in (*self._kept, *self._answers)), default=0)
+        beyond = []
+        for offset, sent in sorted(self._acknowledged.items()):
+            end = next((e for e in ends if e.offset <= offset and sent.completed < e.invoked), None)
+            got = self._delivered.get(offset)
+            if end is not None:
+                self._findings.add("lost-record", f"offset {offset}", ("sent", sent), ("end", end))
+            elif got is not None and got.value != sent.value:
+                self._findings.add(
+                    "other-record", f"offset {offset}", ("sent", sent), ("delivered", got)
+                )
+            elif got is None and offset < passed:
+                by = max((*self._kept, *self._answers), key=lambda one: one.offset)
+                self._findings.add(
+                    "undelivered", f"offset {offset}", ("sent", sent), ("committed", by)
+                )
+            elif offset >= passed:
+                beyond.append(f"{self._key} offset {offset}")
+        self._findings.gap(_BEYOND, beyond)
+
+    # --- committed offsets ---
+
+    def _check_answers(self) -> None:
+        for answer in self._answers:
+            before = self._committed.before(answer.invoked)
+            if before is not None and answer.offset < before.offset:
+                note = f"{answer.offset} after {before.offset}"
+                later = self._later.before(-answer.completed)
+                is_lost = later is None or later.offset < before.offset
+                name = "committed-lost" if is_lost else "committed-stale"
+                self._findings.add(name, note, ("committed", before), ("answer", answer))
+            if answer.offset > self._ceiling(answer.completed):
+                note = f"{answer.offset} was never committed"
+                self._findings.add("committed-ahead", note, ("answer", answer))
+
+    def _check_commits(self) -> None:
+        for commit in self._kept:
+            before = self._committed_by_commits.before(commit.invoked)
+            if before is not None and commit.offset < before.offset:
+                note = f"{commit.offset} after {before.offset}"
+                self._findings.add(
+                    "committed-went-back", note, ("before", before), ("after", commit)
+                )
+
+    def _ceiling(self, event: int) -> int:
+        """Return the highest offset that may be committed by `event`; 0: nothing is."""
+        tried = self._tried.before(event)
+        return 0 if tried is None else tried.offset
+
+    # --- generations ---
+
+    def _check_generations(self) -> None:
+        owners: dict[int, Row] = {}
+        for one in self._assigned:
+            owner = owners.setdefault(one.value, one)
+            if owner.process != one.process:
+                note = f"generation {one.value}"
+                self._findings.add("split-ownership", note, ("one", owner), ("another", one))
+            newer = self._newest.before(one.extra)
+            if newer is not None and newer.value > one.value:
+                note = f"generation {one.value} after {newer.value}"
+                self._findings.add("generation-went-back", note, ("before", newer), ("after", one))
+        for commit in self._kept:
+            newer = self._newest.before(commit.invoked)
+            if newer is not None and newer.value > commit.value >= 0:
+                note = f"generation {commit.value} after {newer.value}"
+                self._findings.add("zombie-commit", note, ("newer", newer), ("commit", commit))
+
+    # --- positions ---
+
+    def _check_members(self) -> None:
+        by_process: dict[int, list[Row]] = {}
+        for entry in self._entries:
+            if entry.kind in {"assigned", "revoked", "lost", "group_poll"}:
+                by_process.setdefault(entry.process, []).append(entry)
+        for entries in by_process.values():
+            self._check_positions(entries)
+
+    def _check_positions(self, entries: Sequence[Row]) -> None:
+        """Follow the position of one member."""
+        assigned: Row | None = None  # and nothing was delivered since
+        last: Row | None = None
+        for entry in entries:
+            if entry.kind == "assigned":
+                assigned, last = entry, None
+            elif entry.kind != "group_poll":
+                assigned, last = None, None
+            elif entry.outcome != "ok":
+                continue
+            elif assigned is not None:
+                self._check_resumed(assigned, entry)
+                assigned, last = None, entry
+            else:
+                if last is not None and entry.offset != last.offset + 1:
+                    note = f"{entry.offset} after {last.offset}"
+                    self._findings.add("group-skip", note, ("last", last), ("next", entry))
+                last = entry
+
+    def _check_resumed(self, assigned: Row, first: Row) -> None:
+        before = self._committed.before(assigned.extra)
+        if before is not None and first.offset < before.offset:
+            note = f"{first.offset}, and {before.offset} was committed"
+            self._findings.add("resumed-behind", note, ("committed", before), ("first", first))
+        ceiling = self._ceiling(first.completed)
+        if first.offset > ceiling:
+            note = f"{first.offset}, and {ceiling} at most was committed"
+            self._findings.add("resumed-ahead", note, ("assigned", assigned), ("first", first))
+
+
+def _invoked(entry: Row) -> int:
+    return entry.invoked
+
+
+def _completed(entry: Row) -> int:
+    return entry.completed
+
+
+def _offset(entry: Row) -> int:
+    return entry.offset
+
+
+def _value(entry: Row) -> int:
+    return entry.value
+
+
+def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
+    """Merge what was found, and judge."""
+    return judge(
+        partials,
+        bands,
+        facts,
+        model=_MODEL,
+        text=_TEXT,
+        anomalies=ANOMALIES,
+        missing=_missing,
+    )
+
+
+def _missing(merged: Partial) -> list[str]:
+    wanted = {
+        "acknowledged": "no send was acknowledged",
+        "polled": "the group was delivered nothing",
+        "commits": "the group committed nothing",
+    }
+    return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
+
+
+CHECKER: Final = Checker(
+    model=_MODEL,
+    text=_TEXT,
+    anomalies=ANOMALIES,
+    operations=_OPERATIONS,
+    entries=ENTRIES,
+    explode=explode,
+    check=check,
+    conclude=conclude,
+)

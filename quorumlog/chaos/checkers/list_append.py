@@ -1,0 +1,196 @@
+"""Transactions that append to lists and read them: the order of the versions can be read off.
+
+Each value is appended once per list. The longest read of a list tells the order of its values, and
+every other read must be a prefix of it. A value that was appended, and is in no read, comes after
+all that were read. From that follow the dependencies, and with `cycles` the anomalies. Source:
+elle.list-append.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
+from quorumlog.chaos.checkers.entries import FAIL, OK
+from quorumlog.chaos.checkers.transactions import (
+    Findings,
+    Micro,
+    Transaction,
+    transactions_checker,
+)
+from quorumlog.chaos.checkers.verdict import Anomaly
+from quorumlog.chaos.history.model import HistoryError
+
+APPEND: Final = "append"
+READ: Final = "r"
+_READERS_MAX: Final = 64  # of the longest list, that are ordered before what nobody read
+
+_ANOMALIES: Final = (
+    Anomaly(name="phantom", meaning="A value was read that no transaction appended."),
+    Anomaly(name="G1a", meaning="A value was read whose transaction failed (aborted read)."),
+    Anomaly(name="duplicate-elements", meaning="One read returned a value twice."),
+    Anomaly(name="incompatible-order", meaning="Two reads of a list disagree about its order."),
+    Anomaly(name="internal", meaning="A transaction does not see its own operations before."),
+    Anomaly(name="G1b", meaning="A read saw a part of a transaction (intermediate read)."),
+)
+
+
+@dataclass(slots=True)
+class _List:
+    """One list: who appended each value, its reads by known transactions, its longest read."""
+
+    writers: dict[Any, Transaction] = field(default_factory=dict)
+    last_of: dict[int, Any] = field(default_factory=dict)  # a transaction's last value here
+    reads: list[tuple[Transaction, tuple[Any, ...]]] = field(default_factory=list)
+    longest: tuple[Any, ...] = ()
+    longest_by: Transaction | None = None
+
+
+def _judge(transactions: Sequence[Transaction], findings: Findings) -> Graph:
+    lists: dict[str, _List] = {}
+    for one in transactions:
+        _take(one, lists, findings)
+    graph = Graph()
+    for name, each in sorted(lists.items()):
+        sound = [
+            (one, read) for one, read in each.reads if _is_sound(name, each, one, read, findings)
+        ]
+        _connect(name, each, sound, graph)
+    return graph
+
+
+def _take(one: Transaction, lists: dict[str, _List], findings: Findings) -> None:
+    """Take the operations of one transaction apart, and check that it sees its own."""
+    seen: dict[str, tuple[Any, ...]] = {}  # what it knows of a list: all of it
+    own: dict[str, list[Any]] = {}  # what it appended before it first read a list
+    for micro in one.micros:
+        each = lists.setdefault(micro.object, _List())
+        if micro.f == APPEND:
+            _append(one, micro, each)
+            own.setdefault(micro.object, []).append(micro.value)
+            if micro.object in seen:
+                seen[micro.object] = (*seen[micro.object], micro.value)
+            continue
+        if not one.is_known:
+            continue
+        read = _elements(one, micro)
+        mine = tuple(own.get(micro.object, ()))
+        expected = seen.get(micro.object)
+        if expected is None:
+            is_own = not mine or read[len(read) - len(mine) :] == mine
+        else:
+            is_own = read == expected
+        if not is_own:
+            note = f"it read [{' '.join(map(str, read))}] after its own operations on the list"
+            findings.add("internal", micro.object, note, [("transaction", one)])
+        if expected is None and is_own:  # what was there before it
+            each.reads.append((one, read[: len(read) - len(mine)] if mine else read))
+            if len(read) > len(each.longest):
+                each.longest, each.longest_by = read, one
+        seen[micro.object] = read
+
+
+def _append(one: Transaction, micro: Micro, each: _List) -> None:
+    known = each.writers.get(micro.value)
+    if known is not None and FAIL not in (known.outcome, one.outcome):
+        raise HistoryError(
+            f"event {one.row['invoked']}: {micro.value} is appended to {micro.object} a second "
+            "time; the model list-append needs values that are appended once"
+        )
+    if known is None or known.outcome == FAIL:
+        each.writers[micro.value] = one
+    each.last_of[one.number] = micro.value
+
+
+def _elements(one: Transaction, micro: Micro) -> tuple[Any, ...]:
+    if micro.value is None:
+        return ()
+    if not isinstance(micro.value, tuple):
+        raise HistoryError(f"event {one.row['invoked']}: a read of a list returned {micro.value!r}")
+    return micro.value
+
+
+def _is_sound(
+    name: str, each: _List, one: Transaction, read: tuple[Any, ...], findings: Findings
+) -> bool:
+    """Report what is wrong with a read by itself; tell whether its order can be relied on."""
+    for value in read:
+        writer = each.writers.get(value)
+        if writer is None:
+            findings.add("phantom", name, f"value {value}", [("read", one)])
+        elif writer.outcome == FAIL:
+            told = [("failed append", writer), ("read", one)]
+            findings.add("G1a", name, f"value {value}", told)
+    if len({*read}) != len(read):
+        findings.add("duplicate-elements", name, f"[{' '.join(map(str, read))}]", [("read", one)])
+        return False
+    if each.longest[: len(read)] != read:
+        told = [("one read", one)]
+        if each.longest_by is not None:
+            told.append(("other read", each.longest_by))
+        findings.add("incompatible-order", name, "neither is a prefix of the other", told)
+        return False
+    last_writer = each.writers.get(read[-1]) if read else None
+    if last_writer is not None and last_writer is not one:
+        final = each.last_of[last_writer.number]
+        if final != read[-1] and final not in read:
+            note = f"value {read[-1]}, though the same transaction appended {final} later"
+            findings.add("G1b", name, note, [("append", last_writer), ("read", one)])
+    return True
+
+
+def _connect(
+    name: str, each: _List, reads: Sequence[tuple[Transaction, tuple[Any, ...]]], graph: Graph
+) -> None:
+    """Add the edges that follow from the order of a list's values."""
+    order = each.longest
+    if len({*order}) != len(order):
+        return  # it tells no order
+    writers = [each.writers.get(value) for value in order]
+    place = {value: n for n, value in enumerate(order)}
+    unread = [
+        (value, writer)
+        for value, writer in each.writers.items()
+        if value not in place and writer.outcome == OK
+    ]
+    for one, other in pairwise(order):
+        if one in each.writers and other in each.writers:
+            before, after = each.writers[one], each.writers[other]
+            graph.add(before.number, WW, after.number, f"{name}: {one} lies before {other}")
+    if writers and writers[-1] is not None:
+        for value, later in unread:
+            about = f"{name}: {value} came after {order[-1]}"
+            graph.add(writers[-1].number, WW, later.number, about)
+    _connect_reads(name, each, reads, unread, graph)
+
+
+def _connect_reads(
+    name: str,
+    each: _List,
+    reads: Sequence[tuple[Transaction, tuple[Any, ...]]],
+    unread: Sequence[tuple[Any, Transaction]],
+    graph: Graph,
+) -> None:
+    order, of_all = each.longest, 0
+    for reader, read in reads:
+        if read and (writer := each.writers.get(read[-1])) is not None:
+            graph.add(writer.number, WR, reader.number, f"{name}: {read[-1]}")
+        if len(read) < len(order):
+            following = each.writers.get(order[len(read)])
+            if following is not None:
+                about = f"{name}: without {order[len(read)]}"
+                graph.add(reader.number, RW, following.number, about)
+        elif of_all < _READERS_MAX:
+            of_all += 1
+            for value, later in unread:
+                graph.add(reader.number, RW, later.number, f"{name}: without {value}")
+
+
+CHECKER: Final = transactions_checker(
+    "list-append",
+    "the transactions are serializable, as far as their reads tell",
+    _ANOMALIES,
+    frozenset({APPEND, READ}),
+    _judge,
+)

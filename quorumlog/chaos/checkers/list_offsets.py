@@ -1,0 +1,247 @@
+"""The check of offsets by time (ListOffsets), against what was sent and what the final reads saw.
+
+A key is a partition. Nothing is deleted, and the value of a record is its timestamp. Rules, where
+"in time" means: acknowledged or answered before the question was asked:
+
+  earliest       is 0.
+  latest         is never above the end that the final reads reached, never goes back for one
+                 client, and in the final questions it is that end. A leader that was replaced may
+                 answer until it notices, so an end below what another client was acknowledged in
+                 time is stale, which is legal while there are faults.
+  by_time        names a record at or after that time, and no record below it in the log is; the
+                 time that is told is its own. No record: none that was acknowledged in time is at
+                 or after that time (stale, as above), and in the final questions none at all.
+  max_timestamp  the same: no record below has a time as great; in the final questions none at all.
+                 A broker names no record while the one with the greatest time is not committed.
+
+A broker answers for a prefix of the log, and every prefix has all records below the one it names:
+so an answer that names a record can be checked exactly, whenever it was given.
+Sources: KIP-79, KIP-207, KIP-734.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+import pyarrow as pa
+
+from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
+from quorumlog.chaos.checkers.findings import (
+    ENTRIES,
+    LOG_OPERATIONS,
+    Findings,
+    Row,
+    count,
+    entries_of,
+    rows_by_key,
+    rows_of,
+)
+from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.moments import Greatest
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity, Verdict
+
+ANOMALIES: Final = (
+    NODE_ENDED_ANOMALY,
+    Anomaly(
+        name="start-moved", meaning="The log begins above offset 0 though nothing was deleted."
+    ),
+    Anomaly(name="end-went-back", meaning="One client was told an end, and later a lower one."),
+    Anomaly(
+        name="end-too-low",
+        meaning="After all faults, the end was told below what the final reads had reached.",
+    ),
+    Anomaly(name="end-too-high", meaning="The end was told above where the log ends."),
+    Anomaly(name="no-such-record", meaning="A record was named that the log does not hold."),
+    Anomaly(name="wrong-timestamp", meaning="A record was named with another time than its own."),
+    Anomaly(name="too-old", meaning="A record was named that is older than the time asked for."),
+    Anomaly(
+        name="not-the-first",
+        meaning="A record was named although one below it is as young, or has as great a time.",
+    ),
+    Anomaly(
+        name="not-found",
+        meaning="After all faults, no record was named although there is one that young.",
+    ),
+    Anomaly(
+        name="stale-answer",
+        meaning="The answer left out what was acknowledged before the question: a replaced leader"
+        " may give it until it notices.",
+        severity=Severity.ALLOWED,
+    ),
+)
+_MODEL: Final = "list_offsets"
+_TEXT: Final = "offsets by time are those of the log"
+_QUESTIONS: Final = frozenset({"earliest", "latest", "by_time", "max_timestamp"})
+_KINDS: Final = _QUESTIONS | {"send", "final_poll", "final_end", "found"}
+_OPERATIONS: Final = LOG_OPERATIONS | {"list_offsets", "final_list_offsets"}
+_FINAL: Final = "final_list_offsets"
+_UNREAD: Final = "final reads did not read a log from 0 to its end"
+
+
+def explode(table: pa.Table) -> pa.Table:
+    """Return an entry for each micro-operation; `extra`: the time that was told with an answer."""
+    rows = rows_of(table, _KINDS, _MODEL, _OPERATIONS)
+    told = {(row.op, row.key): row.value for row in rows if row.kind == "found"}
+    return entries_of(
+        [row._replace(extra=told.get((row.op, row.key), -1)) for row in rows if row.kind != "found"]
+    )
+
+
+def check(entries: pa.Table, facts: Facts) -> Partial:
+    """Check all keys of `entries`; each key's entries must all be there, in any order."""
+    del facts
+    partial = Partial()
+    for rows in rows_by_key(entries, partial):
+        _Key(rows, partial).check()
+    return partial
+
+
+class _Key:
+    """The check of one key."""
+
+    def __init__(self, rows: Sequence[Row], partial: Partial) -> None:
+        self._rows: Final = rows
+        self._partial: Final = partial
+        self._key: Final = rows[0].key
+        self._findings: Final = Findings(partial, self._key, ANOMALIES)
+        self._sent: Final = [
+            row for row in self._of("send") if row.outcome != "fail" and row.offset >= 0
+        ]
+        read = {row.offset: row.value for row in self._of("final_poll") if row.outcome == "ok"}
+        self._ends: Final = [row for row in self._of("final_end") if row.outcome == "ok"]
+        self._end: Final = max((row.offset for row in self._ends), default=0)
+        self._is_read: Final = bool(self._ends) and all(at in read for at in range(self._end))
+        self._times: Final = [read.get(offset, -1) for offset in range(self._end)]
+        self._greatest: Final = [*accumulate(self._times, max)]  # of each prefix of the log
+        self._acknowledged: Final = Greatest(
+            self._sent, event=lambda row: row.completed, rank=lambda row: row.offset
+        )
+        self._youngest: Final = Greatest(
+            self._sent, event=lambda row: row.completed, rank=lambda row: row.value
+        )
+
+    def _of(self, kind: str) -> Iterator[Row]:
+        return (row for row in self._rows if row.kind == kind)
+
+    def check(self) -> None:
+        """Apply every rule."""
+        asked = [row for row in self._rows if row.kind in _QUESTIONS and row.outcome == "ok"]
+        count(
+            self._partial,
+            acknowledged=len(self._sent),
+            polled=sum(row.outcome == "ok" for row in self._of("final_poll")),
+            answers=len(asked),
+            final_answers=sum(row.f == _FINAL for row in asked),
+        )
+        if not self._is_read:
+            self._findings.gap(_UNREAD, [self._key])
+            return
+        for row in asked:
+            if row.kind == "earliest":
+                if row.offset != 0:
+                    self._findings.add("start-moved", f"{row.offset}", ("answer", row))
+            elif row.kind == "latest":
+                self._check_end(row)
+            elif row.offset < 0:
+                self._check_none(row)
+            else:
+                self._check_named(row)
+        self._check_sessions([row for row in asked if row.kind == "latest"])
+
+    def _check_end(self, row: Row) -> None:
+        before = self._acknowledged.before(row.invoked)
+        if row.offset > self._end:
+            note = f"{row.offset}, and the log ends at {self._end}"
+            self._findings.add("end-too-high", note, ("answer", row), ("end", self._ends[0]))
+        elif row.f == _FINAL and row.offset < self._end:
+            note = f"{row.offset}, and the log ends at {self._end}"
+            self._findings.add("end-too-low", note, ("answer", row), ("end", self._ends[0]))
+        elif before is not None and row.offset <= before.offset:
+            note = f"{row.offset}, and offset {before.offset} was acknowledged"
+            self._findings.add("stale-answer", note, ("sent", before), ("answer", row))
+
+    def _check_sessions(self, latest: Sequence[Row]) -> None:
+        last: dict[int, Row] = {}
+        for row in latest:
+            before = last.get(row.process)
+            if before is not None and row.offset < before.offset:
+                note = f"{row.offset} after {before.offset}"
+                self._findings.add("end-went-back", note, ("before", before), ("after", row))
+            last[row.process] = row
+
+    def _check_none(self, row: Row) -> None:
+        """Check that no record was named. `value` of a question by_time: the time asked for."""
+        note = "no record was named"
+        if row.f == _FINAL and self._greatest and self._greatest[-1] >= row.value:
+            self._findings.add("not-found", note, ("answer", row))
+            return
+        before = self._youngest.before(row.invoked)
+        if row.kind == "by_time" and before is not None and before.value >= row.value:
+            self._findings.add("stale-answer", note, ("sent", before), ("answer", row))
+
+    def _check_named(self, row: Row) -> None:
+        if row.offset >= self._end:
+            note = f"offset {row.offset}, and the log ends at {self._end}"
+            self._findings.add("no-such-record", note, ("answer", row))
+            return
+        time_ms = self._times[row.offset]
+        if row.extra != time_ms:
+            note = f"offset {row.offset}: told {row.extra}, and it is {time_ms}"
+            self._findings.add("wrong-timestamp", note, ("answer", row))
+        wanted = row.value if row.kind == "by_time" else self._greatest[row.offset]
+        first = bisect_left(self._greatest, wanted)
+        if time_ms < wanted:
+            note = f"offset {row.offset} is of {time_ms}, and {wanted} was wanted"
+            name = "too-old" if row.kind == "by_time" else "not-the-first"
+            self._findings.add(name, note, ("answer", row))
+        elif first < row.offset:
+            note = f"offset {row.offset}, and offset {first} is of {self._times[first]}"
+            self._findings.add("not-the-first", note, ("answer", row))
+        elif row.kind == "max_timestamp":
+            self._check_greatest(row, time_ms)
+
+    def _check_greatest(self, row: Row, time_ms: int) -> None:
+        if row.f == _FINAL and time_ms < self._greatest[-1]:
+            note = f"{time_ms}, and the log has {self._greatest[-1]}"
+            self._findings.add("not-the-first", note, ("answer", row))
+            return
+        before = self._youngest.before(row.invoked)
+        if before is not None and before.value > time_ms:
+            note = f"{time_ms}, and {before.value} was acknowledged"
+            self._findings.add("stale-answer", note, ("sent", before), ("answer", row))
+
+
+def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
+    """Merge what was found, and judge."""
+    return judge(
+        partials,
+        bands,
+        facts,
+        model=_MODEL,
+        text=_TEXT,
+        anomalies=ANOMALIES,
+        missing=_missing,
+    )
+
+
+def _missing(merged: Partial) -> list[str]:
+    wanted = {
+        "acknowledged": "no send was acknowledged",
+        "answers": "no question was answered",
+        "final_answers": "no question was answered after all faults",
+    }
+    return [reason for name, reason in wanted.items() if not merged.counts.get(name)]
+
+
+CHECKER: Final = Checker(
+    model=_MODEL,
+    text=_TEXT,
+    anomalies=ANOMALIES,
+    operations=_OPERATIONS,
+    entries=ENTRIES,
+    explode=explode,
+    check=check,
+    conclude=conclude,
+)

@@ -1,0 +1,181 @@
+"""The sequential models that come with the lab: see `model` for what they promise."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quorumlog.chaos.checkers.model import Call, Model, State
+
+CAS_REFUSED: Final = "cas_refused"  # a compare-and-set found another value than this one
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """read V, write V; with `has_cas`: cas (V, W), and cas_refused V: it was another than V."""
+
+    name: str
+    has_cas: bool
+    initial: State = None
+    reads: frozenset[str] = frozenset({"read", CAS_REFUSED})
+
+    @property
+    def operations(self) -> frozenset[str]:
+        """Reads and writes; compare-and-sets only if it has them."""
+        plain = frozenset({"read", "write"})
+        return plain | {"cas", CAS_REFUSED} if self.has_cas else plain
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return the value after the call."""
+        value = call.values[0]
+        match call.f:
+            case "write":
+                return (value,)
+            case "cas":
+                return (call.values[1],) if state == value else ()
+            case "cas_refused":
+                return (state,) if state != value else ()
+            case _:
+                return (state,) if state == value else ()
+
+    def leads_to(self, state: Any, read: Call) -> bool:
+        """Return whether it is there: a value stays until it is overwritten."""
+        return read.f == CAS_REFUSED or bool(state == read.values[0])
+
+    def serves(self, call: Call, read: Call) -> bool:
+        """Return whether the value that is written is the one that was read."""
+        return bool(call.values[-1] == read.values[0])
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """put TEXT, append TEXT, get TEXT, on a text that is empty at first."""
+
+    name: str = "kv"
+    operations: frozenset[str] = frozenset({"get", "put", "append"})
+    reads: frozenset[str] = frozenset({"get"})
+    initial: State = ""
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return the text after the call."""
+        value = call.values[0]
+        match call.f:
+            case "put":
+                return (value,)
+            case "append":
+                return (state + value,)
+            case _:
+                return (state,) if state == (value or "") else ()
+
+    def leads_to(self, state: Any, read: Call) -> bool:
+        """Return whether it begins what was read: a text grows at its end."""
+        return bool((read.values[0] or "").startswith(state))
+
+    def serves(self, call: Call, read: Call) -> bool:
+        """Return whether it is a put of what begins what was read."""
+        return call.f == "put" and bool((read.values[0] or "").startswith(call.values[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Mutex:
+    """acquire, release; the state tells whether it is held."""
+
+    name: str = "mutex"
+    operations: frozenset[str] = frozenset({"acquire", "release"})
+    reads: frozenset[str] = frozenset()
+    initial: State = False
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return whether it is held after the call."""
+        acquires = call.f == "acquire"
+        return (acquires,) if state != acquires else ()
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingSet:
+    """add V, read (all values, in any order)."""
+
+    name: str = "linearizable-set"
+    operations: frozenset[str] = frozenset({"add", "read"})
+    reads: frozenset[str] = frozenset({"read"})
+    initial: State = frozenset()
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return the values after the call."""
+        if call.f == "add":
+            return (state | {call.values[0]},)
+        return (state,) if state == frozenset(call.values[0] or ()) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """add N, read N: every read returns the sum of what was added before."""
+
+    name: str = "linearizable-counter"
+    operations: frozenset[str] = frozenset({"add", "read"})
+    reads: frozenset[str] = frozenset({"read"})
+    initial: State = 0
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return the sum after the call."""
+        value = call.values[0]
+        if call.f == "add":
+            return (state + value,)
+        return (state,) if state == value else ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnorderedQueue:
+    """enqueue V, dequeue V: what comes out was put in, and comes out once, in any order."""
+
+    name: str = "unordered-queue"
+    operations: frozenset[str] = frozenset({"enqueue", "dequeue"})
+    reads: frozenset[str] = frozenset()
+    initial: State = ()  # the values in it, sorted by their texts
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return the values after the call; a dequeue of unknown outcome may take any of them."""
+        if call.f == "enqueue":
+            return (tuple(sorted((*state, call.values[0]), key=repr)),)
+        taken = [call.values[0]] if call.is_known else sorted({*state}, key=repr)
+        return tuple(_without(state, value) for value in taken if value in state)
+
+
+@dataclass(frozen=True, slots=True)
+class FifoQueue:
+    """enqueue V, dequeue V: the first in is the first out."""
+
+    name: str = "fifo-queue"
+    operations: frozenset[str] = frozenset({"enqueue", "dequeue"})
+    reads: frozenset[str] = frozenset()
+    initial: State = ()
+
+    def step(self, state: Any, call: Call) -> Iterable[State]:
+        """Return the values after the call; a dequeue of unknown outcome took the first."""
+        if call.f == "enqueue":
+            return ((*state, call.values[0]),)
+        if state and (not call.is_known or state[0] == call.values[0]):
+            return (state[1:],)
+        return ()
+
+
+def _without(state: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    place = state.index(value)
+    return (*state[:place], *state[place + 1 :])
+
+
+REGISTER: Final = Register("register", has_cas=False)
+CAS_REGISTER: Final = Register("cas-register", has_cas=True)
+MODELS: Final[Mapping[str, Model]] = {
+    model.name: model
+    for model in (
+        REGISTER,
+        CAS_REGISTER,
+        KeyValue(),
+        Mutex(),
+        GrowingSet(),
+        Counter(),
+        UnorderedQueue(),
+        FifoQueue(),
+    )
+}
+"""By name. Registers are judged by `zones` where they write every value once."""

@@ -1,0 +1,139 @@
+"""Transactions that write and read registers: an order of the versions is known only in part.
+
+Each value is written once per register. That a transaction read one value and wrote the next tells
+that these two follow each other; that nothing was there at first (nil) tells what comes before all
+writes. From that follow the dependencies, and with `cycles` the anomalies. A value that no
+transaction wrote may have been there from the beginning. Source: elle.rw-register.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from quorumlog.chaos.checkers.cycles import RW, WR, WW, Graph
+from quorumlog.chaos.checkers.entries import FAIL, OK
+from quorumlog.chaos.checkers.transactions import (
+    Findings,
+    Micro,
+    Transaction,
+    transactions_checker,
+)
+from quorumlog.chaos.checkers.verdict import Anomaly, Severity
+from quorumlog.chaos.history.model import HistoryError
+
+WRITE: Final = "w"
+READ: Final = "r"
+_READERS_MAX: Final = 64  # of nil, that are ordered before all writes
+
+_ANOMALIES: Final = (
+    Anomaly(name="G1a", meaning="A value was read whose transaction failed (aborted read)."),
+    Anomaly(name="internal", meaning="A transaction does not see its own operations before."),
+    Anomaly(name="G1b", meaning="A read saw a value that its own transaction overwrote."),
+    Anomaly(
+        name="unwritten-read",
+        meaning="A value was read that no transaction wrote: it may have been there before all.",
+        severity=Severity.ALLOWED,
+    ),
+)
+
+
+@dataclass(slots=True)
+class _Register:
+    """One register: who wrote each value, and what known transactions read first."""
+
+    writers: dict[Any, Transaction] = field(default_factory=dict)
+    last_of: dict[int, Any] = field(default_factory=dict)  # a transaction's last value here
+    first_of: dict[int, Any] = field(default_factory=dict)
+    reads: list[tuple[Transaction, Any]] = field(default_factory=list)
+
+
+def _judge(transactions: Sequence[Transaction], findings: Findings) -> Graph:
+    registers: dict[str, _Register] = {}
+    for one in transactions:
+        _take(one, registers, findings)
+    graph = Graph()
+    for name, each in sorted(registers.items()):
+        for reader, value in each.reads:
+            _check_read(name, each, reader, value, findings)
+        _connect(name, each, graph)
+    return graph
+
+
+def _take(one: Transaction, registers: dict[str, _Register], findings: Findings) -> None:
+    """Take the operations of one transaction apart, and check that it sees its own."""
+    seen: dict[str, Any] = {}
+    for micro in one.micros:
+        each = registers.setdefault(micro.object, _Register())
+        if micro.f == WRITE:
+            _write(one, micro, each)
+            seen[micro.object] = micro.value
+        elif one.is_known:
+            if micro.object not in seen:
+                each.reads.append((one, micro.value))
+            elif seen[micro.object] != micro.value:
+                note = f"it read {micro.value}, and knew {seen[micro.object]}"
+                findings.add("internal", micro.object, note, [("transaction", one)])
+            seen[micro.object] = micro.value
+
+
+def _write(one: Transaction, micro: Micro, each: _Register) -> None:
+    known = each.writers.get(micro.value)
+    if known is not None and FAIL not in (known.outcome, one.outcome):
+        raise HistoryError(
+            f"event {one.row['invoked']}: {micro.value} is written to {micro.object} a second "
+            "time; the model rw-register needs values that are written once"
+        )
+    if known is None or known.outcome == FAIL:
+        each.writers[micro.value] = one
+    each.first_of.setdefault(one.number, micro.value)
+    each.last_of[one.number] = micro.value
+
+
+def _check_read(
+    name: str, each: _Register, reader: Transaction, value: Any, findings: Findings
+) -> None:
+    writer = each.writers.get(value)
+    if value is None:
+        return
+    if writer is None:
+        told = [("read", reader)]
+        findings.add("unwritten-read", name, f"value {value}", told, Severity.ALLOWED)
+    elif writer.outcome == FAIL:
+        findings.add("G1a", name, f"value {value}", [("failed write", writer), ("read", reader)])
+    elif writer is not reader and each.last_of[writer.number] != value:
+        final = each.last_of[writer.number]
+        note = f"value {value}, though the same transaction wrote {final} later"
+        findings.add("G1b", name, note, [("write", writer), ("read", reader)])
+
+
+def _connect(name: str, each: _Register, graph: Graph) -> None:
+    """Add the edges that follow from what was read, and from what was written after a read."""
+    next_writers: dict[Any, list[Transaction]] = {}  # of each value: who read it and wrote on
+    for reader, value in each.reads:
+        if reader.number in each.first_of:
+            next_writers.setdefault(value, []).append(reader)
+    first_readers = 0
+    for reader, value in each.reads:
+        writer = each.writers.get(value)
+        if writer is not None and value is not None:
+            graph.add(writer.number, WR, reader.number, f"{name}: {value}")
+        for following in next_writers.get(value, ()):
+            written = each.first_of[following.number]
+            graph.add(reader.number, RW, following.number, f"{name}: {value}, before {written}")
+            if writer is not None and value is not None:
+                about = f"{name}: {value} before {written}"
+                graph.add(writer.number, WW, following.number, about)
+        if value is None and None not in each.writers and first_readers < _READERS_MAX:
+            first_readers += 1
+            for written, other in each.writers.items():
+                if other.outcome == OK:
+                    graph.add(reader.number, RW, other.number, f"{name}: nil, before {written}")
+
+
+CHECKER: Final = transactions_checker(
+    "rw-register",
+    "the transactions are serializable, as far as their reads tell",
+    _ANOMALIES,
+    frozenset({WRITE, READ}),
+    _judge,
+)

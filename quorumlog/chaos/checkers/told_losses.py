@@ -1,0 +1,28 @@
+"""Losses that no record shows, but the error of a read tells: see reader_lives.loss_errors."""
+
+import numpy as np
+
+from quorumlog.chaos.checkers.entries import Entries
+from quorumlog.chaos.checkers.reader_lives import CORRUPT
+from quorumlog.chaos.checkers.verdict import CheckResult
+from quorumlog.chaos.checkers.witnesses import Told, invalid
+
+_NOTES = {
+    "corrupt-read": "what was served does not have its checksum",
+    "truncated-read": "the log does not reach to where this reader had read",
+}
+
+
+def told_losses(errors: Entries) -> list[CheckResult]:
+    """Return `corrupt-read` and `truncated-read`. `errors`: entries of kind ERROR."""
+    is_corrupt = np.array([*(name in CORRUPT for name in errors.keys), False])[errors.key]
+    results = []
+    for name, chosen in (("corrupt-read", is_corrupt), ("truncated-read", ~is_corrupt)):
+        found = np.flatnonzero(chosen)
+
+        def tell(n: int, name: str = name, found: np.ndarray = found) -> Told:
+            return _NOTES[name], [("failed read", int(found[n]))]
+
+        if len(found):
+            results.append(invalid(errors, name, found, tell))
+    return results

@@ -1,0 +1,385 @@
+"""kafka-python: blocking, so each client has a thread. Real processes only."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import kafka
+from kafka.admin import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from quorumlog.chaos.drivers.driver import (
+    AT_ONCE,
+    NO_GENERATION,
+    Batching,
+    Headers,
+    Membership,
+    OffsetAt,
+    Rebalance,
+    Record,
+    SendFailed,
+)
+from quorumlog.chaos.drivers.foreign_errors import driver_error
+from quorumlog.chaos.drivers.worker import Worker
+
+_TIMEOUT_MS: Final = 5_000
+_REQUEST_TIMEOUT_MS: Final = 2_000
+_POLL_RECORDS_MAX: Final = 500
+_QUIET: Final[dict[str, Any]] = {
+    "bootstrap_timeout_ms": _TIMEOUT_MS,
+    "request_timeout_ms": _REQUEST_TIMEOUT_MS,
+    "reconnect_backoff_ms": 20,
+    "reconnect_backoff_max_ms": 500,
+    "retry_backoff_ms": 20,
+}
+_READING: Final[dict[str, Any]] = {
+    **_QUIET,
+    "enable_auto_commit": False,
+    "check_crcs": True,
+    "fetch_max_wait_ms": 100,
+    "metadata_max_age_ms": 5_000,
+}
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (KafkaError, OSError) as error:
+        raise driver_error(error) from error
+
+
+class _Threaded:
+    """A client of the library, made and used in one thread."""
+
+    def __init__(self, worker: Worker, client: Any) -> None:
+        self._worker: Final = worker
+        self._client: Final = client
+
+    async def _call(self, work: Callable[[], Any]) -> Any:
+        with _translated():
+            return await self._worker.call(work)
+
+    async def close(self) -> None:
+        """Let go of all resources; a dynamic member leaves its group."""
+        try:
+            await self._call(self._client.close)
+        finally:
+            self._worker.close()
+
+
+async def _made(client_id: str, make: Callable[[], Any]) -> tuple[Worker, Any]:
+    """Return a client and its thread. Raises DriverError if no broker answers."""
+    worker = Worker(client_id)
+    try:
+        with _translated():
+            return worker, await worker.call(make)
+    except BaseException:
+        worker.close()
+        raise
+
+
+class KafkaPythonProducer(_Threaded):
+    """An idempotent producer."""
+
+    async def send(
+        self,
+        topic: str,
+        partition: int,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> asyncio.Future[int]:
+        """Put a record in line; its future gives the acknowledged offset. Raises SendFailed."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[int] = loop.create_future()
+
+        def settle(offset: int | None, error: BaseException | None) -> None:
+            if done.done():
+                return
+            if offset is not None:
+                done.set_result(offset)
+            else:  # earlier attempts are not told
+                reason = str(driver_error(error or RuntimeError("no reason")))
+                done.set_exception(SendFailed(reason, definite=False))
+
+        def tell(offset: int | None, error: BaseException | None) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
+                loop.call_soon_threadsafe(settle, offset, error)
+
+        def send() -> None:
+            pending = self._client.send(
+                topic,
+                value,
+                key,
+                headers=[*headers],
+                partition=partition,
+                timestamp_ms=timestamp_ms,
+            )
+            pending.add_callback(lambda metadata: tell(metadata.offset, None))
+            pending.add_errback(lambda error: tell(None, error))
+
+        try:
+            await self._worker.call(send)
+        except (KafkaError, OSError) as error:  # it was never put in line
+            raise SendFailed(str(driver_error(error)), definite=True) from error
+        return done
+
+    async def close(self) -> None:
+        """Give up what is in flight and let go of all resources."""
+        try:
+            await self._call(lambda: self._client.close(timeout=0))
+        finally:
+            self._worker.close()
+
+
+class _Reader(_Threaded):
+    """What all consumers do."""
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Return what arrived, in order per partition. Raises DriverError."""
+        polled = await self._call(
+            lambda: self._client.poll(timeout_ms=timeout_ms, max_records=_POLL_RECORDS_MAX)
+        )
+        return [_record(record) for records in polled.values() for record in records]
+
+
+class KafkaPythonConsumer(_Reader):
+    """A consumer of assigned partitions."""
+
+    async def assign(self, topic: str, partitions: Sequence[int]) -> None:
+        """Take these partitions from their beginning."""
+        wanted = _places(topic, partitions)
+
+        def assign() -> None:
+            self._client.assign(wanted)
+            for place in wanted:
+                self._client.seek(place, 0)
+
+        await self._call(assign)
+
+    async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the high watermark of each partition (exclusive). Raises DriverError."""
+        wanted = _places(topic, partitions)
+        ends = await self._call(lambda: self._client.end_offsets(wanted, timeout_ms=_TIMEOUT_MS))
+        return {place.partition: end for place, end in ends.items()}
+
+
+class KafkaPythonMember(_Reader, kafka.ConsumerRebalanceListener):  # type: ignore[misc]  # untyped
+    """A consumer in a group."""
+
+    def __init__(self, worker: Worker, client: Any) -> None:
+        super().__init__(worker, client)
+        self._changes: list[Rebalance] = []
+
+    def on_partitions_assigned(self, assigned: Sequence[Any]) -> None:
+        """Note what was added."""
+        self._note("assigned", assigned)
+
+    def on_partitions_revoked(self, revoked: Sequence[Any]) -> None:
+        """Note what goes to other members."""
+        self._note("revoked", revoked)
+
+    def on_partitions_lost(self, lost: Sequence[Any]) -> None:
+        """Note what other members may have already."""
+        self._note("lost", lost)
+
+    def _note(self, change: str, partitions: Sequence[Any]) -> None:
+        indexes = tuple(sorted(one.partition for one in partitions))
+        self._changes.append(Rebalance(change, indexes, self.generation()))
+
+    async def subscribe(self, topic: str) -> None:
+        """Join the group, from the next polls on."""
+        await self._call(lambda: self._client.subscribe([topic], listener=self))
+
+    def rebalances(self) -> list[Rebalance]:
+        """Return what has changed since the last call, in order."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def generation(self) -> int:
+        """Return the generation that the member is in, or NO_GENERATION."""
+        generation = self._client.group_metadata().generation_id
+        return int(generation) if generation is not None and generation >= 0 else NO_GENERATION
+
+    async def commit(self, topic: str, offsets: Mapping[int, int]) -> None:
+        """Commit the next offset to read of each partition. Raises DriverError."""
+        wanted = {
+            kafka.TopicPartition(topic, index): kafka.OffsetAndMetadata(offset, "", -1)
+            for index, offset in offsets.items()
+        }
+        await self._call(lambda: self._client.commit(wanted, timeout_ms=_TIMEOUT_MS))
+
+    async def committed(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return what the group has committed. Raises DriverError."""
+        wanted = _places(topic, partitions)
+
+        def ask() -> dict[int, int]:
+            found = {
+                place.partition: self._client.committed(place, timeout_ms=_TIMEOUT_MS)
+                for place in wanted
+            }
+            return {index: offset for index, offset in found.items() if offset is not None}
+
+        found: dict[int, int] = await self._call(ask)
+        return found
+
+
+class KafkaPythonAdmin(_Threaded):
+    """Changes and describes topics, and asks for offsets by time."""
+
+    async def create(
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic. Raises DriverError."""
+        wanted = {
+            topic: {
+                "num_partitions": partitions,
+                "replication_factor": replication_factor,
+                "configs": {**(config or {})},
+            }
+        }
+        await self._call(lambda: self._client.create_topics(wanted, timeout_ms=_TIMEOUT_MS))
+
+    async def delete(self, topic: str) -> None:
+        """Delete a topic. Raises DriverError."""
+        await self._call(lambda: self._client.delete_topics([topic], timeout_ms=_TIMEOUT_MS))
+
+    async def exists(self, topic: str) -> bool:
+        """Ask a broker whether the topic exists. Raises DriverError."""
+        return topic in await self._call(self._client.list_topics)  # describing would create it
+
+    async def ask(self, topic: str, timestamps: Mapping[int, int]) -> dict[int, OffsetAt]:
+        """Ask each partition's leader for a time. Raises DriverError."""
+        wanted = {kafka.TopicPartition(topic, index): asked for index, asked in timestamps.items()}
+        found = await self._call(
+            lambda: self._client.list_partition_offsets(wanted, timeout_ms=_TIMEOUT_MS)
+        )
+        return {
+            place.partition: OffsetAt(one.offset, one.timestamp) for place, one in found.items()
+        }
+
+
+class KafkaPythonDriver:
+    """kafka-python."""
+
+    capabilities: Final = frozenset({"groups", "offsets", "max-timestamp", "topics"})
+
+    async def producer(
+        self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
+    ) -> KafkaPythonProducer:
+        """Make a producer. Raises DriverError if no broker answers."""
+        return KafkaPythonProducer(
+            *await _made(
+                client_id,
+                lambda: kafka.KafkaProducer(
+                    bootstrap_servers=bootstrap,
+                    client_id=client_id,
+                    acks="all",
+                    enable_idempotence=True,
+                    linger_ms=batching.linger_ms,
+                    compression_type=None
+                    if batching.compression == "none"
+                    else batching.compression,
+                    delivery_timeout_ms=_TIMEOUT_MS,
+                    max_block_ms=_TIMEOUT_MS,
+                    **_QUIET,
+                ),
+            )
+        )
+
+    async def consumer(self, bootstrap: str, client_id: str) -> KafkaPythonConsumer:
+        """Make a consumer. Raises DriverError if no broker answers."""
+        return KafkaPythonConsumer(
+            *await _made(
+                client_id,
+                lambda: kafka.KafkaConsumer(
+                    bootstrap_servers=bootstrap,
+                    client_id=client_id,
+                    auto_offset_reset="none",  # a reset would hide a gap
+                    **_READING,
+                ),
+            )
+        )
+
+    async def member(
+        self, bootstrap: str, client_id: str, membership: Membership
+    ) -> KafkaPythonMember:
+        """Make a consumer that can join a group. Raises DriverError if no broker answers."""
+        return KafkaPythonMember(
+            *await _made(
+                client_id,
+                lambda: kafka.KafkaConsumer(
+                    bootstrap_servers=bootstrap,
+                    client_id=client_id,
+                    group_id=membership.group_id,
+                    group_instance_id=membership.instance_id,
+                    auto_offset_reset="earliest",
+                    session_timeout_ms=membership.session_timeout_ms,
+                    heartbeat_interval_ms=membership.session_timeout_ms // 10,
+                    max_poll_interval_ms=membership.max_poll_interval_ms,
+                    **_READING,
+                ),
+            )
+        )
+
+    async def admin(self, bootstrap: str, client_id: str) -> KafkaPythonAdmin:
+        """Make an administrator. Raises DriverError if no broker answers."""
+        return KafkaPythonAdmin(
+            *await _made(
+                client_id,
+                lambda: KafkaAdminClient(
+                    bootstrap_servers=bootstrap, client_id=client_id, **_QUIET
+                ),
+            )
+        )
+
+    async def offsets(self, bootstrap: str, client_id: str) -> KafkaPythonAdmin:
+        """Make a client that asks for offsets. Raises DriverError if no broker answers."""
+        return await self.admin(bootstrap, client_id)
+
+    async def create_topic(
+        self,
+        bootstrap: str,
+        topic: str,
+        *,
+        partitions: int,
+        replication_factor: int,
+        config: Mapping[str, str] | None = None,
+    ) -> None:
+        """Create a topic and return when its metadata is committed. Raises DriverError."""
+        admin = await self.admin(bootstrap, "creator")
+        try:
+            await admin.create(
+                topic, partitions=partitions, replication_factor=replication_factor, config=config
+            )
+        finally:
+            await admin.close()
+
+
+def _places(topic: str, partitions: Sequence[int]) -> list[Any]:
+    return [kafka.TopicPartition(topic, partition) for partition in partitions]
+
+
+def _record(record: Any) -> Record:
+    return Record(
+        record.topic,
+        record.partition,
+        record.offset,
+        record.value or b"",
+        record.key,
+        tuple(record.headers),
+        record.timestamp,
+    )
+
+
+DRIVER: Final = KafkaPythonDriver()

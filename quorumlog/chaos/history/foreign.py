@@ -1,0 +1,300 @@
+"""Reads histories that other tools wrote: their operations become ours, row by row.
+
+  Jepsen and Knossos    EDN: one map per operation, one after the other or in one vector
+  elle-cli              the same as JSON
+  Porcupine             EDN maps with :key; and the log lines of Jepsen's etcd test, of one register
+The format is told from the text, not from the name of the file. `f` stays what it is; `value`
+becomes one micro-operation, that of a `cas` two (read, write), that of a `txn` one for each of its
+own. What a completion does not say is taken from the invocation.
+Sources: jepsen.history; github.com/ligurio/elle-cli; github.com/anishathalye/porcupine.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from quorumlog.chaos.history import jepsen
+from quorumlog.chaos.history.edn import EdnError, Form, Tagged, plain, read_forms
+from quorumlog.chaos.history.model import (
+    INVOKE,
+    NEMESIS,
+    TYPES,
+    UNKNOWN_OFFSET,
+    HistoryError,
+    Message,
+    Operation,
+)
+from quorumlog.chaos.history.pairing import EventError, table_of
+
+CAS: Final = "cas"
+CAS_REFUSED: Final = "cas_refused"
+TXN: Final = "txn"
+_READ: Final = "read"
+_WRITE: Final = "write"
+_HEAD_BYTES: Final = 1 << 16
+_ETCD_LINE: Final = re.compile(
+    r"INFO\s+jepsen\.util - (?P<process>\d+)\s+:(?P<type>invoke|ok|fail|info)\s+"
+    r":(?P<f>read|write|cas)\s+(?P<value>nil|-?\d+|\[-?\d+ -?\d+\]|:[\w-]+)\s*\Z"
+)
+_ETCD_NEMESIS: Final = re.compile(
+    r"INFO\s+jepsen\.util - :nemesis\s+:info\s+:(?P<f>[\w-]+)\s+(?P<value>.*)\Z"
+)
+_OTHER_LOG_LINE: Final = re.compile(r"(?:INFO|WARN|ERROR|DEBUG)\s+(?!jepsen\.util )[\w.$-]+ - ")
+_ETCD_HEAD: Final = re.compile(rb"\s*INFO\s+jepsen\.util - ")
+_EDN_HEAD: Final = re.compile(
+    rb"(?:\s|,|;[^\n]*\n)*(?:\[|\()?(?:\s|,|;[^\n]*\n)*(?:#[\w.]+\s*)?\{\s*:"
+)
+_KAFKA: Final = frozenset(
+    {"send", "poll", TXN, "assign", "subscribe", "crash", "debug-topic-partitions"}
+)
+_KAFKA_MICRO: Final = frozenset({"send", "poll"})
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One event of another tool's history: its place in the file, and what it says, as JSON."""
+
+    place: int
+    said: dict[str, Any]
+
+
+def read_foreign(file: Path) -> pa.Table | None:
+    """Return the operations of another tool's file, or None if it looks like none of them.
+
+    Raises HistoryError with the file and the line (in a JSON array: the place, from 1), and
+    OSError.
+    """
+    head = _head(file)
+    if _ETCD_HEAD.match(head):
+        return _table(file, list(_etcd(file)))
+    if _EDN_HEAD.match(head):
+        return _table(file, list(_edn(file)))
+    if jepsen.looks_like_jepsen(file):
+        return _table(file, [_Row(place, said) for place, said in jepsen.rows_of_json(file)])
+    return None
+
+
+def is_foreign(file: Path) -> bool:
+    """Tell whether `read_foreign` reads this file. Raises OSError."""
+    head = _head(file)
+    is_ours = not (_ETCD_HEAD.match(head) or _EDN_HEAD.match(head))
+    return not is_ours or jepsen.looks_like_jepsen(file)
+
+
+def _head(file: Path) -> bytes:
+    with file.open("rb") as opened:
+        return opened.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf")
+
+
+def _etcd(file: Path) -> Iterator[_Row]:
+    """Yield the events of a log. A refused compare-and-set is what it is: an observation."""
+    opened: dict[int, dict[str, Any]] = {}
+    rows = []
+    for number, line in enumerate(_text(file).splitlines(), start=1):
+        if not line.strip():
+            continue
+        if _OTHER_LOG_LINE.match(line):
+            continue
+        if nemesis := _ETCD_NEMESIS.match(line):
+            said = {"process": "nemesis", "type": "info", **nemesis.groupdict()}
+            rows.append(_Row(number, said))
+            continue
+        match = _ETCD_LINE.match(line)
+        if match is None:
+            raise HistoryError(f"{file}:{number}: not an operation of Jepsen's etcd test")
+        process, type_, value = int(match["process"]), match["type"], _etcd_value(match["value"])
+        said = {"process": process, "type": type_, "f": match["f"], "value": value}
+        begun = opened.pop(process, {})
+        if type_ == INVOKE:
+            opened[process] = said
+        elif (match["f"], type_) == (CAS, "fail") and isinstance(value, list):
+            said |= {"type": "ok", "f": CAS_REFUSED, "value": value[0]}
+            begun |= {"f": CAS_REFUSED, "value": value[0]}
+        rows.append(_Row(number, said))
+    yield from rows
+
+
+def _etcd_value(value: str) -> int | list[int] | None:
+    """Return what a line names: of what timed out, nothing."""
+    if value == "nil" or value.startswith(":"):
+        return None
+    found = [int(number) for number in re.findall(r"-?\d+", value)]
+    return found if value.startswith("[") else found[0]
+
+
+def _edn(file: Path) -> Iterator[_Row]:
+    try:
+        forms = read_forms(_text(file))
+    except EdnError as error:
+        raise HistoryError(f"{file}:{error.line}: {error}") from error
+    if len(forms) == 1 and isinstance(forms[0].value, list):
+        pairs = zip(forms[0].lines, forms[0].value, strict=True)
+        forms = [Form(line, value, ()) for line, value in pairs]
+    for form in forms:
+        said = form.value.form if isinstance(form.value, Tagged) else form.value
+        if not isinstance(said, dict):
+            raise HistoryError(f"{file}:{form.line}: not an operation: it is no map")
+        row = plain(said)
+        value = said.get("value")
+        if isinstance(value, Tagged) and value.tag.endswith("Tuple"):
+            match plain(value):  # jepsen.independent: a key, and the value that is meant
+                case [key, one]:
+                    row |= {"key": key, "value": one}
+                case _:
+                    raise HistoryError(f"{file}:{form.line}: a tuple that is no pair")
+        yield _Row(form.line, row)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HistoryError(f"{file}: not a text: {error}") from error
+
+
+def _table(file: Path, rows: Sequence[_Row]) -> pa.Table:
+    if _is_kafka(rows):
+        return jepsen.table_of_rows(str(file), [(row.place, row.said) for row in rows])
+    events: list[Operation] = []
+    without_process = not any(isinstance(r.said, dict) and "process" in r.said for r in rows)
+    last_index = None
+    for row in rows:
+        try:
+            said = row.said if not without_process else {"process": 0} | row.said
+            last_index = _check_index(said, last_index)
+            events.append(_event(len(events), said))
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error
+            place = f"{file}:{row.place}"
+            raise HistoryError(f"{place}: not a Jepsen operation: {reason}") from error
+    try:
+        return table_of(events, final_reads="unmarked")
+    except EventError as error:
+        raise HistoryError(f"{file}:{rows[error.place].place}: {error.reason}") from error
+    except HistoryError as error:
+        raise HistoryError(f"{file}: {error}") from error
+
+
+def _is_kafka(rows: Sequence[_Row]) -> bool:
+    """Tell Jepsen's Kafka workload: its f, and no micro-operation but send and poll."""
+    said = [row.said for row in rows if isinstance(row.said, dict)]
+    clients = [one for one in said if isinstance(one.get("process"), int)]
+    kinds = {
+        micro[0]
+        for one in clients
+        if one.get("f") == TXN and isinstance(one.get("value"), list)
+        for micro in one["value"]
+        if isinstance(micro, list) and micro and isinstance(micro[0], str)
+    }
+    fs = {str(one.get("f")) for one in clients}
+    return bool(fs) and fs <= _KAFKA and kinds <= _KAFKA_MICRO and (fs != {TXN} or bool(kinds))
+
+
+def _check_index(said: dict[str, Any], last: int | None) -> int | None:
+    """Return the index of this row. Raises ValueError unless indexes grow."""
+    if not isinstance(said, dict):
+        raise TypeError(f"{str(said)[:80]!r} is not an operation")
+    index = said.get("index")
+    if index is None:
+        return last
+    if type(index) is not int or (last is not None and index <= last):
+        raise ValueError(f"its index is {str(index)[:40]!r}, after {last}")
+    return index
+
+
+def _event(number: int, said: dict[str, Any]) -> Operation:
+    type_, process = said["type"], _process(said["process"])
+    value, f = said.get("value"), _f(said)
+    if type_ not in TYPES:
+        raise ValueError(f"its type is {str(type_)[:40]!r}, not one of {', '.join(TYPES)}")
+    messages: tuple[Message, ...] = ()
+    details = ""
+    if process == NEMESIS:
+        details, type_ = "" if value is None else json.dumps(value), "info"
+    elif type_ in (INVOKE, "ok"):
+        messages = _messages(f, value, said, is_completion=type_ != INVOKE)
+    error = said.get("error")
+    return Operation(
+        index=number,
+        time_ns=_int("time", said.get("time", number)),
+        process=process,
+        type=type_,
+        f=f,
+        messages=messages,
+        error="" if error is None else json.dumps(error),
+        details=details,
+    )
+
+
+def _f(said: dict[str, Any]) -> str:
+    f, value = said.get("f"), said.get("value")
+    if f is None and isinstance(value, list):  # elle: nothing but transactions
+        return TXN
+    if not isinstance(f, str):
+        raise TypeError(f"its f is {str(f)[:40]!r}")
+    return f
+
+
+def _process(said: Any) -> int:
+    if said in ("nemesis", ":nemesis"):
+        return NEMESIS
+    if type(said) is not int or said < 0:
+        raise ValueError(f"process {str(said)[:40]!r} is neither a client nor the nemesis")
+    return _int("process", said)
+
+
+def _int(name: str, said: Any) -> int:
+    if type(said) is not int or said not in _INT64:
+        raise TypeError(f"{name} {str(said)[:80]!r} is not an integer of 64 bits")
+    return said
+
+
+def _messages(
+    f: str, value: Any, said: dict[str, Any], *, is_completion: bool
+) -> tuple[Message, ...]:
+    """Return the micro-operations; none of a completion that says nothing."""
+    key = _key(said.get("key"))
+    if f == TXN:
+        return tuple(_micro(one) for one in _list(value))
+    if f == CAS and value is not None:
+        match value:
+            case [old, new]:
+                return (_message(key, _READ, old), _message(key, _WRITE, new))
+            case _:
+                raise ValueError(f"a cas names two values, not {str(value)[:80]}")
+    if is_completion and value is None and ("value" not in said or f not in (_READ, "get")):
+        return ()
+    return (_message(key, f, value),)
+
+
+def _micro(said: Any) -> Message:
+    match _list(said):
+        case [str(f), key, value]:
+            return _message(_key(key), f, value)
+        case _:
+            raise ValueError(f"a micro-operation is [f key value], not {str(said)[:80]}")
+
+
+def _list(said: Any) -> list[Any]:
+    if not isinstance(said, list):
+        raise TypeError(f"{str(said)[:80]!r} is not a list")
+    return said
+
+
+def _key(said: Any) -> str:
+    if said is None:
+        return ""
+    return said if isinstance(said, str) else json.dumps(said)
+
+
+def _message(key: str, f: str, value: Any) -> Message:
+    if type(value) is int and value in _INT64:
+        return Message(key, UNKNOWN_OFFSET, value, "", f)
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    return Message(key, UNKNOWN_OFFSET, 0, text, f)

@@ -1,0 +1,70 @@
+"""The process of all forwarders of a run: `python -m quorumlog.chaos.network`.
+
+It is told the routes and then rules by lines of JSON on its standard input, and answers each with a
+line. It ends with its input, so it never outlives the run.
+"""
+
+import asyncio
+import json
+import resource
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from quorumlog.chaos.network.commands import routes_of, rule_of
+from quorumlog.chaos.network.forwarder import PortInUse
+from quorumlog.chaos.network.network import Network
+from quorumlog.tasks import Tasks
+
+
+async def _serve(network: Network, lines: asyncio.StreamReader) -> None:
+    while line := await lines.readline():
+        command: Mapping[str, Any] = json.loads(line)
+        try:
+            if "impose" in command:
+                network.impose(rule_of(command["impose"]))
+            else:
+                network.lift(command["lift"])
+        except ValueError as error:
+            _say({"error": str(error)})
+        else:
+            _say({})
+
+
+def _say(answer: Mapping[str, object]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+async def main() -> None:
+    """Serve until the standard input ends."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    document: Mapping[str, Any] = json.loads(await lines.readline())
+    failed: asyncio.Future[None] = loop.create_future()
+
+    def fail(error: BaseException) -> None:
+        if not failed.done():
+            failed.set_exception(error)
+
+    tasks = Tasks(fail)
+    try:
+        network = Network(routes_of(document["routes"]), seed=document["seed"], tasks=tasks)
+    except PortInUse as error:
+        _say({"error": str(error)})
+        return
+    await network.start()
+    _say({})
+    serving = asyncio.ensure_future(_serve(network, lines))
+    await asyncio.wait({serving, failed}, return_when=asyncio.FIRST_COMPLETED)
+    serving.cancel()
+    if failed.done():
+        failed.result()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,291 @@
+"""The forwarders of all links: their listeners, their connections, and the rules on them.
+
+A listener refuses connections while no process listens at its destination, as the destination would
+itself: nodes tell by that whether a process has died.
+"""
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, cast
+
+from quorumlog.chaos.faults.apis import kafka_api_name
+from quorumlog.chaos.network.direction import Direction
+from quorumlog.chaos.network.link_state import LinkState
+from quorumlog.chaos.network.route import Route, address_of
+from quorumlog.chaos.network.splitters import HttpSplitter, KafkaSplitter, Message
+from quorumlog.tasks import Tasks
+
+_PROBE_PAUSE_S: Final = 0.02
+_BACKLOG: Final = 512
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
+
+
+class PortInUse(Exception):
+    """A forwarder cannot listen where it should."""
+
+
+class Target:
+    """A listener of a node: whether a process listens there."""
+
+    def __init__(self, address: str, tasks: Tasks) -> None:
+        self._host, self._port = address_of(address)
+        self._tasks: Final = tasks
+        self._probing: asyncio.Task[None] | None = None
+        self.is_up = False
+        self.changed: Final[list[Callable[[], None]]] = []
+
+    async def check(self) -> None:
+        """Look whether a process listens; if none does, wait for one in the background."""
+        self._set(await self._listens())
+        if not self.is_up and (self._probing is None or self._probing.done()):
+            self._probing = self._tasks.start(self._wait())
+
+    async def _wait(self) -> None:
+        while not await self._listens():  # noqa: ASYNC110 - another process is to start
+            await asyncio.sleep(_PROBE_PAUSE_S)
+        self._set(True)
+
+    async def _listens(self) -> bool:
+        try:
+            _, writer = await asyncio.open_connection(self._host, self._port)
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return self.is_up  # it proves nothing
+        writer.transport.abort()
+        return True
+
+    def _set(self, is_up: bool) -> None:
+        if is_up != self.is_up:
+            self.is_up = is_up
+            for call in self.changed:
+                call()
+
+
+class Forwarder:
+    """Listens for the connections of one route, and forwards them."""
+
+    def __init__(
+        self, route: Route, target: Target, forth: LinkState, back: LinkState, tasks: Tasks
+    ) -> None:
+        """Bind the port. Raises PortInUse."""
+        self.route: Final = route
+        self.target: Final = target
+        self.forth: Final = forth
+        self.back: Final = back
+        self.connections: Final[set[Connection]] = set()
+        self._tasks: Final = tasks
+        self._healed: Final = asyncio.Event()
+        self._healed.set()
+        self._is_listening = False
+        self._socket = self._bound()
+        target.changed.append(self.update)
+
+    def _bound(self) -> socket.socket:
+        """Return a socket that has the port and does not listen: connections are refused."""
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setblocking(False)
+        try:
+            bound.bind(address_of(self.route.listen))
+        except OSError as error:
+            bound.close()
+            raise PortInUse(
+                f"{self.route.listen} (the forwarder {self.route.link}): {error.strerror}"
+            ) from error
+        return bound
+
+    def update(self) -> None:
+        """Do what the rules and the target say now."""
+        if self.forth.is_cut or self.back.is_cut:
+            self._healed.clear()
+        else:
+            self._healed.set()
+        # Behind a cut, it cannot be told whether the target listens.
+        listens = (self.target.is_up or not self._healed.is_set()) and not self.forth.refuses
+        loop = asyncio.get_running_loop()
+        if listens and not self._is_listening:
+            self._socket.listen(_BACKLOG)
+            loop.add_reader(self._socket, self._accept)
+        elif not listens and self._is_listening:
+            loop.remove_reader(self._socket)
+            self._socket.close()
+            self._socket = self._bound()
+        self._is_listening = listens
+        for connection in [*self.connections]:
+            connection.rules_changed()
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits in all connections."""
+        return sum(connection.queued_bytes for connection in self.connections)
+
+    def close(self) -> None:
+        """Stop listening, and reset every connection."""
+        if self._is_listening:
+            asyncio.get_running_loop().remove_reader(self._socket)
+        self._socket.close()
+        self.reset()
+
+    def reset(self) -> None:
+        """Reset every connection."""
+        for connection in [*self.connections]:
+            connection.reset()
+
+    def when_checked(self, call: Callable[[], None]) -> None:
+        """Call when it is known whether a process listens at the target: no sooner."""
+        self._tasks.start(self._check(call))
+
+    async def _check(self, call: Callable[[], None]) -> None:
+        await self.target.check()
+        call()
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError, ConnectionAbortedError):
+            accepted, _ = self._socket.accept()
+            accepted.setblocking(False)
+            self._tasks.start(self._connect(accepted))
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        """Dial the target once nothing is cut, and forward from then on."""
+        loop, connection = asyncio.get_running_loop(), Connection(self)
+        try:
+            await self._healed.wait()
+            await loop.create_connection(connection.upper_end, *address_of(self.route.target))
+            self.connections.add(connection)
+            await loop.connect_accepted_socket(connection.lower_end, accepted)
+        except OSError:
+            await self.target.check()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+
+class Connection:
+    """Two sockets and the two directions between them."""
+
+    def __init__(self, forwarder: Forwarder) -> None:
+        self._forwarder: Final = forwarder
+        is_kafka = forwarder.route.link.plane == "kafka"
+        self._forth: Final = Direction(
+            forwarder.forth,
+            KafkaSplitter(kafka_api_name) if is_kafka else HttpSplitter(is_request=True),
+            picks=self._picks_request,
+            ended=self._passed_end,
+        )
+        self._back: Final = Direction(
+            forwarder.back,
+            KafkaSplitter(None) if is_kafka else HttpSplitter(is_request=False),
+            picks=self._picks_reply,
+            ended=self._passed_end,
+        )
+        self._unanswered: Final[set[int]] = set()  # requests whose replies are to be lost
+        self._ends_passed = 0
+
+    def lower_end(self) -> "End":
+        """Return the end that the dialling party has."""
+        return End(arriving=self._forth, leaving=self._back, ended=self._forth.end)
+
+    def upper_end(self) -> "End":
+        """Return the end that the target has."""
+        return End(arriving=self._back, leaving=self._forth, ended=self._end_upper)
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits, in both directions."""
+        return self._forth.queued_bytes + self._back.queued_bytes
+
+    def rules_changed(self) -> None:
+        """Let go what no rule holds back any more."""
+        self._forth.rules_changed()
+        self._back.rules_changed()
+
+    def reset(self) -> None:
+        """Reset both sockets; what waits is lost."""
+        self._forwarder.connections.discard(self)
+        for direction in (self._forth, self._back):
+            direction.lose()
+            transport = direction.source
+            if transport is not None and not transport.is_closing():
+                sock = transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                transport.abort()
+
+    def _picks_request(self, message: Message) -> bool:
+        state = self._forwarder.forth
+        if state.is_plain:
+            return False
+        if state.drops_request(message.api):
+            return True
+        self._forth.delay(state.request_delay_s(message.api))
+        if state.drops_reply(message.api):
+            self._unanswered.add(message.number)
+        return False
+
+    def _picks_reply(self, message: Message) -> bool:
+        if message.number not in self._unanswered:
+            return False
+        self.reset()
+        return True
+
+    def _end_upper(self) -> None:
+        self._forwarder.when_checked(self._back.end)
+
+    def _passed_end(self) -> None:
+        """Close both sockets once neither side has more to say."""
+        self._ends_passed += 1
+        if self._ends_passed == 2:
+            self._forwarder.connections.discard(self)
+            self._forth.close()
+            self._back.close()
+
+
+class End(asyncio.Protocol):
+    """One of the two sockets: bytes that come from it arrive, those that go to it leave."""
+
+    def __init__(
+        self, *, arriving: Direction, leaving: Direction, ended: Callable[[], None]
+    ) -> None:
+        self._arriving: Final = arriving
+        self._leaving: Final = leaving
+        self._ended: Final = ended
+        self._has_ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the socket."""
+        made = cast(asyncio.Transport, transport)
+        self._arriving.source = self._leaving.destination = made
+        self._leaving.rules_changed()
+
+    def data_received(self, data: bytes) -> None:
+        """Forward."""
+        self._arriving.received(data)
+
+    def eof_received(self) -> bool:
+        """Pass the end on, and keep the other direction open."""
+        self._end()
+        return True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass the end on; nothing can be sent here any more."""
+        del exc
+        self._leaving.lose()
+        self._end()
+
+    def pause_writing(self) -> None:
+        """Stop sending here."""
+        self._leaving.block(is_blocked=True)
+
+    def resume_writing(self) -> None:
+        """Send here again."""
+        self._leaving.block(is_blocked=False)
+
+    def _end(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._ended()

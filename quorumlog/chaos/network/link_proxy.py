@@ -1,0 +1,105 @@
+"""Starts and steers the process that forwards what the parties of a run send each other.
+
+The process ends with its standard input, so it ends with the run, however that ends.
+"""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Final, Self
+
+from quorumlog.chaos.faults.links import LinkRule
+from quorumlog.chaos.network.commands import plain_routes, plain_rule
+from quorumlog.chaos.network.route import Route
+
+_END_TIMEOUT_S: Final = 5.0
+
+
+class ProxyFailed(Exception):
+    """The forwarders cannot do what they should. One line to act on."""
+
+
+class LinkProxy:
+    """The forwarders of some routes. A context manager; its methods block for a moment.
+
+    Entering binds every port and raises ProxyFailed if one is in use. A forwarder refuses
+    connections until a process listens at its target.
+    """
+
+    def __init__(self, routes: Sequence[Route], *, seed: int = 0) -> None:
+        self.routes: Final = tuple(routes)
+        self._seed: Final = seed
+        self._lock: Final = threading.Lock()  # one question at a time
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "quorumlog.chaos.network"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
+        )
+        try:
+            self._ask({"routes": plain_routes(self.routes), "seed": self._seed})
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the process, while it runs."""
+        process = self._process
+        return None if process is None or process.poll() is not None else process.pid
+
+    def impose(self, rule: LinkRule) -> None:
+        """Let a rule hold from now on. Raises ProxyFailed, also for a link that is not there."""
+        self._ask({"impose": plain_rule(rule)})
+
+    def lift(self, rule_id: str) -> None:
+        """Take a rule back. Raises ProxyFailed."""
+        self._ask({"lift": rule_id})
+
+    def close(self) -> None:
+        """End the process; every connection ends with it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        try:
+            process.wait(_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def _ask(self, command: Mapping[str, Any]) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise ProxyFailed("the lab's forwarders do not run")
+        with self._lock:
+            try:
+                process.stdin.write(json.dumps(command).encode() + b"\n")
+                process.stdin.flush()
+                line = process.stdout.readline()
+            except OSError as error:
+                raise ProxyFailed(f"the lab's forwarders have ended: {error}") from error
+        if not line:
+            raise ProxyFailed("the lab's forwarders have ended")
+        if reason := json.loads(line).get("error"):
+            raise ProxyFailed(str(reason))

@@ -1,0 +1,87 @@
+"""The rules that hold on one directed link, summed up for what is sent on it. Pure."""
+
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.chaos.faults.links import (
+    Cut,
+    Delay,
+    DelayRequest,
+    DropReply,
+    DropRequest,
+    LinkRule,
+    Rate,
+    Refuse,
+)
+
+_MILLION: Final = 1_000_000
+Chance = Callable[[], float]  # a number in [0, 1)
+
+
+class LinkState:
+    """Of several rules with the same effect, delays add up, and the lowest rate counts."""
+
+    def __init__(self, chance: Chance) -> None:
+        self._chance: Final = chance
+        self._rules: Final[dict[str, LinkRule]] = {}
+        self.is_cut = False
+        self.refuses = False
+        self.is_plain = True  # no rule delays, counts or picks what is sent
+        self.bytes_per_s: int | None = None
+        self._delays: list[Delay] = []
+        self._picks: list[DropRequest | DelayRequest | DropReply] = []
+
+    def impose(self, rule: LinkRule) -> None:
+        """Let the rule hold."""
+        self._rules[rule.id] = rule
+        self._sum_up()
+
+    def lift(self, rule_id: str) -> bool:
+        """Take the rule back; return whether it held."""
+        found = self._rules.pop(rule_id, None)
+        self._sum_up()
+        return found is not None
+
+    def _sum_up(self) -> None:
+        effects = [rule.effect for rule in self._rules.values()]
+        self.is_cut = any(isinstance(effect, Cut) for effect in effects)
+        self.refuses = any(isinstance(effect, Refuse) for effect in effects)
+        rates = [effect.bytes_per_s for effect in effects if isinstance(effect, Rate)]
+        self.bytes_per_s = min(rates, default=None)
+        self._delays = [effect for effect in effects if isinstance(effect, Delay)]
+        self._picks = [
+            effect
+            for effect in effects
+            if isinstance(effect, DropRequest | DelayRequest | DropReply)
+        ]
+        self.is_plain = not (self.is_cut or rates or self._delays or self._picks)
+
+    def delay_s(self) -> float:
+        """Draw how much later than it could the next bytes arrive."""
+        if self.is_plain:
+            return 0.0
+        return sum(
+            (delay.min_us + self._chance() * delay.spread_us) / _MILLION for delay in self._delays
+        )
+
+    def drops_request(self, api: str) -> bool:
+        """Draw whether this request is lost."""
+        return self._meets(DropRequest, api)
+
+    def drops_reply(self, api: str) -> bool:
+        """Draw whether the answer to this request is lost."""
+        return self._meets(DropReply, api)
+
+    def request_delay_s(self, api: str) -> float:
+        """Return how late this request is, besides what is late anyway."""
+        late = [pick for pick in self._picks if isinstance(pick, DelayRequest) and pick.api == api]
+        return sum(pick.us for pick in late) / _MILLION
+
+    def _meets(self, kind: type[DropRequest] | type[DropReply], api: str) -> bool:
+        return any(
+            isinstance(pick, kind)
+            and pick.api == api
+            and self._chance() * _MILLION < pick.share_ppm
+            for pick in self._picks
+            if not isinstance(pick, DelayRequest)
+        )

@@ -1,0 +1,95 @@
+"""All routes of a run: their forwarders, and the rules on their links."""
+
+import asyncio
+import random
+from collections.abc import Iterable
+from typing import Final
+
+from quorumlog.chaos.faults.links import Link, LinkRule, Reset
+from quorumlog.chaos.network.forwarder import Forwarder, Target
+from quorumlog.chaos.network.link_state import LinkState
+from quorumlog.chaos.network.route import Route
+from quorumlog.tasks import Tasks
+
+_StateKey = tuple[str, str, str]  # source, destination, plane
+
+
+class Network:
+    """Made inside a running event loop. `close` it once its tasks have ended."""
+
+    def __init__(self, routes: Iterable[Route], *, seed: int, tasks: Tasks) -> None:
+        """Bind every port. Raises PortInUse."""
+        self._tasks: Final = tasks
+        self._seed: Final = seed
+        self._states: Final[dict[_StateKey, LinkState]] = {}
+        self._targets: Final[dict[str, Target]] = {}
+        self._resets: Final[dict[str, asyncio.Task[None]]] = {}
+        self._forwarders: Final = [self._forwarder(route) for route in routes]
+
+    def _forwarder(self, route: Route) -> Forwarder:
+        target = self._targets.setdefault(route.target, Target(route.target, self._tasks))
+        link = route.link
+        forth = self._state(link.source, link.destination, link.plane)
+        back = self._state(link.destination, link.source, link.plane)
+        return Forwarder(route, target, forth, back, self._tasks)
+
+    def _state(self, *key: str) -> LinkState:
+        rng = random.Random(f"{self._seed} {key}")  # noqa: S311 - reproducible
+        return self._states.setdefault((key[0], key[1], key[2]), LinkState(rng.random))
+
+    async def start(self) -> None:
+        """Listen, wherever a process does at the target."""
+        await asyncio.gather(*(target.check() for target in self._targets.values()))
+
+    def impose(self, rule: LinkRule) -> None:
+        """Let the rule hold. Raises ValueError if it names a link that is not there."""
+        for link in rule.links:
+            if not self._states_of(link):
+                raise ValueError(f"there is no link {link}")
+        for link in rule.links:
+            for state in self._states_of(link):
+                state.impose(rule)
+        self._update()
+        if isinstance(rule.effect, Reset):
+            self._resets[rule.id] = self._tasks.start(self._reset(rule, rule.effect))
+
+    def lift(self, rule_id: str) -> None:
+        """Take the rule back, if it holds."""
+        for state in self._states.values():
+            state.lift(rule_id)
+        if resets := self._resets.pop(rule_id, None):
+            resets.cancel()
+        self._update()
+
+    def close(self) -> None:
+        """Stop listening, and reset what is left."""
+        for forwarder in self._forwarders:
+            forwarder.close()
+
+    @property
+    def queued_bytes(self) -> int:
+        """How much waits in all connections."""
+        return sum(forwarder.queued_bytes for forwarder in self._forwarders)
+
+    def _states_of(self, link: Link) -> list[LinkState]:
+        return [
+            state
+            for (source, destination, plane), state in self._states.items()
+            if (source, destination) == (link.source, link.destination)
+            and link.plane in {"all", plane}
+        ]
+
+    def _update(self) -> None:
+        for forwarder in self._forwarders:
+            forwarder.update()
+
+    async def _reset(self, rule: LinkRule, effect: Reset) -> None:
+        links = {(link.source, link.destination) for link in rule.links}
+        while True:
+            for forwarder in self._forwarders:
+                link = forwarder.route.link
+                if (link.source, link.destination) in links:
+                    forwarder.reset()
+            if not effect.every_us:
+                return
+            await asyncio.sleep(effect.every_us / 1_000_000)

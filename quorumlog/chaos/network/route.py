@@ -1,0 +1,20 @@
+"""A route: the way of the connections of one link to one listener of a node."""
+
+from dataclasses import dataclass
+
+from quorumlog.chaos.faults.links import Link
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """Connections of a link's source: where they come in, and where they go. `host:port` each."""
+
+    link: Link  # its plane is `kafka` or `control`
+    listen: str
+    target: str
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return the host and the port of `host:port`."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)

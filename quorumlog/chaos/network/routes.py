@@ -1,0 +1,57 @@
+"""The routes of a run: through which address each party reaches each listener of a node."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from quorumlog.chaos.faults.links import CLIENTS, Link, Plane
+from quorumlog.chaos.network.route import Route, address_of
+from quorumlog.cluster.layout import NodeSpec
+from quorumlog.cluster.ports import free_ports
+
+_LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
+
+
+def plan_routes(nodes: Sequence[NodeSpec]) -> list[Route]:
+    """Give each node an address of its own for each listener of each other, and clients theirs."""
+    wanted: list[tuple[Link, str]] = []
+    for node in nodes:
+        addresses = _addresses(node)
+        for other in nodes:
+            if other.id != node.id:
+                wanted += [
+                    (Link(str(other.id), str(node.id), plane), address)
+                    for plane, address in addresses.items()
+                ]
+        if "kafka" in addresses:
+            wanted.append((Link(CLIENTS, str(node.id), "kafka"), addresses["kafka"]))
+    host = address_of(nodes[0].control)[0]
+    ports = free_ports(host, len(wanted))
+    return [
+        Route(link=link, listen=f"{host}:{port}", target=target)
+        for (link, target), port in zip(wanted, ports, strict=True)
+    ]
+
+
+def _addresses(node: NodeSpec) -> dict[Plane, str]:
+    addresses: dict[Plane, str] = {"control": node.control}
+    return {**addresses, "kafka": node.kafka} if "broker" in node.roles else addresses
+
+
+def detours(routes: Iterable[Route]) -> Mapping[int, Mapping[str, str]]:
+    """Return the properties of each node that lead its connections, and its clients', there."""
+    peers: dict[int, dict[str, list[str]]] = {}
+    properties: dict[int, dict[str, str]] = {}
+    for route in routes:
+        source, destination = route.link.source, int(route.link.destination)
+        if source == CLIENTS:
+            properties.setdefault(destination, {})["advertised.listeners"] = (
+                f"PLAINTEXT://{route.listen}"
+            )
+        else:
+            name = f"peer.{route.link.plane}.addresses"
+            entries = peers.setdefault(int(source), {}).setdefault(name, [])
+            entries.append(f"{destination}@{route.listen}")
+    for node_id, named in peers.items():
+        for name, entries in named.items():
+            properties.setdefault(node_id, {})[name] = ",".join(entries)
+    return properties

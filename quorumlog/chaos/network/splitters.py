@@ -1,0 +1,150 @@
+"""Cuts a stream of bytes into messages: Kafka's frames, or the control plane's HTTP. Pure.
+
+A splitter holds back the header of a message until it is whole, and nothing else. Bytes that are no
+message make the rest of the stream opaque: it passes as it is. Sources: Kafka's protocol guide
+(request and response headers); RFC 9112, as far as aiohttp uses it: bodies have a Content-Length.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct as Packer
+from typing import Final, NamedTuple, Protocol
+
+_REQUEST: Final = Packer(">ihhi")  # length, API key, version, correlation id
+_REPLY: Final = Packer(">ii")  # length, correlation id
+_LENGTH_BYTES: Final = 4
+_HEAD_BYTES_MAX: Final = 64 * 1024
+_HEAD_END: Final = b"\r\n\r\n"
+_NO_BODY: Final = (b"204", b"304")
+
+
+class Message(NamedTuple):
+    """A message begins. `number`: what a request and its reply have in common, per connection."""
+
+    api: str  # of a request; "" for a reply
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Consecutive bytes of one message; `message`: the first ones of it."""
+
+    content: bytes | memoryview
+    message: Message | None = None
+
+
+class Splitter(Protocol):
+    """Splits one direction of one connection."""
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """Take the next bytes; return what may pass, in order."""
+
+    def rest(self) -> bytes:
+        """Return the bytes that are held back: the stream has ended."""
+
+
+class KafkaSplitter:
+    """Frames: four bytes of length, then as many bytes. `names`: of the API keys, for requests."""
+
+    def __init__(self, name_of: Callable[[int], str] | None) -> None:
+        self._name_of: Final = name_of
+        self._header: Final = _REPLY if name_of is None else _REQUEST
+        self._held = b""
+        self._left = 0  # bytes of the frame under way
+        self._is_opaque = False
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """See Splitter."""
+        if self._is_opaque:
+            return [Piece(data)]
+        if self._held:
+            data, self._held = self._held + data, b""
+        pieces: list[Piece] = []
+        view, place, end = memoryview(data), 0, len(data)
+        while place < end:
+            message = None
+            if not self._left:
+                if end - place < self._header.size:
+                    self._held = data[place:]
+                    break
+                length, *rest = self._header.unpack_from(view, place)
+                if length < self._header.size - _LENGTH_BYTES:
+                    self._is_opaque = True
+                    pieces.append(Piece(view[place:]))
+                    break
+                self._left = length + _LENGTH_BYTES
+                api = "" if self._name_of is None else self._name_of(rest[0])
+                message = Message(api, rest[-1])
+            size = min(self._left, end - place)
+            pieces.append(Piece(view[place : place + size], message))
+            self._left -= size
+            place += size
+        return pieces
+
+    def rest(self) -> bytes:
+        """See Splitter."""
+        return self._held
+
+
+class HttpSplitter:
+    """Requests `POST /rpc/<Name>`, or their answers. An upgrade makes the rest opaque.
+
+    The kind of another request is the last part of its path. A reply has the number of its request,
+    since none is sent before the last one was answered.
+    """
+
+    def __init__(self, *, is_request: bool) -> None:
+        self._is_request: Final = is_request
+        self._held = b""
+        self._left = 0
+        self._count = 0
+        self._is_opaque = False
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """See Splitter."""
+        pieces: list[Piece] = []
+        if self._held:
+            data, self._held = self._held + data, b""
+        place, end = 0, len(data)
+        while place < end:
+            message = None
+            if self._is_opaque:
+                pieces.append(Piece(data[place:]))
+                break
+            if not self._left:
+                head_end = data.find(_HEAD_END, place)
+                if head_end < 0 and end - place < _HEAD_BYTES_MAX:
+                    self._held = data[place:]
+                    break
+                message = self._begin(data[place:head_end], head_end < 0)
+                if not self._is_opaque:
+                    self._left += head_end + len(_HEAD_END) - place
+            size = end - place if self._is_opaque else min(self._left, end - place)
+            pieces.append(Piece(data[place : place + size], message))
+            self._left = 0 if self._is_opaque else self._left - size
+            place += size
+        return pieces
+
+    def _begin(self, head: bytes, is_endless: bool) -> Message:
+        """Read the head of a message; leave the length of its body in `_left`."""
+        first, *lines = head.split(b"\r\n")
+        fields = {
+            name.strip().lower(): value.strip()
+            for name, _, value in (line.partition(b":") for line in lines)
+        }
+        words = first.split(b" ")
+        what = words[1] if len(words) > 1 else b""
+        length = fields.get(b"content-length", b"0" if self._has_no_body(what, fields) else b"")
+        self._is_opaque = is_endless or b"upgrade" in fields or not length.isdigit()
+        self._left = 0 if self._is_opaque else int(length)
+        self._count += 1
+        path = what.partition(b"?")[0].rpartition(b"/")[2]
+        return Message(path.decode("latin-1") if self._is_request else "", self._count)
+
+    def _has_no_body(self, what: bytes, fields: dict[bytes, bytes]) -> bool:
+        is_chunked = b"transfer-encoding" in fields
+        return not is_chunked if self._is_request else what in _NO_BODY
+
+    def rest(self) -> bytes:
+        """See Splitter."""
+        return self._held

@@ -1,0 +1,255 @@
+"""A network in memory: hosts, links, listeners, and how connections begin and end.
+
+A direction of a connection is a FIFO of segments: bytes, or the sign of its end. A link that is cut
+holds segments back, as TCP does, and hands them on when it is healed; a connection under way waits
+likewise. A process that dies closes its connections; a machine without power says nothing, and
+resets what it does not know any more once it is back.
+"""
+
+import asyncio
+import contextvars
+import errno
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from quorumlog.chaos.node_simulation.endpoint import RST, Endpoint, Segment
+from quorumlog.chaos.node_simulation.links import Link, LinkState
+from quorumlog.chaos.node_simulation.loop import SimulatedLoop
+from quorumlog.chaos.node_simulation.process import OWNER, Process
+from quorumlog.chaos.node_simulation.sockets import SimulatedServer, SimulatedSocket
+
+_FIRST_PORT: Final = 40_000
+_NOWHERE: Final = "0.0.0.0"  # noqa: S104 - the host of what no process owns
+
+Carried = Callable[[float, str, bytes], None]
+"""Called with (true time, what arrived where, its bytes): for the digest of a run."""
+
+
+class Network:
+    """The hosts and links of one run.
+
+    Invariants:
+      1. Segments of one direction arrive in the order in which they were sent, each once.
+      2. Nothing reaches a host without power, and nothing that it held back is ever sent.
+    """
+
+    def __init__(self, loop: SimulatedLoop, seed: int, carried: Carried) -> None:
+        self.loop: Final = loop
+        self.bytes = 0
+        self._seed: Final = seed
+        self._carried: Final = carried
+        self._links: Final[dict[tuple[str, str, int], Link]] = {}
+        self._rules: Final[dict[str, tuple[Callable[[Link], bool], LinkState]]] = {}
+        self._listeners: Final[dict[tuple[str, int], SimulatedServer]] = {}
+        self._endpoints: Final[dict[Process | None, dict[Endpoint, None]]] = {}
+        self._dark: Final[set[str]] = set()
+        self._next_port = _FIRST_PORT
+
+    # --- rules ---
+
+    def impose(self, rule_id: str, concerns: Callable[[Link], bool], state: LinkState) -> None:
+        """Let a rule hold on all links that it concerns, also on those still to come."""
+        self._rules[rule_id] = (concerns, state)
+        for link in self._links.values():
+            if concerns(link):
+                link.rules[rule_id] = state
+
+    def holds(self, rule_id: str) -> bool:
+        """Tell whether a rule holds now."""
+        return rule_id in self._rules
+
+    def lift(self, rule_id: str) -> None:
+        """End a rule. What no other rule holds back arrives soon."""
+        self._rules.pop(rule_id, None)
+        for link in self._links.values():
+            if link.rules.pop(rule_id, None) is not None and not link.is_held:
+                after_s = link.retry_s()
+                held = [*link.held]
+                link.held.clear()
+                for send in held:
+                    self.loop.in_kernel(after_s, send)
+
+    def reset(self, concerns: Callable[[Link], bool]) -> None:
+        """Reset every connection that uses one of these links, in the eyes of both ends."""
+        for owned in [*self._endpoints.values()]:
+            for endpoint in [*owned]:
+                if concerns(self.link_of(endpoint)):
+                    endpoint.arrive(RST)
+                    endpoint.peer.arrive(RST)
+
+    def link(self, source: str, target: str, port: int) -> Link:
+        """Return the link for the connections from or to this port."""
+        link = self._links.get((source, target, port))
+        if link is None:
+            link = self._links[source, target, port] = Link(source, target, port, self._seed)
+            for rule_id, (concerns, state) in self._rules.items():
+                if concerns(link):
+                    link.rules[rule_id] = state
+        return link
+
+    def link_of(self, endpoint: Endpoint) -> Link:
+        """Return the link that carries what this endpoint sends."""
+        return self.link(endpoint.here[0], endpoint.there[0], endpoint.port)
+
+    # --- listeners ---
+
+    def socket(self) -> SimulatedSocket:
+        """Return a socket that is neither bound nor connected."""
+        return SimulatedSocket(self._take_address)
+
+    def bound(self, host: str, port: int) -> SimulatedSocket:
+        """Return a socket that is bound. Raises OSError (EADDRINUSE) where another one listens."""
+        bound = self.socket()
+        bound.bind((host, port))
+        return bound
+
+    def _take_address(self, address: tuple[str, int]) -> tuple[str, int]:
+        host, port = address
+        if port == 0:
+            self._next_port += 1
+            return host, self._next_port
+        if address in self._listeners:
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+        return address
+
+    def listen(self, factory: Any, sock: SimulatedSocket) -> asyncio.AbstractServer:
+        """Accept connections on a bound socket, in the running process."""
+        server = SimulatedServer(
+            factory, sock, OWNER.get(), contextvars.copy_context(), self._close_listener
+        )
+        self._listeners[sock.address] = server
+        return server
+
+    def _close_listener(self, server: SimulatedServer) -> None:
+        address = server.sockets[0].address
+        if self._listeners.get(address) is server:
+            del self._listeners[address]
+
+    # --- connections ---
+
+    async def connect(self, host: str, port: int) -> Endpoint:
+        """Return an endpoint whose peer was accepted. Raises ConnectionRefusedError."""
+        process = OWNER.get()
+        self._next_port += 1
+        here = (_NOWHERE if process is None else process.host, self._next_port)
+        answer: asyncio.Future[Endpoint] = self.loop.create_future()
+        link = self.link(here[0], host, port)
+        self._pass_on(link, 0, partial(self._syn, here, (host, port), process, answer))
+        return await answer
+
+    async def attach(self, endpoint: Endpoint, factory: Callable[[], Any]) -> Any:
+        """Give a connected endpoint its protocol."""
+        protocol = factory()
+        endpoint.attach(protocol, contextvars.copy_context())
+        return protocol
+
+    def _syn(
+        self,
+        here: tuple[str, int],
+        there: tuple[str, int],
+        process: Process | None,
+        answer: "asyncio.Future[Endpoint]",
+    ) -> None:
+        if there[0] in self._dark or (process is not None and not process.is_alive):
+            return
+        server = self._listeners.get(there)
+        back = self.link(there[0], here[0], there[1])
+        self._carried(self.loop.now_s, f"syn {here} {there} {server is not None}", b"")
+        if server is None or self.link(here[0], there[0], there[1]).refuses:
+            refused = ConnectionRefusedError(errno.ECONNREFUSED, f"Connect call failed {there}")
+            self._pass_on(back, 0, partial(_answer, answer, refused))
+            return
+        near = Endpoint(self, process, here, there, there[1])
+        far = Endpoint(self, server.process, there, here, there[1])
+        near.peer, far.peer = far, near
+        for endpoint in (near, far):
+            self._endpoints.setdefault(endpoint.process, {})[endpoint] = None
+        far.attach(None, server.context.copy(), server.factory)
+        self._pass_on(back, 0, partial(_answer, answer, near))
+
+    def _pass_on(self, link: Link, size: int, arrive: Callable[[], None]) -> None:
+        """Let something happen at the other end of a link, when and if it gets there."""
+        if link.is_held:
+            link.held.append(partial(self._pass_on, link, size, arrive))
+        else:
+            self.loop.in_kernel(link.latency_s(size, self.loop.now_s), arrive)
+
+    def send(self, source: Endpoint, segment: Segment) -> None:
+        """Send one segment of a direction after those before it."""
+        source.on_way.append(segment)
+        link = self.link_of(source)
+        if link.is_held:
+            link.held.append(partial(self._send_held, source))
+            return
+        now_s = self.loop.now_s
+        size = len(segment) if isinstance(segment, bytes) else 0
+        arrival_s = max(now_s + link.latency_s(size, now_s), source.last_arrival_s)
+        source.last_arrival_s = arrival_s
+        self.loop.in_kernel(arrival_s - now_s, self._arrived, source)
+
+    def _send_held(self, source: Endpoint) -> None:
+        link = self.link_of(source)
+        if link.is_held:  # cut again meanwhile
+            link.held.append(partial(self._send_held, source))
+            return
+        now_s = self.loop.now_s
+        arrival_s = max(now_s + link.latency_s(0, now_s), source.last_arrival_s)
+        source.last_arrival_s = arrival_s
+        self.loop.in_kernel(arrival_s - now_s, self._arrived, source)
+
+    def _arrived(self, source: Endpoint) -> None:
+        if not source.on_way:  # its machine lost power, or so did the other
+            return
+        segment = source.on_way.popleft()  # in the order of sending, whatever came first
+        if source.there[0] in self._dark:
+            return
+        data = segment if isinstance(segment, bytes) else b""
+        self.bytes += len(data)
+        what = "" if data else str(segment)
+        self._carried(self.loop.now_s, f"{source.here} {source.there} {what}", data)
+        source.peer.arrive(segment)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Let go of an endpoint whose connection is over."""
+        self._endpoints.get(endpoint.process, {}).pop(endpoint, None)
+
+    # --- processes and machines ---
+
+    def process_died(self, process: Process) -> None:
+        """Close what the process had open, as its system does."""
+        self._close_listeners(process)
+        for endpoint in [*self._endpoints.pop(process, {})]:
+            endpoint.owner_died()
+
+    def power_lost(self, host: str, process: Process | None) -> None:
+        """Let the host fall silent; `process`: what ran on it."""
+        self._dark.add(host)
+        if process is None:
+            return
+        self._close_listeners(process)
+        for endpoint in self._endpoints.get(process, {}):
+            endpoint.is_over = True
+            endpoint.on_way.clear()  # what was held back is gone with its machine
+
+    def power_restored(self, host: str, process: Process | None) -> None:
+        """Answer what peers sent into the dark, and send again, with a reset."""
+        self._dark.discard(host)
+        for endpoint in [*self._endpoints.pop(process, {})]:
+            if endpoint.peer.unread_bytes:
+                self.send(endpoint, RST)
+
+    def _close_listeners(self, process: Process) -> None:
+        for server in [*self._listeners.values()]:
+            if server.process is process:
+                self._close_listener(server)
+
+
+def _answer(answer: "asyncio.Future[Endpoint]", outcome: Endpoint | Exception) -> None:
+    if answer.done():  # the caller has given up
+        if isinstance(outcome, Endpoint):
+            outcome.abort()
+    elif isinstance(outcome, Endpoint):
+        answer.set_result(outcome)
+    else:
+        answer.set_exception(outcome)

@@ -1,0 +1,71 @@
+"""A simulated process: what asyncio's callbacks belong to, and the clock that it sees."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextvars import Context, ContextVar
+from typing import Any, Final
+
+
+class Clock:
+    """A monotonic clock that may run fast or slow, and the offset of a machine's wall clock."""
+
+    def __init__(self, wall_offset_ns: int = 0) -> None:
+        self.wall_offset_ns = wall_offset_ns
+        self.is_true = True
+        self._rate = 1.0
+        self._true_s = self._local_s = 0.0  # when the rate was set
+
+    def set_rate(self, rate: float, now_s: float) -> None:
+        """Run at `rate` local seconds per second from `now_s` on. The clock does not jump."""
+        self._local_s, self._true_s = self.local_s(now_s), now_s
+        self._rate = rate
+        self.is_true = False
+
+    def local_s(self, now_s: float) -> float:
+        """Return what the clock shows at a true time."""
+        return now_s if self.is_true else self._local_s + (now_s - self._true_s) * self._rate
+
+    def true_s(self, local_s: float) -> float:
+        """Return when the clock shows this, if its rate stays."""
+        return local_s if self.is_true else self._true_s + (local_s - self._local_s) / self._rate
+
+
+class Process:
+    """One process on a machine. A restart makes a new one.
+
+    Invariants:
+      1. After its death no callback of it runs: no `finally` and no `except CancelledError` either.
+      2. While it is paused its callbacks wait in `backlog`, in the order in which they were due.
+    """
+
+    def __init__(self, name: str, host: str, clock: Clock) -> None:
+        self.name: Final = name
+        self.host: Final = host
+        self.clock: Final = clock
+        self.is_alive = True
+        self.is_paused = False
+        self.backlog: Final = deque[Any]()
+        self.pools: Final[dict[Any, ThreadPool]] = {}
+        self.after_work: Callable[[], float] = lambda: 0.0  # how long the disk took, in s
+        self.failed: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether its callbacks run now."""
+        return self.is_alive and not self.is_paused
+
+
+class ThreadPool:
+    """The threads of an executor: at most `size` things at a time, begun in their order."""
+
+    def __init__(self, size: int) -> None:
+        self.free = size
+        self.waiting: Final = deque[Callable[[], None]]()
+
+
+OWNER: Final[ContextVar[Process | None]] = ContextVar("owner", default=None)
+"""The process that the running callback belongs to; None: the network and the nemesis."""
+
+KERNEL: Final = Context()
+"""The context of what is no process's own work: it is never stopped."""

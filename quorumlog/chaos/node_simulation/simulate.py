@@ -1,0 +1,92 @@
+"""Seeds of whole nodes: what is drawn for a seed, one run of it, and the smallest that fails."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
+from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
+from quorumlog.chaos.node_simulation.swarm import draw_swarm
+from quorumlog.chaos.schedule import Option, Schedule
+from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
+from quorumlog.chaos.workloads.registry import find_workload
+from quorumlog.chaos.workloads.workload import options_of
+
+
+def settings_of(
+    seed: int,
+    *,
+    duration_ms: int = 12_000,
+    workload: str = "append_read",
+    options: Mapping[str, Option] | None = None,
+    faults: Collection[str] | None = None,
+    nodes: int = 3,
+    config: Mapping[str, str] | None = None,
+    mutant: str | None = None,
+) -> NodesSettings:
+    """Return what a seed runs. `faults`: exactly these kinds; None: a choice drawn from the seed.
+
+    Raises ValueError for what there is not.
+    """
+    kind = find_workload(workload)
+    known = options_of(kind.read_options({}))
+    given = {name: value for name, value in DEFAULT_OPTIONS.items() if name in known}
+    schedule = draw_swarm(
+        seed,
+        faults=faults,
+        duration_ms=duration_ms,
+        workload=workload,
+        options=options_of(kind.read_options({**given, **(options or {})})),
+    )
+    return NodesSettings(schedule=schedule, nodes=nodes, config=config or {}, mutant=mutant)
+
+
+def simulate_nodes(
+    seed: int,
+    *,
+    duration_ms: int = 12_000,
+    workload: str = "append_read",
+    options: Mapping[str, Option] | None = None,
+    faults: Collection[str] | None = None,
+    schedule: Schedule | None = None,
+    mutant: str | None = None,
+    nodes: int = 3,
+    config: Mapping[str, str] | None = None,
+) -> NodesResult:
+    """Run one seed, or one schedule, in a process of its own. Equal arguments, equal result.
+
+    Raises ValueError for what there is not, and RunFailed if there is no result.
+    """
+    settings = settings_of(
+        seed,
+        duration_ms=duration_ms,
+        workload=workload,
+        options=options,
+        faults=faults,
+        nodes=nodes,
+        config=config,
+        mutant=mutant,
+    )
+    if schedule is not None:
+        settings = replace(settings, schedule=schedule)
+    return run_one(settings)
+
+
+def simulate_many(wanted: Sequence[NodesSettings]) -> Iterator[NodesResult | RunFailed]:
+    """Run them all, one process per core; yield the results in their order."""
+    return run_forked(wanted)
+
+
+def shrink(settings: NodesSettings, result: NodesResult) -> Schedule:
+    """Leave out faults, as many as can be, while the run still fails in the same way."""
+
+    def still_fails(schedule: Schedule) -> bool:
+        again = run_one(replace(settings, schedule=schedule))
+        return _way(again) == _way(result)
+
+    return shrink_schedule(result.schedule, still_fails)
+
+
+def _way(result: NodesResult) -> tuple[str, ...]:
+    """Return what a run fails by: the first rule that was violated, or the worst anomaly."""
+    rules = [violation.partition(":")[0] for violation in result.violations[:1]]
+    return tuple(rules or result.anomalies[:1])

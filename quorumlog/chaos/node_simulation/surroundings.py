@@ -1,0 +1,53 @@
+"""What the simulation replaces in this process: clocks, chance, and what aiohttp reaches by itself.
+
+It is never undone: a run has a process of its own.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import client_reqrep, web_response
+from aiohttp._websocket.writer import WebSocketWriter
+
+from quorumlog import chance, clock
+from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop
+from quorumlog.chaos.node_simulation.process import OWNER
+from quorumlog.chaos.simulation.kernel.randomness import seeded
+
+EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a run
+
+
+def replace_surroundings(loop: SimulatedLoop, seed: int) -> None:
+    """Let all time and all chance of this process follow from the loop and the seed."""
+    wall_ns = _wall_clock(loop)
+    clock.wall_ns = wall_ns
+    chance.substitute(seeded("chance", seed))
+    # aiohttp: the Date header, the key of a WebSocket, and the mask of its frames.
+    time.time = lambda: wall_ns() / 1e9
+    os.urandom = seeded("urandom", seed).randbytes
+    _seed_masks(seed)
+    # aiohttp: Python's version, in the headers User-Agent and Server.
+    for module in (client_reqrep, web_response):
+        module.SERVER_SOFTWARE = "simulated"  # type: ignore[attr-defined]
+    random.seed(seed)
+
+
+def _wall_clock(loop: SimulatedLoop) -> Callable[[], int]:
+    def wall_ns() -> int:
+        process = OWNER.get()
+        offset_ns = 0 if process is None else process.clock.wall_offset_ns
+        return EPOCH_NS + int((loop.time() - START_S) * 1e9) + offset_ns
+
+    return wall_ns
+
+
+def _seed_masks(seed: int) -> None:
+    """Seed the generator that WebSocketWriter has as the default of an argument."""
+    made: Any = WebSocketWriter.__init__
+    defaults = [*(made.__defaults__ or ()), *(made.__kwdefaults__ or {}).values()]
+    for value in defaults:
+        if isinstance(value, random.Random):
+            value.seed(seed)

@@ -1,0 +1,50 @@
+"""What every run would do again: imports, and the functions that codecs compile at first use.
+
+A process that is forked afterwards has it all. It halves what a short run costs.
+"""
+
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from quorumlog.wire.codec.decoder import decoder_for
+from quorumlog.wire.codec.encoder import encoder_for
+from quorumlog.wire.codec.messages import APIS
+from quorumlog.wire.codec.schemas import request_class, response_class
+
+_MODULES: Final = (
+    "quorumlog.chaos.drivers.client_driver",
+    "quorumlog.chaos.node_simulation.run",
+)
+_APIS: Final = (
+    "Produce", "Fetch", "ListOffsets", "Metadata", "OffsetCommit", "OffsetFetch",
+    "FindCoordinator", "JoinGroup", "Heartbeat", "LeaveGroup", "SyncGroup", "ApiVersions",
+    "CreateTopics", "InitProducerId", "OffsetForLeaderEpoch",
+)  # fmt: skip
+
+
+@cache
+def warm_up() -> None:
+    """Do all that once."""
+    for module in _MODULES:
+        import_module(module)
+    for api_key, api in APIS.items():
+        if api.name in _APIS:
+            for found in (request_class(api_key), response_class(api_key)):
+                version = api.versions[-1]
+                encoder_for(found, version)
+                decoder_for(found, version)
+    _judge_a_history()
+
+
+def _judge_a_history() -> None:
+    """Write, read and check a history without operations of clients: pyarrow loads parts late."""
+    from quorumlog.chaos.checkers import check_history
+    from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
+
+    with TemporaryDirectory() as directory:
+        with HistoryWriter(Path(directory)) as history:
+            history.append(NEMESIS, "info", "heal")
+        check_history(read_history(directory))

@@ -1,0 +1,224 @@
+"""compacted_register: keys of a compacted topic are registers; the last record is the value.
+
+It proves or refutes that each key is a linearizable register. A write appends a record with the
+register's name as its key. A read must know which records come before it, whatever leader answers:
+it appends a mark, reads the partition from its beginning up to that mark, and takes the last value
+of the key below it. The mark's place in the log is the moment of the read, so the leader that
+serves the records may even be one that was replaced. A read whose mark was not acknowledged, or
+that was not finished, is `fail`: it told nothing.
+
+The topic has cleanup.policy=compact. A history holds `write` and `read` (`f`), the micro-operation
+names the register; a register that was never written is null. The checker is `register`.
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+from quorumlog.chaos.drivers.driver import DriverConsumer, DriverProducer, SendFailed
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.workload import (
+    REOPEN_S,
+    LaneOptions,
+    Setup,
+    Topic,
+    Workload,
+    opened,
+    option,
+)
+
+_POLL_MS: Final = 200
+_READ_S: Final = 10.0
+_MARK: Final = b"mark"
+_COMPACTED: Final = {"cleanup.policy": "compact"}
+_NOTHING: Final = "null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactedRegisterOptions(LaneOptions):
+    """How many clients and registers there are, and how fast they are written and read."""
+
+    rate: float = option(60.0, "writes a second of all producers, while brokers answer")
+    producers: int = option(4, "clients that write")
+    consumers: int = option(4, "clients that read")
+    final_readers: int = option(2, "clients that read every register at the end")
+    registers: int = option(6, "keys, spread over the partitions")
+    reads: float = option(30.0, "reads a second of all clients that read")
+
+
+class _Client:
+    """A producer, and a consumer for clients that read: one process."""
+
+    def __init__(self, producer: DriverProducer, consumer: DriverConsumer | None) -> None:
+        self.producer: Final = producer
+        self.consumer: Final = consumer
+
+    async def close(self) -> None:
+        """Let go of all resources."""
+        await self.producer.close()
+        if self.consumer is not None:
+            await self.consumer.close()
+
+
+class CompactedRegister:
+    """The lanes of one run. Invariant: no value is written twice."""
+
+    def __init__(self, setup: Setup[CompactedRegisterOptions]) -> None:
+        self._setup: Final = setup
+        self._history: Final = setup.history
+        self._next_value = 0
+        self._next_process = 0
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Write and read until `working` is cleared."""
+        options, seed = self._setup.options, self._setup.seed
+        async with asyncio.TaskGroup() as tasks:
+            for lane in range(options.producers):
+                rng = random.Random(f"writer {lane} of {seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self._go_on(rng, working, writes=True))
+            for lane in range(options.consumers):
+                rng = random.Random(f"reader {lane} of {seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self._go_on(rng, working, writes=False))
+
+    async def _go_on(self, rng: random.Random, working: asyncio.Event, *, writes: bool) -> None:
+        """Write or read one register after the other; after a doubt, as another process."""
+        options = self._setup.options
+        gap_s = options.producers / options.rate if writes else options.consumers / options.reads
+        while working.is_set():
+            process = self._new_process()
+            client = await self._open(process, reads=not writes)
+            if client is None:
+                continue
+            try:
+                is_sure = True
+                while is_sure and working.is_set():
+                    await asyncio.sleep(rng.expovariate(1 / gap_s))
+                    register = rng.randrange(options.registers)
+                    if writes:
+                        is_sure = await self._write(client, process, register)
+                    else:
+                        is_sure = await self._read(client, process, register)
+            finally:
+                await client.close()
+
+    def _new_process(self) -> int:
+        self._next_process += 1
+        return self._next_process - 1
+
+    async def _open(self, process: int, *, reads: bool) -> _Client | None:
+        setup = self._setup
+        producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
+        if producer is None or not reads:
+            return None if producer is None else _Client(producer, None)
+        consumer = await opened(setup.driver.consumer(setup.bootstrap, f"c{process}"))
+        if consumer is None:
+            await producer.close()
+            return None
+        return _Client(producer, consumer)
+
+    async def _append(
+        self, producer: DriverProducer, partition: int, key: bytes, value: int
+    ) -> int:
+        """Return the offset of a record when it is acknowledged. Raises SendFailed."""
+        text = str(value).encode()
+        return await (await producer.send(self._setup.topic, partition, text, key=key))
+
+    async def _write(self, client: _Client, process: int, register: int) -> bool:
+        """Write a new value; return whether it is known what became of it."""
+        name, partition = f"r{register}", register % self._setup.partitions
+        meant = [Message(name, UNKNOWN_OFFSET, self._next_value)]
+        self._next_value += 1
+        self._history.append(process, "invoke", "write", meant)
+        try:
+            await self._append(client.producer, partition, name.encode(), meant[0].value)
+        except SendFailed as error:
+            outcome = "fail" if error.definite else "info"
+            self._history.append(process, outcome, "write", meant, error=str(error))
+            return error.definite
+        self._history.append(process, "ok", "write", meant)
+        return True
+
+    async def _read(self, client: _Client, process: int, register: int) -> bool:
+        """Read a register; return whether the client is still of use."""
+        name, partition = f"r{register}", register % self._setup.partitions
+        meant = [Message(name, UNKNOWN_OFFSET, 0, text=_NOTHING)]
+        self._history.append(process, "invoke", "read", meant)
+        try:
+            mark = await self._append(client.producer, partition, _MARK, process)
+            async with asyncio.timeout(_READ_S):
+                value = await self._last_below(client.consumer, partition, mark, name.encode())
+        except (SendFailed, ConnectionError, TimeoutError) as error:
+            said = str(error) or "NO_ANSWER: the log was not read up to the mark"
+            self._history.append(process, "fail", "read", meant, error=said)
+            await asyncio.sleep(REOPEN_S)
+            return False
+        told = meant if value is None else [Message(name, UNKNOWN_OFFSET, value)]
+        self._history.append(process, "ok", "read", told)
+        return True
+
+    async def _last_below(
+        self, consumer: DriverConsumer | None, partition: int, mark: int, key: bytes
+    ) -> int | None:
+        """Read a partition from its beginning up to the mark; return the last value of `key`."""
+        if consumer is None:
+            raise ConnectionError("NOT_OPEN: this client does not read")
+        await consumer.assign(self._setup.topic, [partition])
+        value: int | None = None
+        while True:
+            for record in await consumer.poll(_POLL_MS):
+                if record.offset >= mark:
+                    return value
+                if record.key == key:
+                    value = _number(record.value)
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Read every register with every final reader; return whether that was done in time."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        readers = range(self._setup.options.final_readers)
+        return all(await asyncio.gather(*(self._read_all(deadline_s) for _ in readers)))
+
+    async def _read_all(self, deadline_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        left = [*range(self._setup.options.registers)]
+        while left and loop.time() < deadline_s:
+            process = self._new_process()
+            client = await self._open(process, reads=True)
+            if client is None:
+                continue
+            try:
+                while left and loop.time() < deadline_s:
+                    if not await self._read(client, process, left[0]):
+                        break
+                    del left[0]
+            finally:
+                await client.close()
+        return not left
+
+
+def _number(value: bytes) -> int:
+    """Return the value that was written; -1: it is none of ours."""
+    text = value.decode(errors="replace")
+    return int(text) if text.isascii() and text.isdigit() else -1
+
+
+def _topics(setup: Setup[Any]) -> tuple[Topic, ...]:
+    return (
+        Topic(
+            name=setup.topic,
+            partitions=setup.partitions,
+            replication_factor=setup.replication_factor,
+            config=_COMPACTED,
+        ),
+    )
+
+
+WORKLOAD: Final = Workload(
+    name="compacted_register",
+    text="keys are registers: the last value of each, read up to a mark, is linearizable",
+    options=CompactedRegisterOptions,
+    clients=CompactedRegister,
+    topics=_topics,
+    model="register",
+)

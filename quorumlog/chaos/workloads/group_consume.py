@@ -1,0 +1,327 @@
+"""group_consume: producers append, the members of one group consume and commit after processing.
+
+It proves or refutes at-least-once: every acknowledged record is delivered to the group, whatever
+joins, leaves, stalls and faults there are; committed offsets are kept and never go back; a new
+owner goes on at the committed offset; a member of an old generation commits nothing. The checker
+is `group_log`.
+
+A member polls, then commits what it has processed, synchronously. It lives for some polls; then it
+leaves, and another takes its place. Some members stall first: they poll for so long nothing that
+the group goes on without them, and then try to commit what they had processed. Static members
+(`static`) come back under their names. In the end, all members poll until the group has committed
+the end of every partition.
+
+What a history holds beside sends and final reads (`f`):
+  join        the member subscribes; micro-operations: none.
+  group_poll  micro-operations in the order in which they happened: `assigned`, `revoked` and
+              `lost` (key; value: the generation, -1 if the driver does not tell), and `group_poll`
+              for each record.
+  commit      the next offset to read of each key; value: the generation of the member, if it was
+              the same before and after the call.
+  committed   what the group has committed, as a member asks for it; offset -1: nothing.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from quorumlog.chaos.drivers.driver import (
+    NO_GENERATION,
+    CallTimedOut,
+    DriverError,
+    DriverProducer,
+    GroupDriver,
+    GroupMember,
+    Membership,
+    Rebalance,
+)
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.readers import Readers, key_of
+from quorumlog.chaos.workloads.sending import send_one
+from quorumlog.chaos.workloads.workload import (
+    REOPEN_S,
+    LaneOptions,
+    Setup,
+    Workload,
+    opened,
+    option,
+)
+
+_POLL_MS: Final = 200
+_COMMITTED_EVERY: Final = 8  # polls, on average
+_SESSION_TIMEOUT_MS: Final = 6_000  # the least that a broker allows by default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConsumeOptions(LaneOptions):
+    """How many clients there are, how fast they send, and how members come and go."""
+
+    rate: float = option(300.0, "sends a second of all producers, while brokers answer")
+    producers: int = option(4, "clients that send, one record at a time each")
+    consumers: int = option(3, "members of the group at a time")
+    final_readers: int = option(1, "clients that read everything at the end, without the group")
+    polls_per_life: float = option(25.0, "polls before a member leaves, on average", above=1)
+    stalls: float = option(0.25, "the share of members that stall before they leave", above=-1)
+    static: int = option(0, "members that have names of their own (KIP-345)", above=-1)
+    max_poll_interval_ms: int = option(3_000, "a member that polls less often loses its partitions")
+
+
+class _Member:
+    """One life of a member: one process of the history.
+
+    Invariant: it commits only offsets up to which it was delivered everything, of partitions that
+    it owns.
+    """
+
+    def __init__(
+        self, member: GroupMember, process: int, setup: Setup[GroupConsumeOptions]
+    ) -> None:
+        self._member: Final = member
+        self.process: Final = process
+        self._topic: Final = setup.topic
+        self._history: Final = setup.history
+        self._partitions: Final = range(setup.partitions)
+        self._changes: list[Rebalance] = []  # seen, and not yet written
+        self._processed: dict[int, int] = {}  # the next offset of each partition
+
+    async def join(self) -> None:
+        """Subscribe. Raises DriverError."""
+        self._history.append(self.process, "invoke", "join")
+        try:
+            await self._member.subscribe(self._topic)
+        except DriverError as error:
+            self._history.append(self.process, "info", "join", error=str(error))
+            raise
+        self._history.append(self.process, "ok", "join")
+
+    async def poll(self) -> None:
+        """Take what there is, as processed. Raises CallTimedOut: this member is done for."""
+        self._history.append(self.process, "invoke", "group_poll")
+        error_text, outcome = "", "ok"
+        try:
+            records = await self._member.poll(_POLL_MS)
+        except CallTimedOut as error:
+            self._history.append(self.process, "info", "group_poll", error=str(error))
+            raise
+        except DriverError as error:  # nothing was returned, and no position has moved
+            records, outcome, error_text = [], "fail", str(error)
+        told = self._told_changes()
+        for record in records:
+            text = record.value.decode(errors="replace")
+            value = int(text) if text.isascii() and text.isdigit() else -1
+            key = key_of(record.topic, record.partition)
+            told.append(Message(key, record.offset, value, f="group_poll"))
+            self._processed[record.partition] = record.offset + 1
+        self._history.append(self.process, outcome, "group_poll", told, error=error_text)
+        if outcome == "fail":
+            await asyncio.sleep(REOPEN_S)
+
+    def _told_changes(self) -> list[Message]:
+        """Return what has changed since the last poll. What is not owned is not committed."""
+        changes = [*self._changes, *self._member.rebalances()]
+        self._changes = []
+        told = []
+        for change in changes:
+            for partition in change.partitions:
+                key = key_of(self._topic, partition)
+                told.append(Message(key, UNKNOWN_OFFSET, change.generation, f=change.change))
+                self._processed.pop(partition, None)
+        return told
+
+    async def commit(self) -> None:
+        """Commit what was processed, unless partitions were given or taken meanwhile."""
+        self._changes += self._member.rebalances()
+        if self._changes or not self._processed:
+            return
+        offsets, before = {**self._processed}, self._member.generation()
+        self._history.append(self.process, "invoke", "commit", self._places(offsets, before))
+        outcome, error_text = "ok", ""
+        try:
+            await self._member.commit(self._topic, offsets)
+        except DriverError as error:
+            outcome, error_text = "fail" if error.definite else "info", str(error)
+        is_same = self._member.generation() == before
+        places = self._places(offsets, before if is_same else NO_GENERATION)
+        self._history.append(self.process, outcome, "commit", places, error=error_text)
+
+    async def ask_committed(self) -> dict[int, int]:
+        """Ask what the group has committed; {} if there was no answer."""
+        asked = self._places(dict.fromkeys(self._partitions, UNKNOWN_OFFSET), 0)
+        self._history.append(self.process, "invoke", "committed", asked)
+        try:
+            found = await self._member.committed(self._topic, self._partitions)
+        except DriverError as error:
+            self._history.append(self.process, "fail", "committed", asked, error=str(error))
+            return {}
+        known = {index: found.get(index, UNKNOWN_OFFSET) for index in self._partitions}
+        self._history.append(self.process, "ok", "committed", self._places(known, 0))
+        return found
+
+    def _places(self, offsets: Mapping[int, int], value: int) -> list[Message]:
+        return [
+            Message(key_of(self._topic, index), offset, value) for index, offset in offsets.items()
+        ]
+
+    async def close(self) -> None:
+        """Leave the group; a static member stays in it."""
+        await self._member.close()
+
+
+class GroupConsume:
+    """The lanes of one run. Process numbers: producers, members, final readers, then again."""
+
+    def __init__(self, setup: Setup[GroupConsumeOptions]) -> None:
+        self._setup: Final = setup
+        self._readers: Final = Readers(setup)
+        self._next_value = 0
+
+    def _next_process(self, process: int) -> int:
+        options = self._setup.options
+        return process + options.producers + options.consumers + options.final_readers
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Produce and consume until `working` is cleared."""
+        options = self._setup.options
+        self._processes = {lane: options.producers + lane for lane in range(options.consumers)}
+        async with asyncio.TaskGroup() as tasks:
+            for lane in range(options.producers):
+                rng = random.Random(f"producer {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self._produce(lane, rng, working))
+            for lane in range(options.consumers):
+                rng = random.Random(f"member {lane} of {self._setup.seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self._consume(lane, rng, working))
+
+    async def _produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+        """Send one value after the other."""
+        setup = self._setup
+        gap_s = setup.options.producers / setup.options.rate
+        process = lane
+        producer: DriverProducer | None = None
+        try:
+            while working.is_set():
+                await asyncio.sleep(rng.expovariate(1 / gap_s))
+                if producer is None:
+                    producer = await opened(setup.driver.producer(setup.bootstrap, f"p{process}"))
+                    continue
+                value, self._next_value = self._next_value, self._next_value + 1
+                partition = rng.randrange(setup.partitions)
+                if not await send_one(setup, producer, process, partition, value):
+                    process = self._next_process(process)
+                    unsure, producer = producer, None
+                    await unsure.close()
+        finally:
+            if producer is not None:
+                await producer.close()
+
+    async def _open(self, lane: int) -> _Member | None:
+        """Join the group as the next member of a lane; None if no broker answers."""
+        setup, options = self._setup, self._setup.options
+        membership = Membership(
+            group_id=f"{setup.topic}-group",
+            instance_id=f"member-{lane}" if lane < options.static else None,
+            session_timeout_ms=_SESSION_TIMEOUT_MS,
+            max_poll_interval_ms=options.max_poll_interval_ms,
+        )
+        process = self._processes[lane]
+        driver = cast(GroupDriver, setup.driver)
+        client = await opened(driver.member(setup.bootstrap, f"m{process}", membership))
+        if client is None:
+            return None
+        self._processes[lane] = self._next_process(process)
+        member = _Member(client, process, setup)
+        try:
+            await member.join()
+        except DriverError:
+            await member.close()
+            return None
+        return member
+
+    async def _consume(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+        """Let members live one after the other."""
+        while working.is_set():
+            member = await self._open(lane)
+            if member is None:
+                continue
+            try:
+                await self._live(member, rng, working)
+            except CallTimedOut:
+                continue
+            finally:
+                await member.close()
+
+    async def _live(self, member: _Member, rng: random.Random, working: asyncio.Event) -> None:
+        options = self._setup.options
+        while working.is_set():
+            await member.poll()
+            if rng.random() < 1 / options.polls_per_life:
+                break
+            await member.commit()
+            if rng.random() < 1 / _COMMITTED_EVERY:
+                await member.ask_committed()
+        else:
+            await member.commit()
+            return
+        # Its last poll is not committed: the next owner is delivered this again.
+        if rng.random() < options.stalls:
+            stalled_ms = options.max_poll_interval_ms * (1 + rng.random())
+            for _ in range(round(stalled_ms / _POLL_MS)):
+                if working.is_set():
+                    await asyncio.sleep(_POLL_MS / 1000)
+            await member.commit()  # the group may have gone on: then this is refused
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Read every log to its end, and let the group commit the end of every partition."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        if not await self._readers.final_reads(timeout_s):
+            return False
+        ends = await self._ends(deadline_s)
+        lanes = range(self._setup.options.consumers)
+        drains = (self._drain(lane, ends, deadline_s) for lane in lanes)
+        return bool(ends) and all(await asyncio.gather(*drains))
+
+    async def _ends(self, deadline_s: float) -> dict[int, int]:
+        """Ask where the logs end, now that the producers have stopped; {} if nothing answers."""
+        setup, loop = self._setup, asyncio.get_running_loop()
+        while loop.time() < deadline_s:
+            consumer = await opened(setup.driver.consumer(setup.bootstrap, "c-ends"))
+            if consumer is None:
+                continue
+            try:
+                return await consumer.end_offsets(setup.topic, range(setup.partitions))
+            except ConnectionError:
+                await asyncio.sleep(REOPEN_S)
+            finally:
+                await consumer.close()
+        return {}
+
+    async def _drain(self, lane: int, ends: Mapping[int, int], deadline_s: float) -> bool:
+        """Poll and commit until the group has committed `ends`; return whether it has."""
+        loop = asyncio.get_running_loop()
+        while loop.time() < deadline_s:
+            member = await self._open(lane)
+            if member is None:
+                continue
+            try:
+                while loop.time() < deadline_s:
+                    await member.poll()
+                    await member.commit()
+                    committed = await member.ask_committed()
+                    if all(committed.get(index, 0) >= end for index, end in ends.items()):
+                        return True
+            except CallTimedOut:
+                continue
+            finally:
+                await member.close()
+        return False
+
+
+WORKLOAD: Final = Workload(
+    name="group_consume",
+    text="a group consumes and commits while members come and go; everything is delivered",
+    options=GroupConsumeOptions,
+    clients=GroupConsume,
+    model="group_log",
+    requires=frozenset({"groups"}),
+)

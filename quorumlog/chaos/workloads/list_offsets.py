@@ -1,0 +1,232 @@
+"""list_offsets: producers append records with times, others ask for offsets by time (ListOffsets).
+
+It proves or refutes what brokers say of a log without reading it: where it begins and ends, which
+record is the first at or after a time, which one has the greatest time. The checker is
+`list_offsets`.
+
+The value of a record is its timestamp in ms, and each is sent once; within blocks of some records
+they are out of order. They lie around the year 2001, and the topic keeps records for ever. A send
+is a batch to one partition. What a history holds beside sends and final reads (`f`):
+  list_offsets         one question to every partition; the same client asks again and again, as
+                       one process. Its micro-operations:
+                       earliest, latest   offset: the answer;
+                       by_time            value: the time asked for; offset: the answer, -1: none;
+                       max_timestamp      offset: the answer;
+                       found              after each of the last two: offset: the answer; value:
+                                          the time of the record, as the broker says.
+  final_list_offsets   the same by a new client, after the final reads.
+"""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from quorumlog.chaos.drivers.driver import (
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    Batching,
+    CallTimedOut,
+    DriverError,
+    DriverProducer,
+    OffsetLookup,
+    OffsetsDriver,
+)
+from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
+from quorumlog.chaos.workloads.lanes import Lanes
+from quorumlog.chaos.workloads.readers import key_of
+from quorumlog.chaos.workloads.sending import send_batch
+from quorumlog.chaos.workloads.workload import (
+    REOPEN_S,
+    LaneOptions,
+    Setup,
+    Topic,
+    Workload,
+    opened,
+    option,
+)
+
+_FIRST_MS: Final = 1_000_000_000_000
+_BLOCK: Final = 32  # records whose times are out of order
+_KEPT: Final = {"retention.ms": "-1"}
+_LINGER_MS: Final = 5  # so that the records of one send are one batch
+_FINAL_QUESTIONS: Final = 25
+_KINDS: Final = {EARLIEST: "earliest", LATEST: "latest", MAX_TIMESTAMP: "max_timestamp"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListOffsetsOptions(LaneOptions):
+    """How many clients there are, how fast they send and ask, and how large a batch is."""
+
+    rate: float = option(300.0, "records a second of all producers, while brokers answer")
+    producers: int = option(3, "clients that send, one batch at a time each")
+    consumers: int = option(3, "clients that ask for offsets")
+    final_readers: int = option(1, "clients that read everything at the end")
+    batch: int = option(5, "records of one send")
+    questions: float = option(60.0, "questions a second of all clients that ask")
+
+
+class ListOffsets(Lanes[ListOffsetsOptions]):
+    """The lanes of one run. Invariant: no timestamp is sent twice."""
+
+    def __init__(self, setup: Setup[ListOffsetsOptions]) -> None:
+        super().__init__(setup)
+        self._block: list[int] = []
+        self._rng: Final = random.Random(f"times of {setup.seed}")  # noqa: S311 - reproducible
+
+    def _next_time(self) -> int:
+        if not self._block:
+            first = _FIRST_MS + self._next_value * 2
+            self._block = [first + 2 * place for place in range(_BLOCK)]
+            self._rng.shuffle(self._block)
+        self._next_value += 1
+        return self._block.pop()
+
+    async def work(self, working: asyncio.Event) -> None:
+        """Send and ask until `working` is cleared."""
+        options, seed = self._setup.options, self._setup.seed
+        async with asyncio.TaskGroup() as tasks:
+            for lane in range(options.producers):
+                rng = random.Random(f"producer {lane} of {seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self.produce(lane, rng, working))
+            for lane in range(options.consumers):
+                rng = random.Random(f"asker {lane} of {seed}")  # noqa: S311 - reproducible
+                tasks.create_task(self._ask_on(options.producers + lane, rng, working))
+
+    async def produce(self, lane: int, rng: random.Random, working: asyncio.Event) -> None:
+        """Send one batch after the other."""
+        setup, options = self._setup, self._setup.options
+        gap_s = options.producers * options.batch / options.rate
+        batching = Batching(linger_ms=_LINGER_MS)
+        process = lane
+        producer: DriverProducer | None = None
+        try:
+            while working.is_set():
+                await asyncio.sleep(rng.expovariate(1 / gap_s))
+                if producer is None:
+                    opening = setup.driver.producer(setup.bootstrap, f"p{process}", batching)
+                    producer = await opened(opening)
+                    continue
+                times = [self._next_time() for _ in range(options.batch)]
+                partition = rng.randrange(setup.partitions)
+                if not await send_batch(
+                    setup, producer, process, partition, times, timestamps_ms=times
+                ):
+                    process = self.next_process(process)
+                    unsure, producer = producer, None
+                    await unsure.close()
+        finally:
+            if producer is not None:
+                await producer.close()
+
+    async def _open(self, process: int) -> OffsetLookup | None:
+        driver = cast(OffsetsDriver, self._setup.driver)
+        return await opened(driver.offsets(self._setup.bootstrap, f"o{process}"))
+
+    async def _ask_on(self, process: int, rng: random.Random, working: asyncio.Event) -> None:
+        """Ask one question after the other; a process is a session with one client."""
+        gap_s = self._setup.options.consumers / self._setup.options.questions
+        lookup: OffsetLookup | None = None
+        try:
+            while working.is_set():
+                await asyncio.sleep(rng.expovariate(1 / gap_s))
+                if lookup is None:
+                    lookup = await self._open(process)
+                    continue
+                try:
+                    await self._ask(lookup, process, "list_offsets", self._question(rng))
+                except CallTimedOut:
+                    process = self.next_process(process)
+                    hung, lookup = lookup, None
+                    await hung.close()
+        finally:
+            if lookup is not None:
+                await lookup.close()
+
+    def _question(self, rng: random.Random) -> int:
+        """Return a kind of question, or a time."""
+        kinds = [EARLIEST, LATEST, LATEST, _FIRST_MS, _FIRST_MS]
+        if "max-timestamp" in self._setup.driver.capabilities:
+            kinds.append(MAX_TIMESTAMP)
+        kind = rng.choice(kinds)
+        latest = 2 * self._next_value + _BLOCK
+        return kind if kind < 0 else kind + rng.randrange(-1, latest)
+
+    async def _ask(self, lookup: OffsetLookup, process: int, f: str, asked: int) -> bool:
+        """Ask about every partition; return whether there was an answer. Raises CallTimedOut."""
+        topic, partitions = self._setup.topic, range(self._setup.partitions)
+        kind = _KINDS.get(asked, "by_time")
+        value = max(asked, 0)
+        meant = [
+            Message(key_of(topic, index), UNKNOWN_OFFSET, value, f=kind) for index in partitions
+        ]
+        self._history.append(process, "invoke", f, meant)
+        try:
+            found = await lookup.ask(topic, dict.fromkeys(partitions, asked))
+        except CallTimedOut as error:
+            self._history.append(process, "info", f, meant, error=str(error))
+            raise
+        except DriverError as error:  # it only asks
+            self._history.append(process, "fail", f, meant, error=str(error))
+            await asyncio.sleep(REOPEN_S)
+            return False
+        told = []
+        for index, message in zip(partitions, meant, strict=True):
+            answer = found[index]
+            told.append(message._replace(offset=answer.offset))
+            if kind in {"by_time", "max_timestamp"}:
+                told.append(Message(message.key, answer.offset, answer.timestamp_ms, f="found"))
+        self._history.append(process, "ok", f, told)
+        return True
+
+    async def final_reads(self, timeout_s: float) -> bool:
+        """Read every log to its end, then ask every kind of question."""
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        if not await super().final_reads(timeout_s):
+            return False
+        rng = random.Random(f"last questions of {self._setup.seed}")  # noqa: S311 - reproducible
+        questions = [EARLIEST, LATEST, *(self._question(rng) for _ in range(_FINAL_QUESTIONS))]
+        return await self._ask_all(questions, deadline_s)
+
+    async def _ask_all(self, questions: Sequence[int], deadline_s: float) -> bool:
+        loop, options = asyncio.get_running_loop(), self._setup.options
+        left = [*questions]
+        process = self.next_process(options.producers)
+        while left and loop.time() < deadline_s:
+            process = self.next_process(process)
+            lookup = await self._open(process)
+            if lookup is None:
+                continue
+            try:
+                while left and loop.time() < deadline_s:
+                    if await self._ask(lookup, process, "final_list_offsets", left[0]):
+                        del left[0]
+            except CallTimedOut:
+                continue
+            finally:
+                await lookup.close()
+        return not left
+
+
+def _topics(setup: Setup[Any]) -> tuple[Topic, ...]:
+    return (
+        Topic(
+            name=setup.topic,
+            partitions=setup.partitions,
+            replication_factor=setup.replication_factor,
+            config=_KEPT,
+        ),
+    )
+
+
+WORKLOAD: Final = Workload(
+    name="list_offsets",
+    text="producers append records with times, others ask where logs begin, end, and are at a time",
+    options=ListOffsetsOptions,
+    clients=ListOffsets,
+    topics=_topics,
+    model="list_offsets",
+    requires=frozenset({"offsets"}),
+)

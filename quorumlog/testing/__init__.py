@@ -1,0 +1,30 @@
+"""The pytest plugin: clusters to test against, faults in the middle of a test, proof by a history.
+
+pytest loads `plugin` by its entry point; what a test does not use is not imported.
+docs/testing.md teaches it. The names here are for annotations.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorumlog.testing.chaos_run import ChaosRun
+    from quorumlog.testing.history import History
+    from quorumlog.testing.manual_nemesis import ManualNemesis
+    from quorumlog.testing.topics import FreshTopic
+
+__all__ = ["ChaosRun", "FreshTopic", "History", "ManualNemesis"]
+
+_HOME = {
+    "ChaosRun": "quorumlog.testing.chaos_run",
+    "History": "quorumlog.testing.history",
+    "ManualNemesis": "quorumlog.testing.manual_nemesis",
+    "FreshTopic": "quorumlog.testing.topics",
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name not in _HOME:
+        raise AttributeError(f"module 'quorumlog.testing' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)

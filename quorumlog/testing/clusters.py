@@ -1,0 +1,83 @@
+"""The cluster of a test, or of several."""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses, started
+from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
+from quorumlog.cluster import LocalCluster
+from quorumlog.testing.options import OPTIONS
+from quorumlog.testing.trial import Trial, store_directory
+
+_WORKER: Final = "PYTEST_XDIST_WORKER"
+
+
+def cluster_for_one(
+    trial: Trial, options: Mapping[str, Any], *, with_links: bool
+) -> Iterator[LocalProcesses]:
+    """Yield a cluster that ends with the test; its directory is a part of the test's.
+
+    `with_links`: behind forwarders, so that its network can be cut.
+    """
+    trial.store.mkdir(parents=True, exist_ok=True)
+    cluster = LocalCluster(trial.store / CLUSTER_DIRECTORY, **options)
+    seed = trial.seed() if with_links else 0
+    with started(cluster, with_links=with_links, seed=seed) as back_end:
+        watch(cluster, trial)
+        yield back_end
+
+
+def cluster_for_many(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    options: Mapping[str, Any],
+    *,
+    with_links: bool,
+) -> Iterator[LocalProcesses]:
+    """Yield a cluster for all tests of a scope; its directory stays if one of them fails.
+
+    Each worker of xdist has clusters of its own. `with_links`: see `cluster_for_one`.
+    """
+    base, asked = tmp_path_factory.getbasetemp(), request.config.stash[OPTIONS]
+    directory = _new_directory(store_directory(asked, base), os.environ.get(_WORKER, ""))
+    failed_before = request.session.testsfailed
+    try:
+        cluster = LocalCluster(directory, **options)
+        with started(cluster, with_links=with_links, seed=asked.seed or 0) as back_end:
+            yield back_end
+    finally:
+        if not asked.keep and request.session.testsfailed == failed_before:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def watch(cluster: LocalCluster, trial: Trial) -> None:
+    """Let the test fail if a node has ended by itself, as with an invariant that broke."""
+    trial.judges.append(lambda: _end_of_its_own(cluster))
+
+
+def _end_of_its_own(cluster: LocalCluster) -> str | None:
+    """Return the last words of the first node that ended with an error, and by no signal."""
+    for node in cluster.nodes:
+        if (cluster.exit_status(node.id) or 0) > 0:
+            return cluster.last_words(node.id)
+    return None
+
+
+def _new_directory(base: Path, worker: str) -> Path:
+    """Make and return a directory that no other cluster has."""
+    base.mkdir(parents=True, exist_ok=True)
+    name = "-".join(filter(None, ("shared", CLUSTER_DIRECTORY, worker)))
+    number = 0
+    while True:
+        directory = base / (f"{name}-{number}" if number else name)
+        try:
+            directory.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return directory

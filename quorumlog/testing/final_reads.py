@@ -1,0 +1,90 @@
+"""The final reads of a test's history: by quorumlog's own client, from beginning to end."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from quorumlog.chaos.drivers.client_driver import ClientDriver
+from quorumlog.chaos.drivers.driver import DriverConsumer, Record
+from quorumlog.chaos.history import HistoryWriter
+from quorumlog.chaos.workloads.readers import Readers
+from quorumlog.chaos.workloads.workload import LaneOptions, Setup
+from quorumlog.client.sync import SyncAdmin
+from quorumlog.client.sync.loop_thread import LoopThread
+
+_READERS: Final = 2
+_TIMEOUT_S: Final = 30.0
+
+
+class _NumberingConsumer:
+    """A consumer whose records hold the numbers of their values."""
+
+    def __init__(self, consumer: DriverConsumer, number_of: Callable[[bytes], int]) -> None:
+        self._consumer: Final = consumer
+        self._number_of: Final = number_of
+
+    async def assign(self, topic: str, partitions: Sequence[int]) -> None:
+        """Take these partitions from their beginning."""
+        await self._consumer.assign(topic, partitions)
+
+    async def poll(self, timeout_ms: int) -> list[Record]:
+        """Return what arrived, with numbers instead of values."""
+        return [
+            record._replace(value=str(self._number_of(record.value)).encode())
+            for record in await self._consumer.poll(timeout_ms)
+        ]
+
+    async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the high watermark of each partition."""
+        return await self._consumer.end_offsets(topic, partitions)
+
+    async def close(self) -> None:
+        """Let go of all resources."""
+        await self._consumer.close()
+
+
+class _NumberingDriver(ClientDriver):
+    """quorumlog's client, for reading."""
+
+    def __init__(self, number_of: Callable[[bytes], int]) -> None:
+        self._number_of: Final = number_of
+
+    async def consumer(self, bootstrap: str, client_id: str) -> DriverConsumer:  # type: ignore[override]
+        """Make a consumer. Raises ConnectionError if no broker answers."""
+        return _NumberingConsumer(await super().consumer(bootstrap, client_id), self._number_of)
+
+
+def read_to_the_end(
+    history: HistoryWriter,
+    *,
+    bootstrap: str,
+    keys: Iterable[str],
+    first_process: int,
+    number_of: Callable[[bytes], int],
+) -> None:
+    """Read the topics of these keys to their ends, twice, as processes from `first_process`.
+
+    A topic that the cluster does not have is left out, and so is what cannot be read in time: the
+    verdict is not valid then.
+    """
+    topics = sorted({key.rpartition("-")[0] for key in keys})
+    with SyncAdmin(bootstrap) as admin:
+        there_are = admin.list_topics()
+        known = admin.describe_topics([topic for topic in topics if topic in there_are])
+    loop = LoopThread.acquire()
+    try:
+        for place, (name, topic) in enumerate(sorted(known.items())):
+            setup = Setup(
+                driver=_NumberingDriver(number_of),
+                bootstrap=bootstrap,
+                topic=name,
+                partitions=len(topic.partitions),
+                replication_factor=1,
+                seed=0,
+                options=LaneOptions(
+                    producers=first_process + place * _READERS, consumers=0, final_readers=_READERS
+                ),
+                history=history,
+            )
+            loop.run(Readers(setup).final_reads(_TIMEOUT_S))
+    finally:
+        loop.release()

@@ -1,0 +1,327 @@
+"""Records what the clients of a test did, and lets the checkers judge it.
+
+The test tells each operation: it begins when the block is entered, and ends with `ok`, `fail` or,
+if the block says nothing or raises, as unknown (`info`). `verdict` heals the cluster, reads every
+partition that was named to its end, twice, and judges.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from quorumlog.chaos.history import NEMESIS, UNKNOWN_OFFSET, HistoryWriter, Message
+from quorumlog.testing.final_reads import read_to_the_end
+from quorumlog.testing.judged import TestVerdict, judge
+from quorumlog.testing.recorded_values import RecordedValues, key_of, read_records
+from quorumlog.testing.trial import Trial
+
+if TYPE_CHECKING:
+    from quorumlog.cluster import LocalCluster
+    from quorumlog.testing.manual_nemesis import ManualNemesis
+
+_META: Final = {"workload": "a test's own clients", "model": "kafka_log"}
+
+
+class HistoryClosed(Exception):
+    """The history was judged: it takes no more operations."""
+
+
+class RecordedOperation:
+    """One operation of a client, from the beginning of the block to its end.
+
+    Invariant: it ends once. A block that raises ends it as unknown, unless the error says that it
+    is definite (`KafkaError.definite`): then it failed. The error goes on.
+    """
+
+    def __init__(self, history: "History", f: str, lane: Hashable, meant: list[Message]) -> None:
+        self._history: Final = history
+        self._f: Final = f
+        self._lane: Final = lane
+        self._meant: Final = meant
+        self._process = -1
+        self._is_open = False
+
+    def __enter__(self) -> Self:
+        self._process = self._history.begin(self._f, self._lane, self._meant)
+        self._is_open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._is_open:
+            return
+        reason = "the test did not say what became of it" if error is None else repr(error)
+        if getattr(error, "definite", False) is True:
+            self.fail(reason)
+        else:
+            self._end("info", self._meant, reason)
+
+    def ok(self, records: object = (), *, offset: int | None = None) -> None:
+        """Say that it succeeded: the `offset` of a send, or the records of a poll.
+
+        Records are what quorumlog's, aiokafka's, kafka-python's or confluent-kafka's poll returns,
+        or tuples of key, offset and value.
+        """
+        if self._f == "send":
+            if offset is None or offset < 0:
+                raise ValueError(f"ok(offset={offset}): the acknowledged offset is expected")
+            self._end("ok", [message._replace(offset=offset) for message in self._meant])
+        else:
+            self._end("ok", self._history.messages_of(records))
+
+    def fail(self, error: object = "") -> None:
+        """Say that it certainly had no effect, and never will; if in doubt, say `unknown`."""
+        self._end("fail", self._meant, str(error))
+
+    def unknown(self, error: object = "") -> None:
+        """Say that it may or may not have happened: a timeout, a lost connection."""
+        self._end("info", self._meant, str(error))
+
+    def _end(self, outcome: str, messages: list[Message], error: str = "") -> None:
+        if not self._is_open:
+            raise ValueError(f"this {self._f} has ended, or its block has not begun")
+        self._is_open = False
+        self._history.end(
+            self._process, outcome, f=self._f, lane=self._lane, messages=messages, error=error
+        )
+
+
+class History:
+    """The history of one test. Any thread, and any coroutine, may record.
+
+    Sends may overlap; a client that reads does one thing at a time: `client` names it, and without
+    a name each thread and each task is one. `value_of` reads the recorded value from the value of
+    a record, if that is not the value itself.
+    """
+
+    def __init__(
+        self,
+        trial: Trial,
+        *,
+        cluster: "LocalCluster | None" = None,
+        nemesis: "ManualNemesis | None" = None,
+    ) -> None:
+        self._trial: Final = trial
+        self._cluster: Final = cluster
+        self._nemesis: Final = nemesis
+        self._writer: Final = HistoryWriter(trial.store, meta={**_META, "test": trial.name})
+        self._lock: Final = threading.Lock()
+        self._judging: Final = threading.Lock()
+        self._values: Final = RecordedValues()
+        self._sent: Final[set[tuple[str, int]]] = set()
+        self._idle: Final[list[int]] = []  # processes that send, and do nothing now
+        self._readers: Final[dict[Hashable, int]] = {}
+        self._busy: Final[set[Hashable]] = set()
+        self._begun: Final[dict[int, set[str]]] = {}  # by reader: keys whose beginning is known
+        self._next_process = 0
+        self._is_closed = False
+        self._verdict: TestVerdict | None = None
+        self.value_of: Callable[[Any], object] | None = None
+        self._is_looked_at = False
+
+    def __enter__(self) -> Self:
+        self._trial.record = self._note
+        self._trial.judges.append(self._complaint)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._trial.record = None
+        self._writer.close()
+
+    def send(self, key: object, value: object) -> RecordedOperation:
+        """Return a block in which one record is sent: `with history.send(key, 7) as op: ...`.
+
+        key: the topic-partition, such as `orders-0`. value: each is sent once per key; a retry is
+        a part of the same block. Raises ValueError.
+        """
+        name = key_of(key)
+        with self._lock:
+            number = self._values.number(value)
+            if (name, number) in self._sent:
+                raise ValueError(
+                    f"value {value!r} was sent to {name} before: values must differ, and retries"
+                    " of one send belong into one block"
+                )
+            self._sent.add((name, number))
+        return RecordedOperation(self, "send", None, [Message(name, UNKNOWN_OFFSET, number)])
+
+    def poll(self, *, client: Hashable = None) -> RecordedOperation:
+        """Return a block in which a client polls: `with history.poll() as op: op.ok(records)`."""
+        return RecordedOperation(self, "poll", _reader(client), [])
+
+    def assign(self, keys: Iterable[object], *, client: Hashable = None) -> None:
+        """Say that a client reads these partitions from now on, each from its beginning."""
+        self._move("assign", keys, client)
+
+    def seek(self, keys: Iterable[object], *, client: Hashable = None) -> None:
+        """Say that a client's position in these partitions is another than its polls tell."""
+        self._move("seek", keys, client)
+
+    def recorded(self, client: object) -> Any:
+        """Return quorumlog's Producer, SyncProducer, Consumer or SyncConsumer, recorded.
+
+        It sends by `send_and_wait` and reads by `poll`. Raises TypeError for other clients.
+        """
+        from quorumlog.testing.recorded_clients import recorded
+
+        return recorded(self, client)
+
+    def forget_positions(self, *, client: Hashable = None) -> None:
+        """Say that a client may read on anywhere, in every partition."""
+        with self._lock:
+            process = self._readers.get(_reader(client))
+            if process is not None:
+                self._begun.pop(process, None)
+
+    @property
+    def verdict(self) -> TestVerdict:
+        """The verdict. The first call heals the cluster, makes the final reads, and blocks."""
+        self._is_looked_at = True
+        return self._judged()
+
+    def _complaint(self) -> str | None:
+        """Say that the verdict is not valid, unless the test has looked at it."""
+        if self._is_looked_at or self._next_process == 0 or self._judged().valid:
+            return None
+        return "the recorded history is not valid"
+
+    def _judged(self) -> TestVerdict:
+        with self._judging:
+            if self._verdict is None:
+                if self._nemesis is not None:
+                    self._nemesis.heal_now()  # it records that, in another thread
+                self._read_to_the_end()
+                with self._lock:
+                    self._is_closed = True
+                self._writer.close()
+                self._verdict = self._trial.verdict = judge(self._trial.store)
+            return self._verdict
+
+    def __repr__(self) -> str:
+        return f"<History in {self._trial.store}>"
+
+    def begin(self, f: str, lane: Hashable, meant: list[Message]) -> int:
+        """Write the beginning of an operation; return its process."""
+        with self._lock:
+            self._require_open()
+            if lane is None:
+                process = self._idle.pop() if self._idle else self._new_process()
+            else:
+                if lane in self._busy:
+                    raise ValueError("a client polls once at a time: name each by client=...")
+                self._busy.add(lane)
+                process = self._reader_process(lane)
+            self._writer.append(process, "invoke", f, meant)
+            return process
+
+    def end(
+        self,
+        process: int,
+        outcome: str,
+        *,
+        f: str,
+        lane: Hashable,
+        messages: list[Message],
+        error: str,
+    ) -> None:
+        """Write the end of an operation. After an unknown one, its process does nothing more."""
+        with self._lock:
+            self._require_open()
+            self._busy.discard(lane)
+            if lane is None:
+                if outcome != "info":
+                    self._idle.append(process)
+            elif outcome == "info":
+                del self._readers[lane]
+            elif outcome == "ok":
+                self._end_poll(process, f, messages)
+                return
+            self._writer.append(process, outcome, f, messages, error=error)
+
+    def messages_of(self, records: object) -> list[Message]:
+        """Return records as the history holds them."""
+        with self._lock:
+            return [
+                Message(read.key, read.offset, self._values.number(read.value))
+                for read in read_records(records, self.value_of)
+            ]
+
+    def _end_poll(self, process: int, f: str, messages: list[Message]) -> None:
+        """Write a poll's end; before records of a key where the reader began anywhere, a seek.
+
+        A reader that began in the middle proves nothing about what lies below. So the poll is
+        written as two, and the seek stands between them.
+        """
+        known = self._begun.setdefault(process, set())
+        new = {message.key for message in messages} - known
+        self._writer.append(process, "ok", f, [each for each in messages if each.key in known])
+        if not new:
+            return
+        known |= new
+        named = [Message(key, UNKNOWN_OFFSET, -1) for key in sorted(new)]
+        for outcome in ("invoke", "ok"):
+            self._writer.append(process, outcome, "seek", named)
+        self._writer.append(process, "invoke", f)
+        self._writer.append(process, "ok", f, [each for each in messages if each.key in new])
+
+    def _move(self, f: str, keys: Iterable[object], client: Hashable) -> None:
+        named = [Message(key_of(key), UNKNOWN_OFFSET, -1) for key in keys]
+        lane = _reader(client)
+        process = self.begin(f, lane, named)
+        with self._lock:
+            known = self._begun.setdefault(process, set())
+            if f == "assign":
+                known.clear()
+            known.update(message.key for message in named)
+            self._busy.discard(lane)
+            self._writer.append(process, "ok", f, named)
+
+    def _note(self, f: str, node: str, details: str) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._writer.append(NEMESIS, "info", f, node=node, details=details)
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise HistoryClosed("the history was judged: it takes no more operations")
+
+    def _new_process(self) -> int:
+        self._next_process += 1
+        return self._next_process - 1
+
+    def _reader_process(self, lane: Hashable) -> int:
+        if lane not in self._readers:
+            self._readers[lane] = self._new_process()
+        return self._readers[lane]
+
+    def _read_to_the_end(self) -> None:
+        keys = sorted({key for key, _ in self._sent})
+        if self._cluster is not None and keys:
+            read_to_the_end(
+                self._writer,
+                bootstrap=self._cluster.bootstrap,
+                keys=keys,
+                first_process=self._next_process,
+                number_of=self._number_of,
+            )
+
+    def _number_of(self, value: bytes) -> int:
+        with self._lock:
+            return self._values.number(value if self.value_of is None else self.value_of(value))
+
+
+def _reader(client: Hashable) -> Hashable:
+    """Return what names a client that reads: by default the thread and the task."""
+    if client is not None:
+        return "named", client
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return "reader", threading.get_ident(), id(task)

@@ -1,0 +1,83 @@
+"""Judges the history of a test."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Final, cast
+
+from quorumlog.chaos.checkers import CheckResult, Severity, Valid, Verdict
+from quorumlog.testing.trial import WORDS
+
+
+class _Unknown(str):
+    """The value "unknown": false, so that `assert verdict.valid` does not take it for valid."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        return False
+
+
+UNKNOWN: Final = cast(Valid, _Unknown("unknown"))
+
+
+class TestVerdict(Verdict):
+    """A verdict as a test sees it: `valid` is true only if it is True.
+
+    Its repr is what pytest prints for a failed assertion.
+    """
+
+    __test__ = False  # no class of tests
+
+    @property
+    def anomalies(self) -> tuple[str, ...]:
+        """The names of what was found, root causes first."""
+        return tuple(result.name for result in self.results)
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{result.name} {result.count}" for result in self.results)
+        return "; ".join(filter(None, (WORDS[str(self.valid)], found, *self.unknown_because)))
+
+
+def judge(store: Path) -> TestVerdict:
+    """Check the history in this directory, and write the verdict beside it.
+
+    A report is written, too, unless the verdict is valid. Raises HistoryError.
+    """
+    from quorumlog.chaos.run_directory import VERDICT_FILE
+    from quorumlog.chaos.verify import verify_history
+
+    verdict = for_test(verify_history(store, engine="local"))
+    text = json.dumps(verdict.as_json(), indent=2) + "\n"
+    (store / VERDICT_FILE).write_text(text, encoding="utf-8")
+    if verdict.valid is not True:
+        write_report_of(store, verdict)
+    return verdict
+
+
+def for_test(verdict: Verdict) -> TestVerdict:
+    """Return the verdict as a test sees it."""
+    values: dict[str, Any] = {each.name: getattr(verdict, each.name) for each in fields(verdict)}
+    if values["valid"] == UNKNOWN:
+        values["valid"] = UNKNOWN
+    return TestVerdict(**values)
+
+
+def with_violations(verdict: TestVerdict, violations: Sequence[str]) -> TestVerdict:
+    """Return a verdict that also counts the rules which simulated nodes have violated."""
+    if not violations:
+        return verdict
+    found = [
+        CheckResult(name=f"violated: {rule}", severity=Severity.INVALID, count=1)
+        for rule in violations
+    ]
+    return replace(verdict, valid=False, results=[*found, *verdict.results])
+
+
+def write_report_of(store: Path, verdict: Verdict) -> Path:
+    """Write the report of the history in this directory, and return where it is."""
+    from quorumlog.chaos.report import write_report
+    from quorumlog.chaos.run_directory import REPORT_FILE
+
+    return write_report(store, verdict, store / REPORT_FILE)

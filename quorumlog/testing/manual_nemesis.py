@@ -1,0 +1,429 @@
+"""Breaks a cluster by hand, in the middle of a test, and heals it at the test's end.
+
+Each verb is carried out by a back end of the lab, on an event loop in another thread. Code without
+an event loop gets the verb done; a coroutine gets something to await, and its own loop goes on.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import fields
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from quorumlog.chaos.back_ends.back_end import BackEnd
+from quorumlog.chaos.faults.fault import (
+    ALL,
+    CLIENT,
+    GROUPS,
+    NODE_ROLES,
+    UNDONE_BY,
+    Impose,
+    Lift,
+    Scene,
+    StepFault,
+)
+from quorumlog.chaos.faults.registry import STEP_FAULTS
+from quorumlog.chaos.faults.rows import details_of
+from quorumlog.chaos.nemesis import STOP
+from quorumlog.chaos.registered import registered
+from quorumlog.client.sync.loop_thread import LoopThread
+
+Record = Callable[[str, str, str], object]
+"""Called with (f, node, details): writes a row of the nemesis into a history."""
+Target = str | int | Sequence[int]
+"""A role, `all`, the id of a node, or several ids."""
+NodeIds = tuple[int, ...]
+
+_ROLE_TIMEOUT_S: Final = 15.0  # an election may be under way
+_ROLE_POLL_S: Final = 0.05
+_BROKEN_BY: Final = {"start": "kill", "resume": "pause"}
+
+
+class NoSuchNode(Exception):
+    """No node holds the role; the message says which one, and what was known."""
+
+
+class Act:
+    """One verb of the nemesis. Without an event loop it is done; a coroutine may await it."""
+
+    def __init__(self, future: "Future[NodeIds]") -> None:
+        self._future: Final = future
+
+    @property
+    def node_ids(self) -> NodeIds:
+        """The nodes that it was done to. Waits until it is done."""
+        return self._future.result()
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        yield from asyncio.wrap_future(self._future).__await__()
+        return self
+
+
+class Passing:
+    """A fault for the time of a block: `with nemesis.paused(...)`, or `async with`.
+
+    The block gets the ids of the nodes.
+    """
+
+    def __init__(self, begin: Callable[[], Act], end: Callable[[NodeIds], Act]) -> None:
+        self._begin: Final = begin
+        self._end: Final = end
+        self._node_ids: NodeIds = ()
+
+    def __enter__(self) -> NodeIds:
+        self._node_ids = self._begin().node_ids
+        return self._node_ids
+
+    def __exit__(self, *_: object) -> None:
+        _ = self._end(self._node_ids).node_ids
+
+    async def __aenter__(self) -> NodeIds:
+        self._node_ids = (await self._begin()).node_ids
+        return self._node_ids
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._end(self._node_ids)
+
+
+class _Imposed(NamedTuple):
+    """A fault on links that lasts. `owner`: the block that ends it, or an object of its own."""
+
+    fault: StepFault
+    scene: Scene
+    owner: object
+
+
+class ManualNemesis:
+    """The verbs of a test.
+
+    Verbs are carried out one after the other, in the order of the calls. A node that is chosen by
+    a role is chosen at that moment, by what the cluster says of itself, among the running nodes
+    that are not paused. `topic` is the one whose leaders and followers are meant; None: each of
+    `topics()`.
+    Leaving the block heals; but if the cluster ends with the test (`outlives` is False), what is
+    dead stays dead.
+    """
+
+    def __init__(
+        self,
+        back_end: BackEnd,
+        *,
+        topics: Callable[[], Sequence[str]],
+        topic: str | None,
+        seed: int,
+        record: Record,
+        outlives: bool = True,
+    ) -> None:
+        self._back_end: Final = back_end
+        self._topics: Final = topics
+        self._topic: Final = topic
+        self._record: Final = record
+        self._outlives: Final = outlives
+        self._rng: Final = random.Random(seed)  # noqa: S311 - a test must be repeatable
+        self._in_line: Final = asyncio.Lock()
+        self._begun: Final[list[Future[NodeIds]]] = []
+        self._number = 0  # of the last fault, as the rows of the history have it
+        # By the operation that undoes it: the nodes that are broken, and the number of the fault.
+        self._broken: Final[dict[str, dict[int, int]]] = {"start": {}, "resume": {}}
+        self._imposed: Final[dict[int, _Imposed]] = {}  # what holds on links, by its number
+        self._loop: LoopThread | None = None
+
+    def __enter__(self) -> Self:
+        self._loop = LoopThread.acquire()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Heal; then raise the error of a verb that no code has awaited."""
+        loop = self._loop
+        if loop is None:
+            return
+        begun = list(self._begun)
+        try:
+            loop.run(self._after_others(self._healed(starts=self._outlives)))
+        finally:
+            self._loop = None
+            loop.release()
+        for future in begun:
+            future.result()
+
+    def kill(self, target: Target = "any", *, topic: str | None = None) -> Act:
+        """SIGKILL to the nodes; they are gone when it is done, and stay so until `start`."""
+        return self._begin(self._break("kill", target, topic))
+
+    def pause(self, target: Target = "any", *, topic: str | None = None) -> Act:
+        """SIGSTOP to the nodes: their connections stay open, and nothing answers."""
+        return self._begin(self._break("pause", target, topic))
+
+    def resume(self, target: int | Sequence[int] | None = None) -> Act:
+        """SIGCONT to the nodes; None: to all that are paused."""
+        return self._begin(self._mend("resume", target))
+
+    def start(self, target: int | Sequence[int] | None = None) -> Act:
+        """Start the nodes again and wait until they take part; None: all that do not run."""
+        return self._begin(self._mend("start", target))
+
+    def heal(self) -> Act:
+        """Resume and start whatever is broken, and wait until every node takes part."""
+        return self._begin(self._healed())
+
+    def killed(self, target: Target = "any", *, topic: str | None = None) -> Passing:
+        """Return a block at whose end the nodes that it killed are started."""
+        return Passing(lambda: self.kill(target, topic=topic), self.start)
+
+    def paused(self, target: Target = "any", *, topic: str | None = None) -> Passing:
+        """Return a block at whose end the nodes that it paused are resumed."""
+        return Passing(lambda: self.pause(target, topic=topic), self.resume)
+
+    def inflict(
+        self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
+    ) -> Act:
+        """Let a fault on links begin, by its name in `quorumlog chaos list`; `mend` ends it.
+
+        `client` is a target, too. Raises ValueError for a fault or a parameter that there is not.
+        """
+        return self._begin(self._impose(link_fault(fault, parameters), target, topic, object()))
+
+    def isolate(self, target: Target, *, topic: str | None = None) -> Act:
+        """Cut the nodes off from all other nodes, and from the clients."""
+        return self.inflict("isolate_role", target, topic=topic)
+
+    def partition(self, target: Target, *, topic: str | None = None) -> Act:
+        """Cut the nodes off from all other nodes; clients reach all of them."""
+        return self.inflict("partition_one", target, topic=topic)
+
+    def delay(
+        self,
+        target: Target = ALL,
+        *,
+        min_ms: int = 20,
+        spread_ms: int = 80,
+        topic: str | None = None,
+    ) -> Act:
+        """Let what the nodes send, and what is sent to them, take longer."""
+        times = {"min_us": min_ms * 1000, "spread_us": spread_ms * 1000}
+        return self.inflict("delay", target, topic=topic, **times)
+
+    def mend(self) -> Act:
+        """End every fault on links: what waited arrives now."""
+        return self._begin(self._lift())
+
+    def inflicted(
+        self, fault: str, target: Target, *, topic: str | None = None, **parameters: int | str
+    ) -> Passing:
+        """Return a block for whose time a fault on links lasts."""
+        kind, of_block = link_fault(fault, parameters), object()
+        return Passing(
+            lambda: self._begin(self._impose(kind, target, topic, of_block)),
+            lambda _: self._begin(self._lift(of_block)),
+        )
+
+    def isolated(self, target: Target, *, topic: str | None = None) -> Passing:
+        """Return a block for whose time the nodes are isolated."""
+        return self.inflicted("isolate_role", target, topic=topic)
+
+    def partitioned(self, target: Target, *, topic: str | None = None) -> Passing:
+        """Return a block for whose time the nodes are cut off from all other nodes."""
+        return self.inflicted("partition_one", target, topic=topic)
+
+    def holders(self, role: str, *, topic: str | None = None) -> NodeIds:
+        """Return the nodes that hold a role now, as the best-informed node sees it. Blocks."""
+        return self._blocking(self._holders(_known(role), topic))
+
+    def heal_now(self) -> None:
+        """Heal, and block until it is done, in a coroutine too."""
+        self._blocking(self._healed())
+
+    def _begin(self, work: Coroutine[Any, Any, NodeIds]) -> Act:
+        future = self._thread(work).begin(self._after_others(work))
+        self._begun.append(future)
+        if not _in_coroutine():
+            self._wait(future)
+        return Act(future)
+
+    def _blocking(self, work: Coroutine[Any, Any, NodeIds]) -> NodeIds:
+        return self._wait(self._thread(work).begin(self._after_others(work)))
+
+    def _wait(self, future: "Future[NodeIds]") -> NodeIds:
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            if future in self._begun:
+                self._begun.remove(future)  # its error is told here
+            raise
+
+    def _thread(self, work: Coroutine[Any, Any, NodeIds]) -> LoopThread:
+        if self._loop is None:
+            work.close()
+            raise RuntimeError("the test of this nemesis is over")
+        return self._loop
+
+    async def _after_others(self, work: Coroutine[Any, Any, NodeIds]) -> NodeIds:
+        async with self._in_line:
+            return await work
+
+    async def _break(self, f: str, target: Target, topic: str | None) -> NodeIds:
+        node_ids, role = await self._resolve(target, topic)
+        self._number += 1
+        self._record(f, _names(node_ids), details_of(self._number, f, role))
+        if f == "kill":  # what is dead is not paused
+            self._undone("resume", node_ids, f"ended by #{self._number} kill")
+        self._broken[UNDONE_BY[f]].update(dict.fromkeys(node_ids, self._number))
+        await self._back_end.perform(f, node_ids)
+        return node_ids
+
+    async def _mend(self, undo: str, target: int | Sequence[int] | None) -> NodeIds:
+        broken = self._broken[undo]
+        node_ids = tuple(sorted(broken)) if target is None else self._named(target)
+        if node_ids:
+            await self._back_end.perform(undo, node_ids)
+            self._undone(undo, node_ids)
+        return node_ids
+
+    def _undone(self, undo: str, node_ids: Sequence[int], remark: str = "") -> None:
+        """Record the end of what these nodes suffered, in a row for each fault."""
+        ended: dict[int, list[int]] = {}
+        for node_id in node_ids:
+            number = self._broken[undo].pop(node_id, None)
+            if number is not None:
+                ended.setdefault(number, []).append(node_id)
+        for number, some in ended.items():
+            self._record(undo, _names(some), details_of(number, _BROKEN_BY[undo], remark))
+
+    async def _impose(
+        self, fault: StepFault, target: Target, topic: str | None, owner: object
+    ) -> NodeIds:
+        node_ids, role = await self._resolve(target, topic)
+        self._number += 1
+        scene = Scene(
+            action_id=f"by hand {self._number}",
+            victims=node_ids,
+            running=await self._back_end.running(),
+            all_nodes=self._back_end.node_ids,
+            rng=self._rng,
+            hits_clients=target == CLIENT,
+        )
+        rules = [step.rule for step in fault.inflict(scene) if isinstance(step, Impose)]
+        links = " ".join(str(link) for link in rules[0].links)
+        details = details_of(self._number, fault.name, f"{role}; {links}")
+        self._record(fault.name, ",".join(scene.parties), details)
+        self._imposed[self._number] = _Imposed(fault, scene, owner)
+        for rule in rules:
+            await self._back_end.impose(rule)
+        return node_ids
+
+    async def _lift(self, owner: object = None) -> NodeIds:
+        """Lift the rules of this owner; None: all."""
+        lifted: set[int] = set()
+        for number, imposed in [*self._imposed.items()]:
+            if owner is not None and imposed.owner is not owner:
+                continue
+            fault, scene = imposed.fault, imposed.scene
+            for step in fault.take_back(scene):
+                if isinstance(step, Lift):
+                    await self._back_end.lift(step.rule_id)
+            del self._imposed[number]
+            lifted.update(scene.victims)
+            details = details_of(number, fault.name)
+            self._record(f"{STOP}{fault.name}", ",".join(scene.parties), details)
+        return tuple(sorted(lifted))
+
+    async def _healed(self, *, starts: bool = True) -> NodeIds:
+        """Mend what is broken, and start what was ended by other hands, too."""
+        lifted = await self._lift()
+        running = await self._back_end.running()
+        paused = tuple(node_id for node_id in sorted(self._paused) if node_id in running)
+        if paused:
+            await self._mend("resume", paused)
+        gone = tuple(node_id for node_id in self._back_end.node_ids if node_id not in running)
+        if gone and starts:
+            await self._mend("start", gone)
+        if lifted or paused or (gone and starts):
+            self._record("heal", "", "every node is back")
+        return tuple(sorted({*lifted, *paused, *gone}))
+
+    @property
+    def _paused(self) -> Collection[int]:
+        return self._broken["resume"].keys()
+
+    def _named(self, target: int | Sequence[int]) -> NodeIds:
+        named = (target,) if isinstance(target, int) else tuple(target)
+        for node_id in named:
+            if node_id not in self._back_end.node_ids:
+                there_are = _names(self._back_end.node_ids)
+                raise NoSuchNode(f"there is no node {node_id}; this cluster has {there_are}")
+        return named
+
+    async def _resolve(self, target: Target, topic: str | None) -> tuple[NodeIds, str]:
+        """Return the nodes that are meant, and the role; wait for a role that is in election."""
+        if not isinstance(target, str):
+            return self._named(target), "named"
+        if target == CLIENT:
+            return (), target
+        role = _known(target)
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _ROLE_TIMEOUT_S
+        while True:
+            running = await self._back_end.running()
+            able = tuple(node_id for node_id in running if node_id not in self._paused)
+            if role == ALL and able:
+                return able, role
+            if role in GROUPS and able:
+                return self._group(role, able), role
+            held = able if role == "any" else await self._holders(role, topic)
+            if chosen := [node_id for node_id in held if node_id in able]:
+                return (self._rng.choice(chosen),), role
+            if loop.time() > deadline_s or not able:
+                raise NoSuchNode(
+                    f"no node that runs is {role}: {_names(running) or 'none'} running, "
+                    f"{_names(sorted(self._paused)) or 'none'} paused"
+                )
+            await asyncio.sleep(_ROLE_POLL_S)
+
+    def _group(self, role: str, able: Sequence[int]) -> NodeIds:
+        count = len(self._back_end.node_ids)
+        size = count // 2 + 1 if role == "majority" else max(1, (count - 1) // 2)
+        return tuple(sorted(self._rng.sample(able, min(size, len(able)))))
+
+    async def _holders(self, role: str, topic: str | None) -> NodeIds:
+        topic = topic or self._topic
+        if topic is not None:
+            return tuple(await self._back_end.holders(role, topic))
+        names = await asyncio.to_thread(self._topics)
+        held = [await self._back_end.holders(role, name) for name in names or [""]]
+        return tuple(sorted({node_id for each in held for node_id in each}))
+
+
+def link_fault(name: str, parameters: Mapping[str, int | str]) -> StepFault:
+    """Return a fault on links. Raises ValueError for a fault or a parameter that there is not."""
+    there_are = {known: kind for known, kind in STEP_FAULTS.items() if kind.imposes}
+    kind = registered(there_are, name.replace("-", "_"), "fault on links")
+    known = dict.fromkeys(each.name for each in fields(kind))
+    for parameter in parameters:
+        registered(known, parameter, f"parameter of {kind.name}")
+    return kind(**parameters)
+
+
+def _in_coroutine() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _known(role: str) -> str:
+    """Return the role. Raises ValueError with the roles there are."""
+    registered(dict.fromkeys((*NODE_ROLES, ALL)), role, "role")
+    return role
+
+
+def _names(node_ids: Sequence[int]) -> str:
+    return ",".join(map(str, node_ids))

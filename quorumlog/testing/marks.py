@@ -1,0 +1,232 @@
+"""`@pytest.mark.chaos(...)`: its arguments, checked when tests are collected."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from quorumlog.testing.options import did_you_mean
+from quorumlog.testing.trial import seed_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from quorumlog.chaos.node_simulation.settings import NodesSettings
+    from quorumlog.chaos.run import RunSettings
+    from quorumlog.chaos.schedule import Option
+
+CHAOS: Final = "chaos"
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_DEFAULT_S: Final = 10.0
+_PARTITIONS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosMark:
+    """What the marks of a test ask for, as `chaos run` and `simulate nodes` have it.
+
+    simulated: whole nodes in one process, under virtual time. seed: None leaves it to the plugin.
+    faults: None is `kill`; in simulation a choice that the seed makes. partitions: 0 is 3, or 2 in
+    simulation.
+    """
+
+    workload: str = "append_read"
+    faults: tuple[str, ...] | None = None
+    duration_s: float = _DEFAULT_S
+    seed: int | None = None
+    driver: str = "client"
+    options: Mapping[str, "Option"] = field(default_factory=dict)
+    simulated: bool = False
+    nodes: int = 3
+    partitions: int = 0
+    config: Mapping[str, str] = field(default_factory=dict)
+    mutant: str | None = None
+
+    def settings(self, out: "Path", seed: int) -> "RunSettings":
+        """Return the settings of a run on real processes. Raises ValueError."""
+        from quorumlog.chaos.mutants import mutant_module
+        from quorumlog.chaos.run import RunSettings
+
+        return RunSettings(
+            out=out,
+            workload=self.workload,
+            options=self.options,
+            faults=("kill",) if self.faults is None else self.faults,
+            duration_s=self.duration_s,
+            seed=seed,
+            nodes=self.nodes,
+            driver=self.driver,
+            config=self.config,
+            partitions=self.partitions or _PARTITIONS,
+            node_module="quorumlog.node" if self.mutant is None else mutant_module(self.mutant),
+            command=self.command(seed),
+        )
+
+    def simulation(self, keep_in: "Path", seed: int) -> "NodesSettings":
+        """Return the settings of a run in simulation. Raises ValueError."""
+        from quorumlog.chaos.node_simulation.simulate import settings_of
+
+        if self.driver != "client":
+            raise ValueError(f"driver = {self.driver!r}: simulated nodes have quorumlog's own")
+        settings = settings_of(
+            seed,
+            duration_ms=round(self.duration_s * 1000),
+            workload=self.workload,
+            options=self.options,
+            faults=self.faults,
+            nodes=self.nodes,
+            config=self.config,
+            mutant=self.mutant,
+        )
+        partitions = self.partitions or settings.partitions
+        return replace(settings, partitions=partitions, keep_in=str(keep_in))
+
+    def command(self, seed: int) -> tuple[str, ...]:
+        """Return the command line of the same run without pytest."""
+        return (
+            *("quorumlog", "chaos", "run", "--workload", self.workload),
+            *("--fault", ",".join(("kill",) if self.faults is None else self.faults) or "none"),
+            *("--duration", f"{self.duration_s:g}s", "--seed", str(seed)),
+            *_given("--driver", self.driver, "client"),
+            *_given("--nodes", self.nodes, 3),
+            *_given("--partitions", self.partitions, 0),
+            *_pairs("--workload-option", self.options),
+            *_pairs("--config", self.config),
+            *_given("--mutant", self.mutant, None),
+        )
+
+    def simulation_command(self, seed: int) -> tuple[str, ...] | None:
+        """Return the same for simulated nodes; None: their command has not all that is asked."""
+        if self.workload != "append_read" or self.options or self.partitions:
+            return None
+        faults = None if self.faults is None else ",".join(self.faults) or "none"
+        return (
+            *("quorumlog", "simulate", "nodes", "--seed", str(seed)),
+            *("--duration", f"{self.duration_s:g}s"),
+            *_given("--faults", faults, None),
+            *_given("--nodes", self.nodes, 3),
+            *_pairs("--config", self.config),
+            *_given("--mutant", self.mutant, None),
+        )
+
+
+_ARGUMENTS: Final = tuple(
+    each.name.removesuffix("_s") if each.name == "duration_s" else each.name
+    for each in fields(ChaosMark)
+)
+
+
+def read_mark(item: pytest.Item) -> ChaosMark | None:
+    """Return what the marks of a test ask for; None: it has none. The nearest mark wins.
+
+    Raises UsageError that names the test and the argument.
+    """
+    marks = list(item.iter_markers(CHAOS))
+    if not marks:
+        return None
+    given: dict[str, Any] = {}
+    for mark in reversed(marks):
+        if mark.args:
+            raise _wrong(item, f"{mark.args[0]!r} has no name: write faults=..., duration=...")
+        given |= mark.kwargs
+    try:
+        mark_of_test = _mark_of(given)
+        check_mark(mark_of_test, seed_of(item, mark_of_test.seed))
+    except ValueError as error:
+        raise _wrong(item, str(error)) from error
+    return mark_of_test
+
+
+def _wrong(item: pytest.Item, reason: str) -> pytest.UsageError:
+    return pytest.UsageError(f"{item.nodeid}: @pytest.mark.chaos: {reason}")
+
+
+def _mark_of(given: Mapping[str, Any]) -> ChaosMark:
+    values: dict[str, Any] = {}
+    for name, value in given.items():
+        if name not in _ARGUMENTS:
+            there_are = ", ".join(_ARGUMENTS)
+            raise ValueError(f"no {name!r}{did_you_mean(name, _ARGUMENTS)}; there are {there_are}")
+        if name == "duration":
+            values["duration_s"] = duration_s(value)
+        elif name == "faults":
+            values[name] = _names(value)
+        else:
+            _check_type(name, value)
+            values[name] = value
+    return ChaosMark(**values)
+
+
+def _check_type(name: str, value: object) -> None:
+    match name:
+        case "seed" | "nodes" | "partitions":
+            is_right = type(value) is int and value >= (0 if name == "seed" else 1)
+            noun = "a whole number"
+        case "options" | "config":
+            is_right, noun = isinstance(value, Mapping), "a dict"
+        case "simulated":
+            is_right, noun = isinstance(value, bool), "True or False"
+        case _:
+            is_right, noun = isinstance(value, str), "a name"
+    if not is_right:
+        raise ValueError(f"{name} = {value!r}: {noun} is expected")
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Return the names of faults, given as one text or as a list of texts."""
+    if value in ("none", ""):
+        return ()
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"faults = {value!r}: names are expected, as ['kill', 'pause']")
+    return tuple(name.strip() for name in names)
+
+
+def duration_s(value: object) -> float:
+    """Read a number of seconds, or text such as `30s`, `500ms`, `2m`. Raises ValueError."""
+    number, factor = value, 1.0
+    if isinstance(value, str):
+        unit = next((unit for unit in _UNITS_S if value.endswith(unit)), "")
+        number, factor = value.removesuffix(unit), _UNITS_S.get(unit, 1.0)
+    try:
+        seconds = float(number) * factor  # type: ignore[arg-type]  # what is no number raises
+    except (TypeError, ValueError):
+        seconds = -1.0
+    if isinstance(value, bool) or not 0 < seconds < inf:
+        raise ValueError(f"duration = {value!r}: write 30, '30s', '500ms' or '2m'")
+    return seconds
+
+
+def check_mark(mark: ChaosMark, seed: int) -> None:
+    """Raise ValueError for what no run can have."""
+    from pathlib import Path
+
+    from quorumlog.chaos.drawn_schedule import draw_schedule
+    from quorumlog.chaos.drivers.registry import DRIVERS
+    from quorumlog.chaos.registered import registered
+
+    registered(DRIVERS, mark.driver, "driver")
+    if mark.simulated:
+        mark.simulation(Path(), seed)
+        return
+    run = mark.settings(Path(), seed)
+    schedule = draw_schedule(
+        seed,
+        faults=run.faults,
+        duration_ms=round(mark.duration_s * 1000),
+        overlap=run.overlap,
+    )
+    if run.faults and not schedule.actions:
+        raise ValueError(
+            f"duration = {mark.duration_s:g} s has no room for a fault with seed {seed}"
+        )
+
+
+def _given(option: str, value: object, default: object) -> tuple[str, ...]:
+    return () if value == default else (option, str(value))
+
+
+def _pairs(option: str, values: Mapping[str, object]) -> tuple[str, ...]:
+    return tuple(part for name, value in values.items() for part in (option, f"{name}={value}"))

@@ -1,0 +1,87 @@
+"""The options of the plugin, on pytest's command line and in its configuration file."""
+
+import secrets
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final, Literal
+
+import pytest
+
+Scope = Literal["function", "class", "module", "package", "session"]
+
+SCOPES: Final[tuple[Scope, ...]] = ("function", "class", "module", "package", "session")
+_SCOPE_SETTING: Final = "quorumlog_cluster_scope"
+_SEEDS: Final = 1_000_000  # a drawn seed is below this: short enough to be typed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the person who runs pytest asks for.
+
+    seed: takes the place of the seed of every test. store: where runs are kept instead of in
+    pytest's temporary directory. keep: passing runs stay, too.
+    """
+
+    cluster_scope: Scope
+    seed: int | None
+    store: Path | None
+    keep: bool
+
+
+OPTIONS: Final = pytest.StashKey[Options]()
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Tell pytest the options there are."""
+    group = parser.getgroup("quorumlog", "quorumlog: clusters, faults and histories")
+    scope = f"how long a cluster lives: {', '.join(SCOPES)} (default: function)"
+    parser.addini(_SCOPE_SETTING, scope, default="function")
+    group.addoption("--quorumlog-cluster-scope", metavar="SCOPE", help=scope)
+    group.addoption(
+        "--quorumlog-seed",
+        metavar="N",
+        help="the seed of every chaos test and nemesis; `random` draws one and shows it",
+    )
+    group.addoption(
+        "--quorumlog-store", metavar="DIR", help="keep failed runs here, not in a temporary place"
+    )
+    group.addoption(
+        "--quorumlog-keep", action="store_true", help="keep what passing tests leave, too"
+    )
+
+
+def read_options(config: pytest.Config) -> Options:
+    """Return the options. Raises UsageError for what makes no sense.
+
+    A drawn seed takes the place of the word `random`, so that workers of xdist get it, too.
+    """
+    option = config.option
+    if option.quorumlog_seed == "random":
+        option.quorumlog_seed = str(secrets.randbelow(_SEEDS))
+    store = option.quorumlog_store
+    return Options(
+        cluster_scope=_scope(option.quorumlog_cluster_scope or config.getini(_SCOPE_SETTING)),
+        seed=_seed(option.quorumlog_seed),
+        store=None if store is None else config.invocation_params.dir / store,
+        keep=bool(option.quorumlog_keep),
+    )
+
+
+def _scope(text: str) -> Scope:
+    if text in SCOPES:
+        return text
+    raise pytest.UsageError(
+        f"{_SCOPE_SETTING} = {text!r}{did_you_mean(text, SCOPES)}; there are {', '.join(SCOPES)}"
+    )
+
+
+def _seed(text: str | None) -> int | None:
+    if text is None or text.isdecimal():
+        return None if text is None else int(text)
+    raise pytest.UsageError(f"--quorumlog-seed {text}: a whole number or `random` is expected")
+
+
+def did_you_mean(name: str, known: tuple[str, ...]) -> str:
+    """Return a proposal for a mistyped name, or ""."""
+    return "".join(f" - did you mean {like}?" for like in get_close_matches(name, known, n=1))

@@ -1,0 +1,200 @@
+"""The plugin: options, the mark `chaos`, fixtures. It is loaded whenever pytest starts.
+
+It imports nothing but pytest and small modules beside it; whatever a test does not use stays out.
+"""
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from quorumlog.testing.marks import read_mark
+from quorumlog.testing.options import OPTIONS, Scope, add_options, read_options
+from quorumlog.testing.trial import TRIAL, Trial
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.back_ends.local_processes import LocalProcesses
+    from quorumlog.cluster import LocalCluster
+    from quorumlog.testing.chaos_run import ChaosRun
+    from quorumlog.testing.history import History
+    from quorumlog.testing.manual_nemesis import ManualNemesis
+    from quorumlog.testing.topics import FreshTopic
+
+_CHAOS_RUN: Final = "chaos_run"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Tell pytest our options."""
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the options, and tell pytest the mark."""
+    config.stash[OPTIONS] = read_options(config)
+    config.addinivalue_line(
+        "markers",
+        "chaos(workload, faults, duration, seed, driver, options, simulated, nodes, partitions, "
+        "config, mutant): carry out a chaos run before the body of the test, which fails if the "
+        "verdict is not valid",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Show the seed that is given or drawn."""
+    seed = config.stash[OPTIONS].seed
+    return None if seed is None else f"quorumlog: seed {seed}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Check every mark before a test runs, and give each marked test its run."""
+    for item in items:
+        is_marked = read_mark(item) is not None
+        if is_marked and isinstance(item, pytest.Function) and _CHAOS_RUN not in item.fixturenames:
+            item.fixturenames.append(_CHAOS_RUN)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Let a test fail whose verdict is not valid, if it did not look at it itself."""
+    yield
+    trial = item.stash.get(TRIAL, None)
+    for complaint in trial.complaints() if trial is not None else ():
+        pytest.fail(complaint, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say below a failure what was found, where it is kept, and what repeats it."""
+    del call
+    report = yield
+    trial = item.stash.get(TRIAL, None)
+    if trial is None:
+        return report
+    if report.failed:
+        trial.has_failed = True
+        report.sections.append(("quorumlog", "\n".join(trial.lines())))
+    known = {name for name, _ in item.user_properties}
+    item.user_properties += [told for told in trial.properties() if told[0] not in known]
+    report.user_properties = list(item.user_properties)
+    return report
+
+
+@pytest.fixture
+def quorumlog_trial(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Trial]:
+    """Yield what the other fixtures of the test share: its seed, and where its files are."""
+    trial = Trial(request.node, tmp_path_factory.getbasetemp())
+    trial.make_room()
+    request.node.stash[TRIAL] = trial
+    yield trial
+    trial.finish()
+
+
+@pytest.fixture
+def chaos_run(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> "ChaosRun":
+    """Return the run that the mark `chaos` of the test asks for, carried out and judged."""
+    from quorumlog.testing.chaos_run import carry_out
+
+    mark = read_mark(request.node)
+    if mark is None:
+        raise pytest.UsageError(f"{request.node.nodeid}: chaos_run needs @pytest.mark.chaos(...)")
+    return carry_out(mark, quorumlog_trial)
+
+
+@pytest.fixture(scope="session")
+def quorumlog_cluster_options() -> dict[str, Any]:
+    """Return arguments of LocalCluster; a conftest.py overrides it: nodes, config, defaults."""
+    return {}
+
+
+def _cluster_scope(*, fixture_name: str, config: pytest.Config) -> Scope:
+    del fixture_name
+    return config.stash[OPTIONS].cluster_scope
+
+
+@pytest.fixture(scope=_cluster_scope)  # type: ignore[arg-type]  # pytest passes keywords
+def quorumlog_back_end(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    quorumlog_cluster_options: dict[str, Any],
+) -> Iterator["LocalProcesses"]:
+    """Yield a cluster with what breaks it; behind forwarders if a test with a nemesis uses it."""
+    from quorumlog.testing.clusters import cluster_for_many, cluster_for_one
+
+    if request.scope == "function":
+        trial: Trial = request.getfixturevalue("quorumlog_trial")
+        with_links = "nemesis" in request.fixturenames
+        yield from cluster_for_one(trial, quorumlog_cluster_options, with_links=with_links)
+        return
+    with_links = any(
+        "nemesis" in getattr(item, "fixturenames", ()) for item in request.session.items
+    )
+    yield from cluster_for_many(
+        request, tmp_path_factory, quorumlog_cluster_options, with_links=with_links
+    )
+
+
+@pytest.fixture(scope=_cluster_scope)  # type: ignore[arg-type]  # as above
+def quorumlog_cluster(quorumlog_back_end: "LocalProcesses") -> "LocalCluster":
+    """Return a cluster of three nodes on free ports; its scope is quorumlog_cluster_scope."""
+    return quorumlog_back_end.cluster
+
+
+@pytest.fixture
+def topic_options() -> dict[str, Any]:
+    """Return arguments of NewTopic; a test module overrides it: num_partitions, configs."""
+    return {}
+
+
+@pytest.fixture
+def topic(
+    request: pytest.FixtureRequest,
+    quorumlog_cluster: "LocalCluster",
+    quorumlog_trial: Trial,
+    topic_options: dict[str, Any],
+) -> "FreshTopic":
+    """Return the name of a new topic, which begins with the name of the test."""
+    from quorumlog.testing.clusters import watch
+    from quorumlog.testing.topics import create_topic
+
+    if request.config.stash[OPTIONS].cluster_scope != "function":
+        watch(quorumlog_cluster, quorumlog_trial)
+    return create_topic(quorumlog_cluster, request.node.name, topic_options)
+
+
+@pytest.fixture
+def nemesis(
+    request: pytest.FixtureRequest, quorumlog_back_end: "LocalProcesses", quorumlog_trial: Trial
+) -> Iterator["ManualNemesis"]:
+    """Yield what breaks the cluster by hand; everything is healed at the end of the test."""
+    from quorumlog.testing.manual_nemesis import ManualNemesis
+    from quorumlog.testing.topics import topics_of
+
+    topic: str | None = None
+    if "topic" in request.fixturenames:
+        topic = request.getfixturevalue("topic")
+    nemesis = ManualNemesis(
+        quorumlog_back_end,
+        topics=lambda: topics_of(quorumlog_back_end.cluster),
+        topic=topic,
+        seed=quorumlog_trial.seed(),
+        record=quorumlog_trial.note,
+        outlives=request.config.stash[OPTIONS].cluster_scope != "function",
+    )
+    with nemesis:
+        yield nemesis
+
+
+@pytest.fixture
+def history(request: pytest.FixtureRequest, quorumlog_trial: Trial) -> Iterator["History"]:
+    """Yield what records the operations of the test's own clients, and judges them."""
+    from quorumlog.testing.history import History
+
+    uses_cluster = "quorumlog_cluster" in request.fixturenames
+    cluster = request.getfixturevalue("quorumlog_cluster") if uses_cluster else None
+    nemesis = request.getfixturevalue("nemesis") if "nemesis" in request.fixturenames else None
+    with History(quorumlog_trial, cluster=cluster, nemesis=nemesis) as history:
+        yield history

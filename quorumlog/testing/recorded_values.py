@@ -1,0 +1,100 @@
+"""The values of a user's records as the whole numbers that a history holds.
+
+7, "7" and b"7" are the number 7. Any other text or bytes gets a number of its own, far above those
+that users choose.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+_FIRST_DRAWN: Final = 1 << 53
+_DIGITS_MAX: Final = 15  # such a number is below _FIRST_DRAWN
+
+
+class ReadRecord(NamedTuple):
+    """A record that a client has read. `key`: the topic-partition."""
+
+    key: str
+    offset: int
+    value: object
+
+
+class RecordedValues:
+    """Numbers for values: equal values have equal numbers. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._numbers: Final[dict[str, int]] = {}
+
+    def number(self, value: object) -> int:
+        """Return the number of a value. Raises TypeError for what a record cannot hold."""
+        if isinstance(value, bool) or not isinstance(value, int | str | bytes | None):
+            raise TypeError(
+                f"value {value!r}: a whole number, text or bytes are expected; say by "
+                "history.value_of how the value that you record is read from a record"
+            )
+        text = value.decode(errors="backslashreplace") if isinstance(value, bytes) else str(value)
+        is_plain = text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+        if is_plain and str(int(text)) == text:
+            return int(text)
+        return self._numbers.setdefault(text, _FIRST_DRAWN + len(self._numbers))
+
+    def is_plain(self, value: object) -> bool:
+        """Tell whether the number of a value is what it says."""
+        return self.number(value) < _FIRST_DRAWN
+
+
+def key_of(where: object) -> str:
+    """Return the topic-partition as a history names it: `orders-0`.
+
+    where: that text, a topic of the fixture `topic` with one partition, or an object with `topic`
+    and `partition`. Raises ValueError or TypeError.
+    """
+    partitions = getattr(where, "partitions", None)
+    if isinstance(where, str):
+        if partitions is None:
+            return str(where)
+        if partitions == 1:
+            return f"{where}-0"
+        raise ValueError(f"{where} has {partitions} partitions: name one, as topic.key(0)")
+    topic, partition = _field(where, "topic"), _field(where, "partition")
+    if not isinstance(topic, str) or not isinstance(partition, int):
+        raise TypeError(f"{where!r} is no topic-partition: 'orders-0' is one")
+    return f"{topic}-{partition}"
+
+
+def read_records(
+    records: object, value_of: Callable[[Any], object] | None = None
+) -> Iterator[ReadRecord]:
+    """Yield what a client has returned, in its order.
+
+    Records are (key, offset, value), or have topic, partition, offset and value as attributes or
+    as methods (confluent-kafka); alone, in a list, or in a dict of lists by partition. Raises
+    TypeError or ValueError for anything else.
+    """
+    for record in _flat(records):
+        if isinstance(record, tuple) and len(record) == 3:
+            where, offset, value = record
+            yield ReadRecord(key_of(where), offset, value)
+            continue
+        offset, raw = _field(record, "offset"), _field(record, "value")
+        if not isinstance(offset, int):
+            raise TypeError(f"{record!r} is no record: it has no offset")
+        yield ReadRecord(key_of(record), offset, raw if value_of is None else value_of(raw))
+
+
+def _flat(records: object) -> Iterator[object]:
+    if records is None:
+        return
+    if isinstance(records, dict):
+        for some in records.values():
+            yield from some
+    elif isinstance(records, Iterable) and not isinstance(records, tuple):
+        yield from records
+    else:
+        yield records
+
+
+def _field(record: object, name: str) -> object:
+    """Return an attribute, or what the method of that name returns."""
+    found = getattr(record, name, None)
+    return found() if callable(found) else found

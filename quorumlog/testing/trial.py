@@ -1,0 +1,137 @@
+"""One test that uses the lab: its seed, the directory of what it leaves, what to say if it fails.
+
+The directory is laid out as that of `quorumlog chaos run`: history, verdict, report, cluster. It
+goes when the test has passed.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from quorumlog.testing.options import OPTIONS, Options
+
+if TYPE_CHECKING:
+    from quorumlog.chaos.checkers import Verdict
+
+_SEEDS: Final = 1_000_000
+_NAME_MAX: Final = 100
+_BASE: Final = "quorumlog"  # in pytest's temporary directory
+
+
+class Trial:
+    """What the fixtures of one test share."""
+
+    def __init__(self, item: pytest.Item, base: Path) -> None:
+        self._item: Final = item
+        self.name: Final = item.nodeid
+        self._options: Final = item.config.stash[OPTIONS]
+        self.store: Final = store_directory(self._options, base) / directory_name(item.nodeid)
+        self.record: Callable[[str, str, str], object] | None = None  # of the history, if any
+        self.verdict: Verdict | None = None
+        self.command: tuple[str, ...] | None = None  # what repeats it; None: pytest does
+        self.has_failed = False
+        self.judges: list[Callable[[], str | None]] = []  # each says what is wrong, if anything
+        self._seed: int | None = None
+
+    def seed(self, of_mark: int | None = None) -> int:
+        """Return the seed; from here on the test is known to depend on it."""
+        if self._seed is None or of_mark is not None:
+            self._seed = seed_of(self._item, of_mark)
+        return self._seed
+
+    def note(self, f: str, node: str, details: str) -> None:
+        """Write a row of the nemesis into the history of the test, if it has one."""
+        if self.record is not None:
+            self.record(f, node, details)
+
+    def complaints(self) -> Iterator[str]:
+        """Yield what is wrong although the body of the test has passed."""
+        for judge in self.judges:
+            if complaint := judge():
+                yield complaint
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the directory stays."""
+        return self.has_failed or self._options.keep
+
+    def properties(self) -> list[tuple[str, object]]:
+        """Return what JUnit's file tells of the test."""
+        told: list[tuple[str, object]] = []
+        if self._seed is not None:
+            told.append(("quorumlog_seed", self._seed))
+        if self.verdict is not None:
+            told.append(("quorumlog_verdict", WORDS[str(self.verdict.valid)].lower()))
+        if self.is_kept and self.store.exists():
+            told.append(("quorumlog_store", str(self.store)))
+        return told
+
+    def lines(self) -> list[str]:
+        """Return what to say below a failure."""
+        lines = [] if self.verdict is None else describe(self.verdict)
+        if self.store.exists():
+            lines.append(f"kept    {self.store}")
+        return [*lines, f"repeat  {shlex.join(self.command or self._pytest_command())}"]
+
+    def _pytest_command(self) -> tuple[str, ...]:
+        seed = () if self._seed is None else ("--quorumlog-seed", str(self._seed))
+        rest = self._item.nodeid.partition("::")[2]
+        file = os.path.relpath(self._item.path, self._item.config.invocation_params.dir)
+        return ("pytest", f"{file}::{rest}", *seed)
+
+    def make_room(self) -> None:
+        """Remove what an earlier run of this test left. Raises ValueError for what is not ours."""
+        from quorumlog.chaos.run_directory import make_room
+
+        make_room(self.store)
+
+    def finish(self) -> None:
+        """Remove the directory, unless it is to be kept."""
+        if not self.is_kept:
+            shutil.rmtree(self.store, ignore_errors=True)
+
+
+TRIAL: Final = pytest.StashKey[Trial]()
+WORDS: Final = {"True": "VALID", "False": "INVALID", "unknown": "UNKNOWN"}
+
+
+def seed_of(item: pytest.Item, of_mark: int | None) -> int:
+    """Return the seed of --quorumlog-seed, else of the mark, else a number made of the test's name.
+
+    So a test meets the same faults in each run, and two tests meet different ones.
+    """
+    given = item.config.stash[OPTIONS].seed
+    if given is None:
+        given = of_mark
+    return zlib.crc32(item.nodeid.encode()) % _SEEDS if given is None else given
+
+
+def store_directory(options: Options, base: Path) -> Path:
+    """Return the directory of all runs; `base` is pytest's temporary directory."""
+    return base / _BASE if options.store is None else options.store
+
+
+def directory_name(nodeid: str) -> str:
+    """Return the name of a test as the name of a directory. Two tests never have the same."""
+    plain = re.sub(r"[^\w.]+", "-", nodeid).strip("-")
+    if len(plain) <= _NAME_MAX and re.fullmatch(r"[\w./]+\.py(::\w+)+", nodeid):
+        return plain
+    return f"{plain[:_NAME_MAX]}-{zlib.crc32(nodeid.encode()):08x}"
+
+
+def describe(verdict: "Verdict") -> list[str]:
+    """Return a verdict in a few lines: what, how often, and the first witness of each anomaly."""
+    lines = [f"{WORDS[str(verdict.valid)]}: {verdict.operations} operations"]
+    lines += [f"  unknown: {reason}" for reason in verdict.unknown_because]
+    for result in verdict.results:
+        explained = f", {result.explained_part} follow from the above" * bool(result.explained)
+        lines.append(f"  {result.name}: {result.count} ({result.severity.name.lower()}{explained})")
+        lines += [f"    e.g. {first['key']}: {first['note']}" for first in result.witnesses[:1]]
+    return lines

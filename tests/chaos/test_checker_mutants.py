@@ -1,0 +1,239 @@
+"""Checkers are mutated, too: each rule is broken in turn, and a named history must notice.
+
+First each anomaly by itself: without its rule, a history in which it is the only fault is not
+invalid any more. Then the rules that these rest on.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quorumlog.chaos.checkers import (
+    check_history,
+    final_reads,
+    judgement,
+    kafka_log,
+    linearizability,
+    log_anomalies,
+    log_ends,
+    order_anomalies,
+    version_order,
+)
+from quorumlog.chaos.checkers import verdict as verdict_module
+from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
+from tests.chaos.test_borders import CASES
+from tests.chaos.test_false_verdicts import EVERY
+from tests.support.chaos.hand_made_histories import History, found
+
+NAMED = {name: make for name, (make, *_) in (CASES | EVERY).items()}
+
+
+def _two(first: int, second: int) -> History:
+    return History().send(1, first).send(2, second).final((0, 2), (1, 1), end=2)
+
+
+ALONE: dict[str, Callable[[], History]] = {
+    "phantom": lambda: History().sent(1).final((0, 1), (1, 99), end=2),
+    "G1a": NAMED["a send that failed appears"],
+    "inconsistent-offsets": lambda: (
+        History().sent(1).send(2, process=5, outcome="info").poll((0, 1)).poll((0, 2), process=2)
+    ),
+    "duplicate": lambda: History().sent(1).poll((0, 1)).poll((1, 1), process=2),
+    "lost-write": lambda: History().send(1).send(2, 0).poll((0, 2)).final((0, 2), end=1),
+    "vanished-write": NAMED["a value without an offset was seen nowhere else"],
+    "corrupt-read": NAMED["a poll failed because what was served is corrupt"],
+    "truncated-read": NAMED["a reader stands behind the end of the log"],
+    "log-end-regression": NAMED["the log end goes back, and the reader reads on"],
+    "hole": lambda: (
+        History().send(1, 0).send(2, 2).poll((0, 1), (2, 2)).final((0, 1), (2, 2), end=3)
+    ),
+    "nonlinearizable-log": NAMED["sent one nanosecond after it"],
+    "nonmonotonic-send": lambda: _two(1, 0),
+    "int-nonmonotonic-send": lambda: (
+        History().op(0, "send", [("x-0", 1, 1), ("x-0", 0, 2)]).final((0, 2), (1, 1), end=2)
+    ),
+    "int-poll-skip": lambda: (
+        History().sent(1, 2, 3).poll((0, 1), (2, 3)).final((0, 1), (1, 2), (2, 3), end=3)
+    ),
+    "int-nonmonotonic-poll": lambda: (
+        History().sent(1, 2).poll((0, 1), (1, 2), (0, 1)).final((0, 1), (1, 2), end=2)
+    ),
+    "poll-skip": NAMED["a poll that failed has not moved"],
+    "nonmonotonic-poll": lambda: (
+        History().sent(1, 2).poll((0, 1), (1, 2)).poll((0, 1)).final((0, 1), (1, 2), end=2)
+    ),
+}
+# In these, final readers would miss what another one has: Jepsen's form has none.
+UNMARKED = {"inconsistent-offsets", "duplicate"}
+NOT_OF_ONE_KEY = {"node-ended"}  # found from the nemesis's rows: tests/chaos/test_verdict.py
+
+
+def test_every_anomaly_has_a_history_in_which_it_is_alone() -> None:
+    bad = {one.name for one in kafka_log.ANOMALIES if one.severity is Severity.INVALID}
+    assert {*ALONE} | NOT_OF_ONE_KEY == bad
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_without_its_rule_an_anomaly_is_missed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = ALONE[name]().table(
+        final_reads="unmarked" if name in UNMARKED else "marked", dense=name == "hole"
+    )
+    verdict = check_history(table)
+    assert (verdict.valid, [one for one in found(verdict) if one != "unseen"]) == (False, [name])
+    real = verdict_module.merge
+
+    def forgetful(partials: Sequence[Partial], anomalies: Sequence[Anomaly]) -> Partial:
+        merged = real(partials, anomalies)
+        merged.results = [result for result in merged.results if result.name != name]
+        return merged
+
+    monkeypatch.setattr(judgement, "merge", forgetful)
+    assert check_history(table).valid is not False
+
+
+def everywhere(answer: bool) -> Callable[[Any], Any]:
+    return lambda _: lambda entries: np.full(len(entries), answer)
+
+
+def first_reader_only(real: Any) -> Any:
+    return lambda key: list(real(key))[:1]
+
+
+def all_complete(real: Any) -> Any:
+    def find(order: Any, finals: Any) -> None:
+        real(order, finals)
+        finals.complete[:] = True
+
+    return find
+
+
+def without_segments(_: Any) -> Any:
+    def same(entries: Any, before: Any, after: Any) -> Any:
+        kept: Any = (entries.process[before] == entries.process[after]) & (
+            entries.key[before] == entries.key[after]
+        )
+        return kept
+
+    return same
+
+
+def of_ok_sends_only(real: Any) -> Any:
+    return lambda entries: real(entries) & (entries.outcome == 0)
+
+
+def nothing(found: Any) -> Callable[[Any], Any]:
+    return lambda _: lambda *_args, **_named: found
+
+
+# what is broken: the rule, what is put in its place, and the history that notices
+Broken = tuple[Any, str, Callable[[Any], Any], Callable[[], History]]
+
+
+def acked_by_info() -> History:
+    rows = [("x-0", 0, 1), ("x-0", -1, 2)]
+    return History().op(0, "send", rows, "info").send(3, 1).final((1, 3), end=2)
+
+
+RULES: dict[str, Broken] = {
+    "every read counts as one from the beginning": (
+        log_anomalies,
+        "is_from_start",
+        everywhere(answer=True),
+        NAMED["a poll of unknown outcome may have taken the record"],
+    ),
+    "no read counts as one from the beginning": (
+        log_anomalies,
+        "is_from_start",
+        everywhere(answer=False),
+        NAMED["a reader that sought in another key"],
+    ),
+    "a final poll of unknown outcome proves a loss": (
+        final_reads,
+        "is_from_start",
+        everywhere(answer=True),
+        NAMED["a final poll of unknown outcome may have taken the record"],
+    ),
+    "only the first final reader is looked at": (
+        final_reads,
+        "_numbers_within_keys",
+        first_reader_only,
+        NAMED["a second final reader starts at the second record"],
+    ),
+    "every key counts as read to its end": (
+        final_reads,
+        "_find_complete",
+        all_complete,
+        NAMED["a key to which unknown sends went was never read"],
+    ),
+    "every claim of an end is believed": (
+        final_reads.FinalReads,
+        "overclaimed",
+        nothing(np.zeros(0, np.int64)),
+        NAMED["a final reader claims an end that lies beyond all that anybody saw"],
+    ),
+    "no reader is too late at the beginning": (
+        order_anomalies,
+        "_late_starts",
+        nothing([]),
+        NAMED["an ordinary reader starts at the second record"],
+    ),
+    "nothing moves a reader": (
+        order_anomalies,
+        "_same",
+        without_segments,
+        NAMED["a poll that never ended may have moved"],
+    ),
+    "readers never stop early": (
+        kafka_log,
+        "stopped_early",
+        nothing([]),
+        NAMED["every ordinary reader had stopped before most was acknowledged"],
+    ),
+    "an offset in an info is no acknowledgement": (
+        version_order,
+        "acknowledged",
+        of_ok_sends_only,
+        acked_by_info,
+    ),
+    "no end is compared with what was known": (
+        log_ends,
+        "_highest_before",
+        lambda real: lambda **named: np.full_like(real(**named), -1),
+        NAMED["the log end goes back"],
+    ),
+    "no log has an impossible order": (
+        linearizability,
+        "violations",
+        nothing((np.zeros(0, np.int64), np.zeros(0, np.int64))),
+        NAMED["sent one nanosecond after it"],
+    ),
+    "a value that was sent twice counts as one": (
+        version_order.Values,
+        "resent",
+        lambda _: property(lambda values: np.zeros(len(values.key), np.bool_)),
+        NAMED["a value resent by its client lies twice"],
+    ),
+    "what is not known does not matter": (
+        judgement,
+        "_gaps",
+        nothing([]),
+        NAMED["a key to which unknown sends went was never read"],
+    ),
+    "nothing needs to have succeeded": (
+        kafka_log,
+        "_MUST_SUCCEED",
+        lambda _: (),
+        NAMED["every ordinary poll failed"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_broken_rule_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute, break_it, make = RULES[name]
+    verdict = make().verdict()
+    monkeypatch.setattr(owner, attribute, break_it(getattr(owner, attribute)))
+    broken = make().verdict()
+    assert (broken.valid, found(broken)) != (verdict.valid, found(verdict))

@@ -1,0 +1,103 @@
+"""The histories that other projects publish get the verdicts that are known of them."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.checkers.guess import guess_model
+from quorumlog.chaos.history import HistoryError, read_history
+from quorumlog.chaos.verify import verify_history
+
+ROOT = Path(__file__).parents[1] / "data/histories"
+ELLE_CLI = {
+    "bank.json": ("bank", True),
+    "bank-negative-balances.json": ("bank", False),
+    "counter.json": ("counter", True),
+    "set.edn": ("set", True),
+    "set_full.json": ("set-full", False),
+    "rw-register.json": ("rw-register", True),
+}
+LONG = 20_000  # bytes: longer files are judged by `make test` alone
+
+
+def _etcd() -> list[tuple[str, str, bool]]:
+    with (ROOT / "porcupine/etcd_verdicts.csv").open() as file:
+        return [
+            (row["file"], "cas-register", row["linearizable"] == "true")
+            for row in csv.DictReader(file)
+        ]
+
+
+def _named(pattern: str, model: str, good: str) -> list[tuple[str, str, bool]]:
+    files = sorted(ROOT.glob(pattern))
+    return [(str(file.relative_to(ROOT)), model, good in file.as_posix()) for file in files]
+
+
+KNOWN = [
+    *_etcd(),
+    *_named("porcupine/kv/*.txt", "kv", "-ok"),
+    *_named("knossos/cas-register/*/*.edn", "cas-register", "/good/"),
+    ("elle/paper-example.edn", "list-append", False),
+    *((f"elle-cli/{name}", *known) for name, known in ELLE_CLI.items()),
+]
+AMBIGUOUS = {"elle-cli/counter.json", "elle-cli/set.edn", "elle-cli/set_full.json"}
+CASES = [
+    pytest.param(
+        *known, marks=[pytest.mark.integration] * ((ROOT / known[0]).stat().st_size > LONG)
+    )
+    for known in KNOWN
+]
+
+
+@pytest.mark.parametrize(("name", "model", "is_valid"), CASES)
+def test_a_published_history_gets_its_known_verdict(
+    name: str, model: str, *, is_valid: bool
+) -> None:
+    table = read_history(ROOT / name)
+    verdict = check_history(table, model)
+    assert verdict.valid is is_valid, verdict.as_json()
+    assert verdict.operations > 0
+    if not is_valid:
+        witness = verdict.results[0].witnesses[0]
+        assert witness["ops"]
+        assert all(op["index"] >= 0 and op["f"] for op in witness["ops"])
+
+
+def test_all_files_are_judged() -> None:
+    names = {name for name, _, _ in KNOWN}
+    files = {
+        file.relative_to(ROOT).as_posix()
+        for file in ROOT.glob("*/**/*")
+        if file.suffix in (".log", ".txt", ".edn", ".json")
+    }
+    assert names == files
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["porcupine/jepsen/etcd_000.log", "porcupine/kv/c01-bad.txt", "elle-cli/rw-register.json"],
+)
+def test_the_model_is_known_if_only_one_has_the_operations(name: str) -> None:
+    (expected,) = (known for known in KNOWN if known[0] == name)
+    assert guess_model(read_history(ROOT / name)) == expected[1]
+    assert verify_history(ROOT / name, engine="local").model == expected[1]
+
+
+@pytest.mark.parametrize("name", sorted(AMBIGUOUS))
+def test_a_history_that_fits_several_models_is_not_judged_by_any(name: str) -> None:
+    with pytest.raises(
+        HistoryError, match=r"fit more than one model: name one of .*counter"
+    ) as error:
+        verify_history(ROOT / name, engine="local")
+    assert str(ROOT / name) in str(error.value)
+
+
+def test_a_history_of_operations_that_no_model_has_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "history.json"
+    file.write_text('[{"process":0,"type":"invoke","f":"fly","value":1,"time":0}]')
+    with pytest.raises(HistoryError, match="no model has the operations fly; there are kafka_log"):
+        verify_history(file, engine="local")
+    with pytest.raises(HistoryError, match=r"event 0: f = 'fly' is no operation of the model set"):
+        verify_history(file, model="set", engine="local")

@@ -1,0 +1,150 @@
+"""A real cluster behind the lab's forwarders: cut off, with lost requests, with lost replies."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.chaos.back_ends.local_processes import started
+from quorumlog.chaos.faults.drop_request import DropRequests
+from quorumlog.chaos.faults.fault import StepFault
+from quorumlog.chaos.faults.isolate_role import IsolateRole
+from quorumlog.chaos.faults.partition_one import PartitionOne
+from quorumlog.chaos.faults.reply_lost import ReplyLost
+from quorumlog.chaos.history import read_history
+from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
+from quorumlog.chaos.network.route import address_of
+from quorumlog.chaos.network.routes import plan_routes
+from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.chaos.verify import verify_history
+from quorumlog.client import Admin, NewTopic, Producer
+from quorumlog.cluster import LocalCluster, process_identity
+from quorumlog.cluster.ports import free_ports
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.integration
+
+
+def schedule_of(fault: StepFault, target: str, duration_ms: int) -> Schedule:
+    action = Action(t_us=500_000, fault=fault, target=target, duration_us=duration_ms * 1000)
+    return Schedule(seed=1, duration_us=action.end_us + 500_000, actions=(action,))
+
+
+def carry_out(out: Path, schedule: Schedule, **changes: Any) -> None:
+    settings = RunSettings(
+        out=out, schedule=schedule, seed=1, duration_s=schedule.duration_us / 1e6, **changes
+    )
+    summary = run(settings, lambda *_: None)
+    assert summary.reads_complete
+    assert summary.faults == 1
+    verdict = verify_history(out, engine="local")
+    assert verdict.valid is True, verdict.as_json()
+
+
+def test_a_leader_that_is_cut_off_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+    carry_out(tmp_path, schedule_of(PartitionOne(), "metadata-leader", 3_000))
+    logs = [path.read_text() for path in tmp_path.glob("cluster/node-*/node.log")]
+    assert sum(log.count("is the active controller") for log in logs) >= 2
+    rows = [row for row in read_rows(tmp_path) if row["process"] == -1]
+    assert [row["f"] for row in rows] == ["partition_one", "stop-partition_one", "heal"]
+
+
+def read_rows(out: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_history(out).to_pylist()
+    return rows
+
+
+def test_a_batch_whose_answer_was_lost_is_appended_once(tmp_path: Path) -> None:
+    schedule = schedule_of(ReplyLost(share_ppm=300_000), "all", 3_000)
+    carry_out(tmp_path, schedule, workload="idempotent_send")
+
+
+def test_clients_that_reach_no_node_go_on_afterwards(tmp_path: Path) -> None:
+    carry_out(tmp_path, schedule_of(IsolateRole(), "client", 2_000))
+
+
+async def isr_becomes(cluster: LocalCluster, wanted: set[int]) -> None:
+    """Wait until every partition of the topic has this ISR."""
+    async with asyncio.timeout(30):
+        while not all({*one["isr"]} == wanted for one in await partitions(cluster)):
+            await asyncio.sleep(0.05)
+
+
+async def partitions(cluster: LocalCluster) -> list[dict[str, Any]]:
+    status = await asyncio.to_thread(cluster.status)
+    found: list[dict[str, Any]] = status["topics"].get("t", {"partitions": []})["partitions"]
+    return found
+
+
+async def test_a_follower_whose_fetches_are_lost_leaves_the_isr(tmp_path: Path) -> None:
+    config = {"replica.lag.time.max.ms": "1500"}
+    with started(LocalCluster(tmp_path, nodes=3, config=config), with_links=True) as nodes:
+        cluster = nodes.cluster
+        everybody = {*nodes.node_ids}
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topics([NewTopic("t", num_partitions=1, replication_factor=3)])
+        await isr_becomes(cluster, everybody)
+        (partition,) = await partitions(cluster)
+        follower = min(everybody - {partition["leader"]})
+        drop = Action(t_us=0, fault=DropRequests(), target=(follower,), duration_us=60 * 1_000_000)
+        rows: list[str] = []
+        nemesis = Nemesis(
+            nodes,
+            Schedule(seed=1, duration_us=1, actions=(drop,)),
+            topic="t",
+            record=lambda f, *_: rows.append(f),
+        )
+        breaking = asyncio.create_task(nemesis.run())
+        await until(lambda: rows)
+        async with Producer(cluster.bootstrap) as producer:  # acks=all: it waits for the ISR
+            await producer.send_and_wait("t", b"1")
+        await isr_becomes(cluster, everybody - {follower})
+        breaking.cancel()
+        await asyncio.wait([breaking])
+        assert await nemesis.heal()
+        await isr_becomes(cluster, everybody)
+        assert rows == ["drop_request", "heal"]
+
+
+def test_a_port_of_a_forwarder_that_is_in_use_is_an_error(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path, nodes=1)
+    routes = plan_routes(cluster.nodes)
+    with (
+        socket.create_server(address_of(routes[0].listen)),
+        pytest.raises(
+            ProxyFailed,
+            match=rf"{routes[0].listen} .the forwarder clients->1.: Address already in use",
+        ),
+        LinkProxy(routes),
+    ):
+        pass
+
+
+def test_the_forwarders_end_with_the_run_that_was_killed(tmp_path: Path) -> None:
+    port = free_ports("127.0.0.1", 1)[0]
+    program = f"""
+from quorumlog.chaos.faults.links import Link
+from quorumlog.chaos.network.link_proxy import LinkProxy
+from quorumlog.chaos.network.route import Route
+route = Route(link=Link("1", "2", "kafka"), listen="127.0.0.1:{port}", target="127.0.0.1:1")
+with LinkProxy([route]) as proxy:
+    print(proxy.pid, flush=True)
+    input()
+"""
+    run_of_its_own = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with run_of_its_own as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+    while process_identity.started(pid) is not None:
+        time.sleep(0.01)

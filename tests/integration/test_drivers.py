@@ -1,0 +1,186 @@
+"""Every driver keeps the protocol of drivers/driver.py, against one real cluster."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+
+from quorumlog.chaos.drivers.driver import (
+    CAPABILITIES,
+    EARLIEST,
+    LATEST,
+    MAX_TIMESTAMP,
+    NO_GENERATION,
+    Batching,
+    DriverError,
+    Membership,
+    OffsetAt,
+    Record,
+)
+from quorumlog.chaos.drivers.limits import LimitedDriver
+from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
+from quorumlog.cluster import LocalCluster
+
+pytestmark = pytest.mark.integration
+
+CLOCK_MS = 1_000_000_000_000  # of records: topics that keep them for ever
+NEVER_DELETED = {"retention.ms": "-1"}
+WAIT_S = 60.0
+ClientT = TypeVar("ClientT")
+
+
+@pytest.fixture(scope="module")
+def bootstrap() -> Iterator[str]:
+    with LocalCluster(nodes=1) as cluster:
+        yield cluster.bootstrap
+
+
+@pytest.fixture(params=sorted(DRIVERS))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def driver(name: str) -> LimitedDriver:
+    try:
+        return load_driver(name)
+    except DriverUnavailable as error:
+        pytest.skip(str(error))
+
+
+@asynccontextmanager
+async def closing(client: Any) -> AsyncIterator[Any]:
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def polled(poll: Callable[[int], Any], count: int) -> list[Record]:
+    records: list[Record] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(records) < count:
+            records += await poll(200)
+    return records
+
+
+async def create_and_fill(driver: LimitedDriver, bootstrap: str, topic: str) -> None:
+    """Make a topic with five records in each of two partitions, offset n at CLOCK_MS + n."""
+    await driver.create_topic(
+        bootstrap, topic, partitions=2, replication_factor=1, config=NEVER_DELETED
+    )
+    batching = Batching(linger_ms=5, compression="lz4")
+    async with closing(await driver.producer(bootstrap, "p", batching)) as producer:
+        pending = [
+            await producer.send(
+                topic,
+                partition,
+                b"%d" % offset,
+                key=b"k",
+                headers=(("h", b"v"),),
+                timestamp_ms=CLOCK_MS + offset,
+            )
+            for offset in range(5)
+            for partition in range(2)
+        ]
+        assert [await one for one in pending] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+
+
+async def test_what_is_sent_is_read_with_key_headers_and_time(
+    name: str, driver: LimitedDriver, bootstrap: str
+) -> None:
+    topic = f"sent-{name}"
+    await create_and_fill(driver, bootstrap, topic)
+    async with closing(await driver.consumer(bootstrap, "c")) as consumer:
+        await consumer.assign(topic, [0, 1])
+        records = await polled(consumer.poll, 10)
+        assert await consumer.poll(50) == []
+        assert await consumer.end_offsets(topic, [0, 1]) == {0: 5, 1: 5}
+        await consumer.assign(topic, [1])  # from the beginning, again
+        again = await polled(consumer.poll, 5)
+    for partition in range(2):
+        assert [record for record in records if record.partition == partition] == [
+            Record(topic, partition, n, b"%d" % n, b"k", (("h", b"v"),), CLOCK_MS + n)
+            for n in range(5)
+        ]
+    assert {(record.partition, record.offset) for record in again} == {(1, n) for n in range(5)}
+
+
+async def test_offsets_are_asked_for_by_time(
+    name: str, driver: LimitedDriver, bootstrap: str
+) -> None:
+    assert driver.capabilities <= CAPABILITIES.keys()
+    if "offsets" not in driver.capabilities:
+        pytest.skip("the driver does not ask for offsets")
+    topic = f"times-{name}"
+    await create_and_fill(driver, bootstrap, topic)
+    expected = {
+        EARLIEST: OffsetAt(0, -1),
+        LATEST: OffsetAt(5, -1),
+        CLOCK_MS + 3: OffsetAt(3, CLOCK_MS + 3),
+        CLOCK_MS + 5: OffsetAt(-1, -1),
+    }
+    if "max-timestamp" in driver.capabilities:
+        expected[MAX_TIMESTAMP] = OffsetAt(4, CLOCK_MS + 4)
+    async with closing(await driver.offsets(bootstrap, "o")) as lookup:
+        for asked, answer in expected.items():
+            assert await lookup.ask(topic, {0: asked, 1: asked}) == {0: answer, 1: answer}
+
+
+async def test_a_member_goes_on_where_its_group_has_committed(
+    name: str, driver: LimitedDriver, bootstrap: str
+) -> None:
+    if "groups" not in driver.capabilities:
+        pytest.skip("the driver joins no groups")
+    topic = f"groups-{name}"
+    await create_and_fill(driver, bootstrap, topic)
+    membership = Membership(group_id=topic)
+    async with closing(await driver.member(bootstrap, "m", membership)) as member:
+        await member.subscribe(topic)
+        assert len(await polled(member.poll, 10)) == 10
+        last = [one for one in member.rebalances() if one.change == "assigned"][-1]
+        assert last.partitions == (0, 1)
+        assert last.generation == member.generation()
+        assert member.generation() == NO_GENERATION or member.generation() > 0
+        assert await member.committed(topic, [0, 1]) == {}
+        await member.commit(topic, {0: 5, 1: 3})
+        assert await member.committed(topic, [0, 1]) == {0: 5, 1: 3}
+    async with closing(await driver.member(bootstrap, "m", membership)) as member:
+        await member.subscribe(topic)
+        places = {(record.partition, record.offset) for record in await polled(member.poll, 2)}
+    assert places == {(1, 3), (1, 4)}
+
+
+async def test_errors_of_administration_have_the_brokers_code(
+    driver: LimitedDriver, bootstrap: str
+) -> None:
+    if "topics" not in driver.capabilities:
+        pytest.skip("the driver does not administer topics")
+    async with closing(await driver.admin(bootstrap, "a")) as admin:
+        assert not await admin.exists("made")
+        await admin.create("made", partitions=1, replication_factor=1)
+        with pytest.raises(DriverError, match=r"^TOPIC_ALREADY_EXISTS: "):
+            await admin.create("made", partitions=1, replication_factor=1)
+        assert await admin.exists("made")
+        await admin.delete("made")
+        with pytest.raises(DriverError, match=r"^UNKNOWN_TOPIC_OR_PARTITION: "):
+            await admin.delete("made")
+        assert not await admin.exists("made")
+
+
+async def test_a_broker_that_is_not_there_is_a_connection_error_or_an_indefinite_send(
+    name: str, driver: LimitedDriver
+) -> None:
+    if name == "kafka-python":
+        pytest.skip("the library leaves the sockets of a client that found no broker open")
+    nowhere = "127.0.0.1:9"
+    try:
+        producer = await driver.producer(nowhere, "p")
+    except ConnectionError:
+        return
+    async with closing(producer):  # librdkafka connects later
+        with pytest.raises(Exception, match=r"^_MSG_TIMED_OUT: ") as raised:
+            await (await producer.send("t", 0, b"1"))
+        assert not raised.value.definite  # type: ignore[attr-defined]  # SendFailed

@@ -1,0 +1,55 @@
+"""A back end that only remembers what it was told to do."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.chaos.faults.links import EFFECTS, LinkRule
+
+
+class FakeBackEnd:
+    """Three nodes. `roles`: who holds what; `refuses`: nodes that do nothing they are told."""
+
+    name = "fake"
+    operations: Final = frozenset({"kill", "start", "pause", "resume"})
+    effects: Final = EFFECTS
+    node_ids = (1, 2, 3)
+
+    def __init__(self, roles: Mapping[tuple[str, str], Sequence[int]]) -> None:
+        self.roles = dict(roles)
+        self.refuses: set[int] = set()
+        self.dead: set[int] = set()
+        self.done: list[tuple[str, tuple[int, ...]]] = []
+        self.rules: dict[str, LinkRule] = {}
+
+    async def running(self) -> tuple[int, ...]:
+        return tuple(node_id for node_id in self.node_ids if node_id not in self.dead)
+
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+        if self.refuses.intersection(node_ids):
+            raise NodeUnavailable(f"{operation}: no")
+        await asyncio.sleep(0)  # another verb would get its turn here
+        self.done.append((operation, tuple(node_ids)))
+        if operation == "kill":
+            self.dead.update(node_ids)
+        if operation == "start":
+            self.dead.difference_update(node_ids)
+
+    async def impose(self, rule: LinkRule) -> None:
+        self.rules[rule.id] = rule
+
+    async def lift(self, rule_id: str) -> None:
+        del self.rules[rule_id]
+
+    def why_not(self, fault: str) -> str:
+        return ""
+
+    async def holders(self, role: str, topic: str) -> Sequence[int]:
+        return self.roles.get((role, topic), ())
+
+    def last_words(self, node_id: int) -> str:
+        return ""
+
+    async def restore(self) -> None:
+        return

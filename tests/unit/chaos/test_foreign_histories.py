@@ -1,0 +1,142 @@
+"""What other tools wrote is read as it is, or refused with the line that is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.chaos.history import HistoryError, read_history
+from quorumlog.chaos.history.edn import EdnError, Keyword, Tagged, read_forms, write_form
+
+
+def values(text: str) -> list[object]:
+    return [form.value for form in read_forms(text)]
+
+
+def test_edn_is_read() -> None:
+    text = (
+        '{:a [1 -2 3N], :b #{"x\\"" nil} ; a comment\n :c/d #inst "2020"} #_ (1 2) true \\a 1.5e1'
+    )
+    first = {"a": [1, -2, 3], "b": ['x"', None], "c/d": Tagged("inst", "2020")}
+    assert values(text) == [first, True, "a", 15.0]
+    assert isinstance(next(iter(first)), str)
+    assert [form.lines for form in read_forms("[{:a 1}\n {:b 2}\n\n3]")] == [(1, 2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "reason"),
+    [
+        ("\n[1 2", 2, "never closed"),
+        ("{:a}", 1, "a key and no value"),
+        ("{:a 1 :a 2}", 1, "one key twice"),
+        ("]", 1, "closes nothing"),
+        ('"abc', 1, "cannot read"),
+        ("\n\n12ab", 3, "cannot read"),
+        ("[" * 100, 1, "lie in each other"),
+        ("#_", 1, "ends within a form"),
+    ],
+)
+def test_what_is_no_edn_names_its_line(text: str, line: int, reason: str) -> None:
+    with pytest.raises(EdnError, match=reason) as error:
+        read_forms(text)
+    assert error.value.line == line
+
+
+def test_edn_that_is_written_is_read_again() -> None:
+    value = {Keyword("f"): Keyword("cas"), "x": [1, None, True, 'a\n"b'], Keyword("m"): {"k": 2}}
+    assert values(write_form(value)) == [value]
+
+
+def read(directory: Path, text: str, name: str = "history.edn") -> list[dict[str, object]]:
+    file = directory / name
+    file.write_text(text)
+    rows: list[dict[str, object]] = read_history(file).to_pylist()
+    return rows
+
+
+def micro(row: dict[str, object]) -> list[tuple[object, ...]]:
+    return [tuple(one[name] for name in ("f", "key", "value", "text")) for one in row["micro"]]  # type: ignore[attr-defined]
+
+
+def test_edn_operations_become_ours(tmp_path: Path) -> None:
+    rows = read(
+        tmp_path,
+        """; a history
+        [{:process 0 :type :invoke :f :cas :value [1 2]}
+         #jepsen.history.Op{:process 1 :type :invoke :f :read :value nil}
+         {:process :nemesis :type :info :f :start}
+         {:process 0, :type :fail, :f :cas, :value [1 2], :error [:no nil]}
+         {:process 1 :type :ok :f :read :value nil}
+         {:process 2 :type :invoke :f :write :value #jepsen.independent.Tuple [7 "x"]}]""",
+    )
+    assert [(row["process"], row["f"], row["type"]) for row in rows] == [
+        (0, "cas", "fail"),
+        (1, "read", "ok"),
+        (-1, "start", "info"),
+        (2, "write", "info"),
+    ]
+    assert micro(rows[0]) == [("read", "", 1, ""), ("write", "", 2, "")]
+    assert rows[0]["error"] == '["no",null]' or rows[0]["error"] == '["no", null]'
+    assert micro(rows[1]) == [("read", "", 0, "null")]
+    assert micro(rows[3]) == [("write", "7", 0, '"x"')]
+
+
+def test_a_log_of_etcd_is_read_and_a_refused_compare_and_set_is_an_observation(
+    tmp_path: Path,
+) -> None:
+    rows = read(
+        tmp_path,
+        "INFO  jepsen.util - 0\t:invoke\t:cas\t[4 2]\n"
+        "INFO  jepsen.util - 1   :invoke :write  3\n"
+        "INFO  jepsen.util - 0\t:fail\t:cas\t[4 2]\n"
+        "INFO  jepsen.util - 1\t:info\t:write\t:timed-out\n"
+        "INFO  jepsen.util - 0\t:invoke\t:read\tnil\n"
+        "INFO  jepsen.util - 0\t:fail\t:read\t:timed-out\n"
+        "INFO  jepsen.core - Run complete\n"
+        "INFO  jepsen.util - :nemesis\t:info\t:start\tnil\n",
+        "x.log",
+    )
+    assert rows.pop()["process"] == -1
+    assert [(row["f"], row["type"], micro(row)) for row in rows] == [
+        ("cas_refused", "ok", [("cas_refused", "", 4, "")]),
+        ("write", "info", [("write", "", 3, "")]),
+        ("read", "fail", [("read", "", 0, "null")]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[{:process 0 :type :invoke :f :read}\n 5]", "edn:2: not an operation"),
+        ("{:process 0 :type :ok :f :read}", "edn:1: a completion without an invocation"),
+        ("{:process 0 :f :read}", "edn:1: not a Jepsen operation: it has no type"),
+        ("{:process -2 :type :invoke :f :read}", "neither a client nor the nemesis"),
+        ("{:process 0 :type :invoke :f :cas :value 3}", "edn:1: not a Jepsen .* two values"),
+        ("{:process 0 :type :invoke :f :txn :value [[1]]}", "a micro-operation is"),
+        ("{:process 0 :type :maybe :f :read}", "its type is 'maybe'"),
+        (
+            "{:process 0 :type :invoke :f :read :index 4}\n"
+            "{:process 0 :type :ok :f :read :index 3}",
+            "edn:2: .*its index is '3', after 4",
+        ),
+        (
+            "{:process 0 :type :invoke :f :read :time 4}\n{:process 0 :type :ok :f :read :time 3}",
+            "edn:2: .*before that of the event before",
+        ),
+        ("{:process 0 :type :invoke :f :read :time 0.5}", "time .* is not an integer"),
+        ("{:process 0 :type", "edn:1: .*never closed"),
+        (
+            "{:process 0 :type :invoke :f :add :value 1}\n"
+            "{:process 0 :type :invoke :f :add :value 2}",
+            "edn:2: an invocation while",
+        ),
+    ],
+)
+def test_a_malformed_history_names_the_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(HistoryError, match=said):
+        read(tmp_path, text)
+
+
+def test_a_line_that_is_no_operation_of_etcd_is_refused(tmp_path: Path) -> None:
+    text = "INFO  jepsen.util - 0\t:invoke\t:read\tnil\nINFO  jepsen.util - 0\t:ok\t:read\t1.5\n"
+    with pytest.raises(HistoryError, match="log:2: not an operation of Jepsen's etcd test"):
+        read(tmp_path, text, "x.log")

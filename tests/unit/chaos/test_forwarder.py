@@ -1,0 +1,321 @@
+"""A forwarder between two sockets: what arrives, when, and what never does."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from struct import pack
+from typing import cast
+
+import pytest
+
+from quorumlog.chaos.faults.links import (
+    Cut,
+    Delay,
+    DelayRequest,
+    DropReply,
+    DropRequest,
+    Effect,
+    Link,
+    LinkRule,
+    Rate,
+    Refuse,
+    Reset,
+)
+from quorumlog.chaos.network.direction import QUEUE_MAX_BYTES
+from quorumlog.chaos.network.forwarder import PortInUse
+from quorumlog.chaos.network.network import Network
+from quorumlog.chaos.network.route import Route
+from quorumlog.cluster.ports import free_ports
+from quorumlog.tasks import Tasks
+from tests.support.waiting import until
+
+FORTH, BACK = Link("1", "2"), Link("2", "1")
+FETCH, PRODUCE = 1, 0
+
+
+def request(key: int, correlation_id: int, body: bytes = b"") -> bytes:
+    return pack(">ihhi", 8 + len(body), key, 3, correlation_id) + body
+
+
+def reply(correlation_id: int) -> bytes:
+    return pack(">ii", 4, correlation_id)
+
+
+class Target:
+    """A server that keeps what it gets and answers each Kafka request, if it `answers`."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.received = bytearray()
+        self.transports: list[asyncio.Transport] = []
+        self.answers = True
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: TargetEnd(self), "127.0.0.1", self.port)
+
+    async def stop(self) -> None:
+        """End as a process does: nothing listens, and its connections close."""
+        if self._server is not None:
+            self._server.close()
+            for transport in self.transports:
+                transport.abort()
+            await asyncio.sleep(0)
+
+
+class TargetEnd(asyncio.Protocol):
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._held = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._target.transports.append(self._transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._target.received += data
+        self._held += data
+        while self._target.answers and len(self._held) >= 12:
+            size = 4 + int.from_bytes(self._held[:4], "big")
+            if len(self._held) < size:
+                break
+            self._transport.write(pack(">i", 4) + self._held[8:12])
+            self._held = self._held[size:]
+
+
+class Pair:
+    """A target, and a network with the one route to it."""
+
+    def __init__(self, network: Network, target: Target, port: int) -> None:
+        self.network, self.target, self.port = network, target, port
+
+    async def dial(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.port)
+
+    def impose(self, effect: Effect, *links: Link, name: str = "r") -> None:
+        self.network.impose(LinkRule(name, links or (FORTH, BACK), effect))
+
+    def has(self, content: bytes) -> bool:
+        return bytes(self.target.received) == content
+
+
+@asynccontextmanager
+async def pair(*, answers: bool = True, starts: bool = True) -> AsyncIterator[Pair]:
+    target = Target()
+    target.answers = answers
+    port, target.port = free_ports("127.0.0.1", 2)
+    if starts:
+        await target.start()
+    failures: list[BaseException] = []
+    tasks = Tasks(failures.append)
+    route = Route(
+        link=Link("1", "2", "kafka"), listen=f"127.0.0.1:{port}", target=f"127.0.0.1:{target.port}"
+    )
+    network = Network([route], seed=1, tasks=tasks)
+    await network.start()
+    try:
+        yield Pair(network, target, port)
+    finally:
+        await tasks.stop()
+        network.close()
+        await target.stop()
+        assert not failures
+
+
+async def test_what_is_sent_arrives_whole_however_it_is_split() -> None:
+    frames = [request(FETCH, 1, b"a" * 10), request(PRODUCE, 2), request(FETCH, 3, b"b" * 5)]
+    stream = b"".join(frames)
+    async with pair() as one:
+        for size in (1, 3, 11, len(stream)):
+            one.target.received.clear()
+            reader, writer = await one.dial()
+            for place in range(0, len(stream), size):
+                writer.write(stream[place : place + size])
+                await asyncio.sleep(0)
+            assert await reader.readexactly(24) == reply(1) + reply(2) + reply(3)
+            assert one.has(stream)
+            writer.close()
+
+
+async def test_much_is_forwarded_with_little_memory() -> None:
+    async with pair(answers=False) as one:
+        reader, writer = await one.dial()
+        content = request(PRODUCE, 1, bytes(64)) + pack(">i", 3 * QUEUE_MAX_BYTES)
+        content += bytes(3 * QUEUE_MAX_BYTES)
+        one.impose(Cut(), FORTH)
+        writer.write(content)
+        await until(lambda: one.network.queued_bytes >= QUEUE_MAX_BYTES)
+        for _ in range(50):
+            await asyncio.sleep(0.002)
+        assert one.network.queued_bytes < QUEUE_MAX_BYTES + (1 << 20)
+        assert one.has(b"")
+        one.network.lift("r")
+        await until(lambda: len(one.target.received) == len(content))
+        assert one.has(content)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("way", [FORTH, BACK])
+async def test_a_cut_of_one_way_leaves_the_other(way: Link) -> None:
+    async with pair() as one:
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 1))
+        assert await reader.readexactly(8) == reply(1)
+        one.impose(Cut(), way)
+        writer.write(request(FETCH, 2))
+        if way == BACK:
+            await until(lambda: len(one.target.received) == 24)
+        waiting = asyncio.ensure_future(reader.readexactly(8))
+        await asyncio.wait([waiting], timeout=0.01)
+        assert not waiting.done()
+        assert len(one.target.received) == (12 if way == FORTH else 24)
+        one.network.lift("r")
+        assert await waiting == reply(2)
+        writer.close()
+
+
+async def test_a_connection_that_begins_behind_a_cut_goes_on_after_it() -> None:
+    async with pair() as one:
+        one.impose(Cut())
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 5))
+        await asyncio.sleep(0.005)
+        assert not one.target.received
+        one.network.lift("r")
+        assert await reader.readexactly(8) == reply(5)
+        writer.close()
+
+
+async def test_rules_add_up_and_each_is_lifted_alone() -> None:
+    async with pair() as one:
+        one.impose(Cut(), name="a")
+        one.impose(Cut(), FORTH, name="b")
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 5))
+        one.network.lift("a")
+        await asyncio.sleep(0.005)
+        assert not one.target.received
+        one.network.lift("b")
+        assert await reader.readexactly(8) == reply(5)
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "effect", [Delay(20_000, 5_000), DelayRequest("Fetch", 20_000), Rate(8 * 100)]
+)
+async def test_what_is_late_arrives_in_order(effect: Effect) -> None:
+    loop = asyncio.get_running_loop()
+    async with pair() as one:
+        one.impose(effect, FORTH)
+        reader, writer = await one.dial()
+        began_s = loop.time()
+        writer.write(request(PRODUCE, 1) + request(FETCH, 2))
+        assert await reader.readexactly(16) == reply(1) + reply(2)
+        assert loop.time() - began_s >= 0.02
+        writer.close()
+
+
+async def test_a_request_of_one_kind_is_lost_with_what_follows_it() -> None:
+    async with pair() as one:
+        one.impose(DropRequest("Fetch"), FORTH)
+        reader, writer = await one.dial()
+        writer.write(request(PRODUCE, 1) + request(FETCH, 2) + request(PRODUCE, 3))
+        assert await reader.readexactly(8) == reply(1)
+        await asyncio.sleep(0.005)
+        assert one.has(request(PRODUCE, 1))
+        other_reader, other_writer = await one.dial()
+        other_writer.write(request(PRODUCE, 4))
+        assert await other_reader.readexactly(8) == reply(4)
+        other_writer.close()
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_reply_is_lost_after_its_request_was_carried_out() -> None:
+    async with pair() as one:
+        one.impose(DropReply("Produce"), FORTH)
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 1))
+        assert await reader.readexactly(8) == reply(1)
+        writer.write(request(PRODUCE, 2))
+        with pytest.raises(ConnectionResetError):
+            await reader.readexactly(8)
+        assert one.has(request(FETCH, 1) + request(PRODUCE, 2))
+        writer.close()
+
+
+async def test_all_connections_are_reset_again_and_again() -> None:
+    async with pair() as one:
+        first, first_writer = await one.dial()
+        first_writer.write(request(FETCH, 1))
+        await first.readexactly(8)
+        one.impose(Reset(every_us=5_000))
+        with pytest.raises(ConnectionResetError):
+            await first.readexactly(8)
+        second, second_writer = await one.dial()
+        assert await ends(second)
+        one.network.lift("r")
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 9))
+        assert await reader.readexactly(8) == reply(9)
+        for each in (first_writer, second_writer, writer):
+            each.close()
+
+
+async def test_connections_are_refused_until_the_rule_is_lifted() -> None:
+    async with pair() as one:
+        one.impose(Refuse())
+        with pytest.raises(ConnectionRefusedError):
+            await one.dial()
+        one.network.lift("r")
+        _, writer = await one.dial()
+        writer.close()
+
+
+async def test_a_dead_process_refuses_connections_through_its_forwarder() -> None:
+    async with pair(starts=False) as one:
+        with pytest.raises(ConnectionRefusedError):
+            await one.dial()
+        await one.target.start()
+
+        async def can_dial() -> bool:
+            try:
+                _, writer = await one.dial()
+            except ConnectionRefusedError:
+                return False
+            writer.close()
+            return True
+
+        while not await can_dial():
+            await asyncio.sleep(0.005)
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 1))
+        assert await reader.readexactly(8) == reply(1)
+        await one.target.stop()
+        assert await ends(reader)
+        # Known before the connection ended: nodes take a refused connection for a dead process.
+        with pytest.raises(ConnectionRefusedError):
+            await one.dial()
+        writer.close()
+
+
+async def ends(reader: asyncio.StreamReader) -> bool:
+    try:
+        return await reader.read() == b""
+    except ConnectionError:
+        return True
+
+
+async def test_a_link_that_is_not_there_and_a_port_in_use_are_errors() -> None:
+    async with pair() as one:
+        with pytest.raises(ValueError, match="there is no link 1->9"):
+            one.impose(Cut(), Link("1", "9"))
+        routes: Sequence[Route] = [
+            Route(link=Link("3", "2", "kafka"), listen=f"127.0.0.1:{one.port}", target="x:1")
+        ]
+        with pytest.raises(PortInUse, match=f"127.0.0.1:{one.port} .the forwarder 3->2.: Address"):
+            Network(routes, seed=1, tasks=Tasks(lambda _: None))

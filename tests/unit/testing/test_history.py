@@ -1,0 +1,272 @@
+"""What a test tells its history, and what the checkers make of it; no cluster is there."""
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from quorumlog.chaos.history import read_history
+from quorumlog.client import ErrorCode, KafkaError, RecordMetadata, TopicPartition
+from quorumlog.client.sync import SyncConsumer, SyncProducer
+from quorumlog.testing.history import History, HistoryClosed
+from quorumlog.testing.topics import FreshTopic
+from quorumlog.testing.trial import Trial
+
+KEY = "orders-0"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def trial(request: pytest.FixtureRequest, tmp_path: Path) -> Trial:
+    return Trial(request.node, tmp_path)
+
+
+@pytest.fixture
+def history(trial: Trial) -> Iterator[History]:
+    with History(trial) as history:
+        yield history
+
+
+def operations(history: History, trial: Trial) -> list[dict[str, Any]]:
+    _ = history.verdict
+    table: pa.Table = read_history(trial.store)
+    return table.to_pylist()  # type: ignore[no-any-return]  # of pyarrow
+
+
+def send(history: History, value: object, offset: int) -> None:
+    with history.send(KEY, value) as operation:
+        operation.ok(offset=offset)
+
+
+def poll(history: History, *records: tuple[int, object], client: str = "a") -> None:
+    with history.poll(client=client) as operation:
+        operation.ok([(KEY, offset, value) for offset, value in records])
+
+
+def test_the_end_of_an_operation_is_what_the_block_says(history: History, trial: Trial) -> None:
+    send(history, 1, 0)
+    with history.send(KEY, 2) as operation:
+        operation.fail("refused")
+    with history.send(KEY, 3) as operation:
+        operation.unknown("no answer")
+    with history.send(KEY, 4):
+        pass
+    found = operations(history, trial)
+    assert [(one["type"], one["error"]) for one in found] == [
+        ("ok", ""),
+        ("fail", "refused"),
+        ("info", "no answer"),
+        ("info", "the test did not say what became of it"),
+    ]
+    # After an unknown operation its process does nothing more.
+    assert [one["process"] for one in found] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (TimeoutError("late"), "info"),
+        (KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "large", definite=True), "fail"),
+        (KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late", definite=False), "info"),
+        (KeyboardInterrupt(), "info"),
+    ],
+)
+def test_an_error_goes_on_and_is_definite_only_if_it_says_so(
+    history: History, trial: Trial, error: BaseException, outcome: str
+) -> None:
+    def send_and_raise() -> None:
+        with history.send(KEY, 1):
+            raise error
+
+    with pytest.raises(type(error)):
+        send_and_raise()
+    assert [one["type"] for one in operations(history, trial)] == [outcome]
+
+
+def test_sends_may_overlap(history: History, trial: Trial) -> None:
+    with history.send(KEY, 1) as first, history.send(KEY, 2) as second:
+        second.ok(offset=0)
+        first.ok(offset=1)
+    assert sorted(one["process"] for one in operations(history, trial)) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        (lambda history: send(history, 7, 1), "value 7 was sent to orders-0 before"),
+        (lambda history: send(history, b"7", 1), "was sent to orders-0 before"),
+        (lambda history: send(history, 8, -1), "the acknowledged offset is expected"),
+        (lambda history: history.send(KEY, 9).ok(offset=1), "its block has not begun"),
+    ],
+)
+def test_mistakes_are_told(history: History, mistake: Callable[[History], None], said: str) -> None:
+    send(history, 7, 0)
+    with pytest.raises(ValueError, match=said):
+        mistake(history)
+
+
+def test_an_operation_ends_once(history: History) -> None:
+    with history.send(KEY, 1) as operation:
+        operation.ok(offset=0)
+        with pytest.raises(ValueError, match="this send has ended"):
+            operation.fail()
+
+
+def test_one_client_polls_once_at_a_time(history: History) -> None:
+    with history.poll(client="a"):
+        with history.poll(client="b"):
+            pass
+        with pytest.raises(ValueError, match="name each by client="):
+            history.poll(client="a").__enter__()
+
+
+def test_every_thread_is_a_client(history: History, trial: Trial) -> None:
+    send(history, 1, 0)
+    with history.poll() as operation:
+        thread = threading.Thread(target=lambda: history.poll().__enter__())
+        thread.start()
+        thread.join()
+        operation.ok([(KEY, 0, 1)])
+    readers = {one["process"] for one in operations(history, trial) if one["f"] == "poll"}
+    assert len(readers) == 2
+
+
+def test_a_reader_that_begins_in_the_middle_accuses_no_one(history: History) -> None:
+    send(history, 1, 0)
+    send(history, 2, 1)
+    poll(history, (1, 2))
+    assert history.verdict.valid == "unknown"
+
+
+def test_a_reader_that_begins_at_the_beginning_proves_a_loss(history: History) -> None:
+    send(history, 1, 0)
+    send(history, 2, 1)
+    history.assign([KEY], client="a")
+    poll(history, (1, 2))
+    assert history.verdict.valid is False
+    assert "lost-write" in history.verdict.anomalies
+
+
+def test_a_jump_is_a_gap_unless_it_is_told(history: History) -> None:
+    for value in range(4):
+        send(history, value, value)
+    poll(history, (0, 0))
+    history.seek([KEY], client="a")
+    poll(history, (2, 2))
+    history.forget_positions(client="a")
+    poll(history, (1, 1))
+    assert history.verdict.valid == "unknown"
+
+
+def test_a_jump_that_is_not_told_is_found(history: History) -> None:
+    for value in range(3):
+        send(history, value, value)
+    poll(history, (0, 0))
+    poll(history, (2, 2))
+    assert "poll-skip" in history.verdict.anomalies
+
+
+def test_a_poll_of_unknown_outcome_proves_no_loss(history: History) -> None:
+    for value in range(3):
+        send(history, value, value)
+    history.assign([KEY], client="a")
+    poll(history, (0, 0))
+    with history.poll(client="a") as operation:
+        operation.unknown("the connection was lost")
+    poll(history, (2, 2))
+    assert history.verdict.valid == "unknown"
+
+
+def test_text_is_judged_as_numbers_are(history: History) -> None:
+    send(history, "one", 0)
+    send(history, b"two", 1)
+    poll(history, (0, b"two"), (1, "one"))
+    assert "inconsistent-offsets" in history.verdict.anomalies
+
+
+def test_a_judged_history_takes_no_more(history: History) -> None:
+    send(history, 1, 0)
+    _ = history.verdict
+    with pytest.raises(HistoryClosed, match="takes no more operations"):
+        send(history, 2, 1)
+
+
+def test_what_the_nemesis_does_is_in_the_history(history: History, trial: Trial) -> None:
+    trial.note("kill", "2", "#1 kill: partition-leader")
+    send(history, 1, 0)
+    found = operations(history, trial)
+    assert (found[0]["process"], found[0]["f"], found[0]["node"]) == (-1, "kill", "2")
+
+
+class Sends(SyncProducer):
+    """A producer without a cluster: it acknowledges, or raises."""
+
+    def __init__(self, answers: list[object]) -> None:
+        self.answers = answers
+
+    def send_and_wait(self, topic: str, *_: object, partition: int, **__: object) -> Any:  # type: ignore[override]
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return RecordMetadata(topic, partition, answer, 0)  # type: ignore[arg-type]
+
+    def __del__(self) -> None:
+        pass
+
+
+def test_a_recorded_producer_records_what_it_sends(history: History, trial: Trial) -> None:
+    lost = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late", definite=False)
+    producer = history.recorded(Sends([0, lost, 1]))
+    assert producer.send_and_wait(FreshTopic("orders", 1), b"1").offset == 0
+    with pytest.raises(KafkaError):
+        producer.send_and_wait("orders", b"2", partition=0)
+    producer.send_and_wait("orders", b"3", partition=0)
+    with pytest.raises(ValueError, match=r"needs partition=\.\.\."):
+        producer.send_and_wait("orders", b"4")
+    with pytest.raises(TypeError, match="sends by send_and_wait"):
+        producer.send("orders", b"5")
+    assert [one["type"] for one in operations(history, trial)] == ["ok", "info", "ok"]
+
+
+class Polls(SyncConsumer):
+    """A consumer without a cluster."""
+
+    def __init__(self, polls: list[list[tuple[str, int, bytes]]]) -> None:
+        self.polls = polls
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        return frozenset({TopicPartition("orders", 0)})
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        pass
+
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> Any:
+        return self.polls.pop(0)
+
+    def __del__(self) -> None:
+        pass
+
+
+def test_a_recorded_consumer_records_polls_and_jumps(history: History) -> None:
+    for value in range(3):
+        send(history, value, value)
+    consumer = history.recorded(Polls([[(KEY, 0, b"0")], [(KEY, 2, b"2")], [(KEY, 1, b"1")]]))
+    consumer.poll()
+    consumer.seek(TopicPartition("orders", 0), 2)
+    consumer.poll()
+    consumer.seek(TopicPartition("orders", 0), 1)
+    consumer.poll()
+    assert history.verdict.valid == "unknown"
+    assert history.verdict.anomalies in ((), ("unseen",))
+
+
+def test_other_clients_are_recorded_by_hand(history: History) -> None:
+    with pytest.raises(TypeError, match="object is none of Producer, SyncProducer"):
+        history.recorded(object())

@@ -1,0 +1,225 @@
+"""The nemesis of a test: whom its verbs hit, in which order, and what is mended at the end."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from quorumlog.chaos.back_ends.back_end import NodeUnavailable
+from quorumlog.testing.manual_nemesis import ManualNemesis, NoSuchNode
+from tests.support.testing.fake_back_end import FakeBackEnd
+
+Rows = list[tuple[str, str, str]]
+
+
+@pytest.fixture
+def back_end() -> FakeBackEnd:
+    return FakeBackEnd(
+        {
+            ("partition-leader", "orders"): [2],
+            ("isr-follower", "orders"): [1, 3],
+            ("partition-leader", "bills"): [3],
+        }
+    )
+
+
+def nemesis_of(back_end: FakeBackEnd, rows: Rows, *, outlives: bool = True) -> ManualNemesis:
+    return ManualNemesis(
+        back_end,
+        topics=lambda: ["bills", "orders"],
+        topic="orders",
+        seed=1,
+        record=lambda f, node, details: rows.append((f, node, details)),
+        outlives=outlives,
+    )
+
+
+@pytest.fixture
+def rows() -> Rows:
+    return []
+
+
+@pytest.fixture
+def verbs(back_end: FakeBackEnd, rows: Rows) -> Iterator[ManualNemesis]:
+    with nemesis_of(back_end, rows) as nemesis:
+        yield nemesis
+
+
+def test_a_role_is_that_of_the_topic_of_the_test(verbs: ManualNemesis) -> None:
+    assert verbs.kill("partition-leader").node_ids == (2,)
+    assert verbs.pause("partition-leader", topic="bills").node_ids == (3,)
+
+
+def test_without_a_topic_any_topic_counts(back_end: FakeBackEnd) -> None:
+    nemesis = ManualNemesis(
+        back_end,
+        topics=lambda: ["bills", "orders"],
+        topic=None,
+        seed=1,
+        record=lambda *_: None,
+    )
+    with nemesis:
+        assert nemesis.holders("partition-leader") == (2, 3)
+
+
+def test_what_is_broken_is_mended_at_the_end(back_end: FakeBackEnd, rows: Rows) -> None:
+    with nemesis_of(back_end, rows) as nemesis:
+        nemesis.kill(1)
+        nemesis.pause([2, 3])
+    assert back_end.done == [("kill", (1,)), ("pause", (2, 3)), ("resume", (2, 3)), ("start", (1,))]
+    assert rows == [
+        ("kill", "1", "#1 kill: named"),
+        ("pause", "2,3", "#2 pause: named"),
+        ("resume", "2,3", "#2 pause"),
+        ("start", "1", "#1 kill"),
+        ("heal", "", "every node is back"),
+    ]
+
+
+def test_what_is_dead_stays_dead_where_the_cluster_ends_with_the_test(
+    back_end: FakeBackEnd, rows: Rows
+) -> None:
+    with nemesis_of(back_end, rows, outlives=False) as nemesis:
+        nemesis.kill(1)
+        nemesis.pause(2)
+    assert back_end.done == [("kill", (1,)), ("pause", (2,)), ("resume", (2,))]
+
+
+def test_a_node_that_stands_still_is_not_chosen_again(verbs: ManualNemesis) -> None:
+    first = verbs.pause("isr-follower").node_ids
+    second = verbs.kill("isr-follower").node_ids
+    assert sorted(first + second) == [1, 3]
+
+
+def test_resume_without_a_target_resumes_all(verbs: ManualNemesis) -> None:
+    verbs.pause(1)
+    verbs.pause(3)
+    assert verbs.resume().node_ids == (1, 3)
+    assert verbs.resume().node_ids == ()
+
+
+def test_a_block_takes_its_fault_back_even_if_it_raises(
+    verbs: ManualNemesis, back_end: FakeBackEnd
+) -> None:
+    def fail_meanwhile() -> None:
+        with verbs.paused("partition-leader") as node_ids:
+            raise RuntimeError(f"{node_ids} stand still")
+
+    with pytest.raises(RuntimeError, match=r"\(2,\) stand still"):
+        fail_meanwhile()
+    with verbs.killed("partition-leader"):
+        pass
+    assert [f for f, _ in back_end.done] == ["pause", "resume", "kill", "start"]
+
+
+def test_a_group_is_less_or_more_than_half(verbs: ManualNemesis) -> None:
+    with verbs.paused("minority") as node_ids:
+        assert len(node_ids) == 1
+    with verbs.paused("majority") as node_ids:
+        assert len(node_ids) == 2
+    assert verbs.kill("all").node_ids == (1, 2, 3)
+
+
+def test_mistakes_are_told_with_what_there_is(verbs: ManualNemesis) -> None:
+    with pytest.raises(ValueError, match="did you mean partition-leader"):
+        verbs.kill("partition-leder")
+    with pytest.raises(NoSuchNode, match="there is no node 7; this cluster has 1,2,3"):
+        verbs.kill(7)
+    verbs.kill("all")
+    with pytest.raises(NoSuchNode, match="no node that runs is any: none running"):
+        verbs.kill()
+
+
+async def test_in_a_coroutine_verbs_are_awaited(
+    verbs: ManualNemesis, back_end: FakeBackEnd
+) -> None:
+    assert (await verbs.kill("partition-leader")).node_ids == (2,)
+    async with verbs.paused(1) as node_ids:
+        assert node_ids == (1,)
+    assert back_end.done[-1] == ("resume", (1,))
+
+
+async def test_verbs_that_are_not_awaited_are_done_in_their_order(
+    verbs: ManualNemesis, back_end: FakeBackEnd
+) -> None:
+    verbs.kill(1)
+    verbs.start(1)
+    await verbs.pause(2)
+    assert back_end.done == [("kill", (1,)), ("start", (1,)), ("pause", (2,))]
+
+
+def test_the_error_of_a_verb_that_was_not_awaited_is_raised_at_the_end(
+    back_end: FakeBackEnd, rows: Rows
+) -> None:
+    async def forget(nemesis: ManualNemesis) -> None:
+        nemesis.kill(1)
+
+    def run() -> None:
+        with nemesis_of(back_end, rows) as nemesis:
+            asyncio.run(forget(nemesis))
+
+    back_end.refuses = {1}
+    with pytest.raises(NodeUnavailable, match="kill: no"):
+        run()
+
+
+def test_a_nemesis_is_not_used_after_its_test(back_end: FakeBackEnd, rows: Rows) -> None:
+    with nemesis_of(back_end, rows) as nemesis:
+        pass
+    with pytest.raises(RuntimeError, match="is over"):
+        nemesis.kill(1)
+
+
+def links_of(back_end: FakeBackEnd) -> list[str]:
+    return sorted(str(link) for rule in back_end.rules.values() for link in rule.links)
+
+
+def test_a_partition_leaves_the_clients_and_isolation_does_not(
+    verbs: ManualNemesis, back_end: FakeBackEnd
+) -> None:
+    with verbs.partitioned("partition-leader") as node_ids:
+        assert node_ids == (2,)
+        assert links_of(back_end) == ["1->2", "2->1", "2->3", "3->2"]
+    assert links_of(back_end) == []
+    with verbs.isolated("partition-leader"):
+        assert {"2->clients", "clients->2"} < set(links_of(back_end))
+    with verbs.inflicted("isolate-role", "client") as node_ids:
+        assert node_ids == ()
+        assert len(links_of(back_end)) == 6
+
+
+def test_a_block_ends_its_own_fault_on_links_alone(
+    verbs: ManualNemesis, back_end: FakeBackEnd, rows: Rows
+) -> None:
+    verbs.delay(1, min_ms=5, spread_ms=0)
+    with verbs.inflicted("slow_link", 2, bytes_per_s=1000):
+        assert len(back_end.rules) == 2
+    assert len(back_end.rules) == 1
+    verbs.mend()
+    assert back_end.rules == {}
+    assert [(f, node) for f, node, _ in rows] == [
+        ("delay", "1"),
+        ("slow_link", "2"),
+        ("stop-slow_link", "2"),
+        ("stop-delay", "1"),
+    ]
+    assert rows[0][2].startswith("#1 delay: named; 1->")
+    assert rows[3][2] == "#1 delay"
+
+
+def test_links_are_healed_at_the_end(back_end: FakeBackEnd, rows: Rows) -> None:
+    with nemesis_of(back_end, rows, outlives=False) as nemesis:
+        nemesis.isolate(1)
+    assert back_end.rules == {}
+    assert rows[-1] == ("heal", "", "every node is back")
+
+
+def test_faults_on_links_have_names_and_parameters(verbs: ManualNemesis) -> None:
+    with pytest.raises(ValueError, match="no fault on links is called 'slow_lnk' - did you mean"):
+        verbs.inflict("slow_lnk", 1)
+    with pytest.raises(ValueError, match="no parameter of slow_link is called 'bytes'"):
+        verbs.inflict("slow_link", 1, bytes=1)
+    with pytest.raises(ValueError, match="no fault on links is called 'kill'"):
+        verbs.inflict("kill", 1)
+    with pytest.raises(ValueError, match="bytes_per_s = 1: it must be from 100"):
+        verbs.inflict("slow_link", 1, bytes_per_s=1)
