@@ -18,25 +18,24 @@ from quorumlog.chaos.spark.session import is_given
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
 
-# Where Spark with two cores begins to be faster than this process, measured: 9 M messages.
-SPARK_FROM_MESSAGES: Final = 9_000_000
 BYTES_PER_MESSAGE: Final = 500  # what a check of a whole table held at its peak, rounded up
 MEMORY_SHARE: Final = 0.25  # of the machine; the rest belongs to others
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
-def choose_engine(path: str | Path, *, master: str | None, cores: int | None = None) -> Engine:
-    """Return the engine for the history at `path` on a machine with so many cores (None: this).
+def choose_engine(path: str | Path, *, master: str | None, memory_bytes: int) -> Engine:
+    """Return the engine for the history at `path` on a machine with `memory_bytes`.
 
+    Spark for a history whose table does not fit into the memory, if Spark is installed: there are
+    parts to be checked side by side.
     A Spark master that is named, or a Spark session that is active already, asks for Spark, and so
     does a path that only Spark can read. JSON lines are read by this process in any case.
     Raises HistoryError if there is no history, or its Parquet file cannot be read.
     """
     if master is not None or is_given() or is_remote(path):
         return "spark"
-    is_large = messages_in(locate_history(local_path(path))) >= SPARK_FROM_MESSAGES
-    has_cores = (cores or os.cpu_count() or 1) > 1
-    return "spark" if is_large and has_cores and find_spec("pyspark") is not None else "local"
+    fits = fits_into_memory(locate_history(local_path(path)), memory_bytes)
+    return "local" if fits or find_spec("pyspark") is None else "spark"
 
 
 def fits_into_memory(file: Path, memory_bytes: int) -> bool:

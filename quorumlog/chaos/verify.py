@@ -26,8 +26,8 @@ def verify_history(
 ) -> Verdict:
     """Check the history at `path`: a run's directory or a file.
 
-    Both engines give the same verdict. "auto" takes Spark for a history that is large enough for
-    its start to pay, if Spark is installed, for a path with a scheme (hdfs://...), or if a Spark
+    Both engines give the same verdict. "auto" takes Spark, if it is installed, for a history
+    that does not fit into the memory, for a path with a scheme (hdfs://...), or if a Spark
     `master` is named, also by `spark_conf` (Spark's own settings). `model` names the checker;
     None: the one that the history or `meta.json` beside it names, or for a file of another tool the
     only one that has its operations. Raises history.HistoryError,
@@ -35,7 +35,9 @@ def verify_history(
     """
     started = time.perf_counter()
     if engine == "auto":
-        engine = choose_engine(path, master=master or spark_conf.get("spark.master"))
+        engine = choose_engine(
+            path, master=master or spark_conf.get("spark.master"), memory_bytes=machine_memory()
+        )
     model = model or _model_of(path)
     if engine == "spark":
         from quorumlog.chaos.spark.engine import check_on_spark

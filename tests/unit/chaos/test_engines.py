@@ -39,23 +39,17 @@ def test_messages_are_counted_by_the_footer(parquet: Path, tmp_path: Path) -> No
     assert messages_in(tmp_path / "history.jsonl") == 0
 
 
-def test_spark_takes_a_history_for_which_its_start_pays(
-    parquet: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    messages = messages_in(parquet)
-    monkeypatch.setattr("quorumlog.chaos.engines.SPARK_FROM_MESSAGES", messages)
-    assert choose_engine(parquet, master=None, cores=2) == "spark"
-    assert choose_engine(parquet, master=None, cores=1) == "local"
-    monkeypatch.setattr("quorumlog.chaos.engines.SPARK_FROM_MESSAGES", messages + 1)
-    assert choose_engine(parquet, master=None, cores=2) == "local"
+def test_spark_takes_a_history_that_does_not_fit_into_the_memory(parquet: Path) -> None:
+    needed_bytes = 4 * messages_in(parquet) * BYTES_PER_MESSAGE
+    assert choose_engine(parquet, master=None, memory_bytes=needed_bytes) == "local"
+    assert choose_engine(parquet, master=None, memory_bytes=needed_bytes - 1) == "spark"
 
 
 def test_without_spark_this_process_checks_any_history(
     parquet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quorumlog.chaos.engines.SPARK_FROM_MESSAGES", 0)
     monkeypatch.setattr("quorumlog.chaos.engines.find_spec", lambda _: None)
-    assert choose_engine(parquet, master=None, cores=8) == "local"
+    assert choose_engine(parquet, master=None, memory_bytes=1) == "local"
 
 
 def test_a_table_is_held_whole_in_a_quarter_of_the_memory(parquet: Path) -> None:
@@ -75,24 +69,24 @@ def test_a_history_that_is_too_large_is_checked_in_parts(
 
 
 def test_a_master_asks_for_spark(parquet: Path) -> None:
-    assert choose_engine(parquet, master="local[1]") == "spark"
+    assert choose_engine(parquet, master="local[1]", memory_bytes=1 << 40) == "spark"
 
 
 def test_a_path_that_only_spark_reads_asks_for_spark() -> None:
-    assert choose_engine("hdfs://host/run", master=None) == "spark"
+    assert choose_engine("hdfs://host/run", master=None, memory_bytes=1 << 40) == "spark"
 
 
 def test_a_program_that_spark_submit_started_asks_for_spark(
     parquet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert choose_engine(parquet, master=None) == "spark"
+    assert choose_engine(parquet, master=None, memory_bytes=1 << 40) == "spark"
 
 
 def test_what_is_no_history_is_told_before_an_engine_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "history.parquet").write_bytes(b"not Parquet")
     with pytest.raises(HistoryError, match="not a history"):
-        choose_engine(tmp_path / "history.parquet", master=None)
+        choose_engine(tmp_path / "history.parquet", master=None, memory_bytes=1 << 40)
 
 
 @pytest.mark.parametrize(("text", "is_limit"), [("1000000\n", True), ("max\n", False)])
