@@ -25,6 +25,8 @@ CLOCK = ("quorumlog.storage.clock", "time")
 PLANTS: list[tuple[int, Imports]] = [
     (1, [("quorumlog.storage", "quorumlog.broker")]),
     (1, [("quorumlog.stray", "quorumlog.wire")]),  # no layer is its place
+    (1, [("quorumlog.chaos", "quorumlog.testing")]),
+    (1, [("quorumlog.testing", "quorumlog.cli")]),
     (2, [("quorumlog.broker", "quorumlog.client")]),
     (3, [("quorumlog.chaos.faults", "quorumlog.broker.partitions.core")]),
     (3, [("quorumlog.chaos.run", "quorumlog.storage")]),

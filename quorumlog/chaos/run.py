@@ -132,7 +132,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
     with ExitStack() as stack:
         interruption = stack.enter_context(Interruption())
         bootstrap, back_end = stack.enter_context(_cluster(settings, schedule, outside, progress))
-        meta = meta_at_start(settings)
+        meta = meta_at_start(settings, schedule)
         history = stack.enter_context(HistoryWriter(settings.out, meta=meta))
         phases = _Phases(
             settings=settings,
@@ -145,7 +145,7 @@ def run(settings: RunSettings, progress: Progress) -> RunSummary:
         )
         try:
             summary = asyncio.run(phases.run(interruption))
-            write_meta(settings.out, meta_at_end(meta, summary))
+            write_meta(settings.out, meta_at_end(history.meta, summary))
             return summary
         except asyncio.CancelledError:
             raise KeyboardInterrupt from None

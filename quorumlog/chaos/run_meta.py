@@ -5,18 +5,24 @@ import shlex
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog import __version__
+from quorumlog.chaos.schedule import Schedule
+from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.client import Admin, KafkaError
 
 if TYPE_CHECKING:
     from quorumlog.chaos.run import RunSettings, RunSummary
 
 _PLANNED: Final = (  # what a reader wants to know of the settings, as they were given
-    "workload", "faults", "duration_s", "seed", "driver", "bootstrap", "control", "topic",
+    "workload", "duration_s", "seed", "driver", "bootstrap", "control", "topic",
     "partitions", "replication_factor", "config", "node_module",
 )  # fmt: skip
+_LIBRARIES: Final = {name: name for name in ("aiokafka", "kafka-python")} | {
+    "confluent": "confluent-kafka"
+}
 # What decides how much a cluster may lose and still keep its promises.
 _DECISIVE: Final = (
     "min.insync.replicas",
@@ -27,8 +33,12 @@ _DECISIVE: Final = (
 )
 
 
-def meta_at_start(settings: "RunSettings") -> dict[str, Any]:
-    """Return what is known before the run: written at once, so that a run cut short has it."""
+def meta_at_start(settings: "RunSettings", schedule: Schedule) -> dict[str, Any]:
+    """Return what is known before the run: written at once, so that a run cut short has it.
+
+    `schedule` is what is carried out, given or drawn: `faults` names those of it. `seed` is that of
+    the clients; a schedule has its own. The writer of the history adds `started_wall_ns`.
+    """
     return {
         "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "quorumlog": __version__,
@@ -37,9 +47,23 @@ def meta_at_start(settings: "RunSettings") -> dict[str, Any]:
         "command": shlex.join(settings.command) or None,
         "workload_options": settings.all_options,
         "model": settings.model,
+        "dense": find_workload(settings.workload).dense,
         "nodes": settings.nodes if settings.bootstrap is None else None,
         **{name: getattr(settings, name) for name in _PLANNED},
+        "driver_version": _version(settings.driver),
+        "faults": sorted({action.fault.name for action in schedule.actions}),
+        "schedule": {
+            "given": settings.schedule is not None,
+            "seed": schedule.seed,
+            "actions": len(schedule.actions),
+        },
     }
+
+
+def _version(driver: str) -> str:
+    """Return which library a driver uses, and its version."""
+    library = _LIBRARIES.get(driver)
+    return f"quorumlog {__version__}" if library is None else f"{library} {version(library)}"
 
 
 def meta_at_end(started: Mapping[str, Any], summary: "RunSummary") -> dict[str, Any]:

@@ -39,14 +39,19 @@ def verify_history(
             path, master=master or spark_conf.get("spark.master"), memory_bytes=machine_memory()
         )
     model = model or _model_of(path)
-    if engine == "spark":
-        from quorumlog.chaos.spark.engine import check_on_spark
+    try:
+        if engine == "spark":
+            from quorumlog.chaos.spark.engine import check_on_spark
 
-        verdict = check_on_spark(
-            path, model=model, master=master, conf=spark_conf, progress=progress
-        )
-    else:
-        verdict = _check_here(locate_history(local_path(path)), model, progress)
+            verdict = check_on_spark(
+                path, model=model, master=master, conf=spark_conf, progress=progress
+            )
+        else:
+            verdict = _check_here(locate_history(local_path(path)), model, progress)
+    except HistoryError as error:
+        if str(error).startswith((str(path), str(local_path(path)))):
+            raise
+        raise HistoryError(f"{path}: {error}") from error  # found by a check, not by a reader
     return replace(verdict, engine=engine, seconds=time.perf_counter() - started)
 
 

@@ -6,7 +6,7 @@ an event loop gets the verb done; a coroutine gets something to await, and its o
 
 import asyncio
 import random
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import fields
 from types import TracebackType
@@ -29,12 +29,12 @@ from quorumlog.chaos.faults.rows import details_of
 from quorumlog.chaos.nemesis import STOP
 from quorumlog.chaos.registered import registered
 from quorumlog.client.sync.loop_thread import LoopThread
+from quorumlog.testing.acts import Act, NodeIds, Passing
 
 Record = Callable[[str, str, str], object]
 """Called with (f, node, details): writes a row of the nemesis into a history."""
 Target = str | int | Sequence[int]
 """A role, `all`, the id of a node, or several ids."""
-NodeIds = tuple[int, ...]
 
 _ROLE_TIMEOUT_S: Final = 15.0  # an election may be under way
 _ROLE_POLL_S: Final = 0.05
@@ -43,48 +43,6 @@ _BROKEN_BY: Final = {"start": "kill", "resume": "pause"}
 
 class NoSuchNode(Exception):
     """No node holds the role; the message says which one, and what was known."""
-
-
-class Act:
-    """One verb of the nemesis. Without an event loop it is done; a coroutine may await it."""
-
-    def __init__(self, future: "Future[NodeIds]") -> None:
-        self._future: Final = future
-
-    @property
-    def node_ids(self) -> NodeIds:
-        """The nodes that it was done to. Waits until it is done."""
-        return self._future.result()
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        yield from asyncio.wrap_future(self._future).__await__()
-        return self
-
-
-class Passing:
-    """A fault for the time of a block: `with nemesis.paused(...)`, or `async with`.
-
-    The block gets the ids of the nodes.
-    """
-
-    def __init__(self, begin: Callable[[], Act], end: Callable[[NodeIds], Act]) -> None:
-        self._begin: Final = begin
-        self._end: Final = end
-        self._node_ids: NodeIds = ()
-
-    def __enter__(self) -> NodeIds:
-        self._node_ids = self._begin().node_ids
-        return self._node_ids
-
-    def __exit__(self, *_: object) -> None:
-        _ = self._end(self._node_ids).node_ids
-
-    async def __aenter__(self) -> NodeIds:
-        self._node_ids = (await self._begin()).node_ids
-        return self._node_ids
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._end(self._node_ids)
 
 
 class _Imposed(NamedTuple):

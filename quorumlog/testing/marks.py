@@ -21,6 +21,7 @@ CHAOS: Final = "chaos"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _DEFAULT_S: Final = 10.0
 _PARTITIONS: Final = 3
+_ANY: Final = "any"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +29,12 @@ class ChaosMark:
     """What the marks of a test ask for, as `chaos run` and `simulate nodes` have it.
 
     simulated: whole nodes in one process, under virtual time. seed: None leaves it to the plugin.
-    faults: None is `kill`; in simulation a choice that the seed makes. partitions: 0 is 3, or 2 in
+    faults: None is a choice that the seed makes, in simulation only. partitions: 0 is 3, or 2 in
     simulation.
     """
 
     workload: str = "append_read"
-    faults: tuple[str, ...] | None = None
+    faults: tuple[str, ...] | None = ("kill",)
     duration_s: float = _DEFAULT_S
     seed: int | None = None
     driver: str = "client"
@@ -49,11 +50,13 @@ class ChaosMark:
         from quorumlog.chaos.mutants import mutant_module
         from quorumlog.chaos.run import RunSettings
 
+        if self.faults is None:
+            raise ValueError(f"faults = {_ANY!r}: only with simulated=True does the seed choose")
         return RunSettings(
             out=out,
             workload=self.workload,
             options=self.options,
-            faults=("kill",) if self.faults is None else self.faults,
+            faults=self.faults,
             duration_s=self.duration_s,
             seed=seed,
             nodes=self.nodes,
@@ -87,7 +90,7 @@ class ChaosMark:
         """Return the command line of the same run without pytest."""
         return (
             *("quorumlog", "chaos", "run", "--workload", self.workload),
-            *("--fault", ",".join(("kill",) if self.faults is None else self.faults) or "none"),
+            *("--fault", ",".join(self.faults or ()) or "none"),
             *("--duration", f"{self.duration_s:g}s", "--seed", str(seed)),
             *_given("--driver", self.driver, "client"),
             *_given("--nodes", self.nodes, 3),
@@ -118,10 +121,11 @@ _ARGUMENTS: Final = tuple(
 )
 
 
-def read_mark(item: pytest.Item) -> ChaosMark | None:
+def read_mark(item: pytest.Item, *, with_seed: bool = True) -> ChaosMark | None:
     """Return what the marks of a test ask for; None: it has none. The nearest mark wins.
 
-    Raises UsageError that names the test and the argument.
+    `with_seed`: check what depends on the seed, too. Raises UsageError that names the test and the
+    argument.
     """
     marks = list(item.iter_markers(CHAOS))
     if not marks:
@@ -133,7 +137,7 @@ def read_mark(item: pytest.Item) -> ChaosMark | None:
         given |= mark.kwargs
     try:
         mark_of_test = _mark_of(given)
-        check_mark(mark_of_test, seed_of(item, mark_of_test.seed))
+        check_mark(mark_of_test, seed_of(item, mark_of_test.seed) if with_seed else None)
     except ValueError as error:
         raise _wrong(item, str(error)) from error
     return mark_of_test
@@ -174,8 +178,10 @@ def _check_type(name: str, value: object) -> None:
         raise ValueError(f"{name} = {value!r}: {noun} is expected")
 
 
-def _names(value: object) -> tuple[str, ...]:
-    """Return the names of faults, given as one text or as a list of texts."""
+def _names(value: object) -> tuple[str, ...] | None:
+    """Return the names of faults, given as one text or as a list of texts; None: any."""
+    if value == _ANY:
+        return None
     if value in ("none", ""):
         return ()
     names = value.split(",") if isinstance(value, str) else value
@@ -199,8 +205,8 @@ def duration_s(value: object) -> float:
     return seconds
 
 
-def check_mark(mark: ChaosMark, seed: int) -> None:
-    """Raise ValueError for what no run can have."""
+def check_mark(mark: ChaosMark, seed: int | None) -> None:
+    """Raise ValueError for what no run can have; with a seed, also for what it cannot have."""
     from pathlib import Path
 
     from quorumlog.chaos.drawn_schedule import draw_schedule
@@ -209,9 +215,11 @@ def check_mark(mark: ChaosMark, seed: int) -> None:
 
     registered(DRIVERS, mark.driver, "driver")
     if mark.simulated:
-        mark.simulation(Path(), seed)
+        mark.simulation(Path(), seed or 0)
         return
-    run = mark.settings(Path(), seed)
+    run = mark.settings(Path(), seed or 0)
+    if seed is None:
+        return
     schedule = draw_schedule(
         seed,
         faults=run.faults,

@@ -39,16 +39,35 @@ def pytest_configure(config: pytest.Config) -> None:
     )
 
 
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")  # of pytest-xdist
+
+
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Show the seed that is given or drawn."""
     seed = config.stash[OPTIONS].seed
     return None if seed is None else f"quorumlog: seed {seed}"
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """In a worker of xdist, let a wrong mark be an error of the collection.
+
+    A usage error would end the worker, and xdist would report its loss instead of the reason.
+    """
+    wrong = ""
+    if _is_worker(metafunc.config):
+        try:
+            read_mark(metafunc.definition, with_seed=False)  # it has no parameters yet
+        except pytest.UsageError as error:
+            wrong = str(error)
+    if wrong:
+        pytest.fail(wrong, pytrace=False)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Check every mark before a test runs, and give each marked test its run."""
     for item in items:
-        is_marked = read_mark(item) is not None
+        is_marked = read_mark(item, with_seed=not _is_worker(item.config)) is not None
         if is_marked and isinstance(item, pytest.Function) and _CHAOS_RUN not in item.fixturenames:
             item.fixturenames.append(_CHAOS_RUN)
 

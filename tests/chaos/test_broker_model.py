@@ -4,6 +4,7 @@ No run of an ideal broker is invalid, however uncertain its clients are; and eve
 broken broker showed a client what an ideal one could not have shown is invalid.
 """
 
+import random
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -44,6 +45,13 @@ def test_an_ideal_broker_is_never_accused(calm: bool) -> None:
             bad = {one.name for one in found.results if one.severity is Severity.INVALID}
             assert bad <= {is_right}, (first, form, found.as_json())
             assert found.valid is True or not calm, (first, form, found.unknown_because)
+
+
+def test_operations_in_any_order_give_the_same_verdict() -> None:
+    runs = [consumed(produced(seed, calm=False)) for seed in range(20)]
+    table = table_of(together(runs))
+    places = random.Random(1).sample(range(table.num_rows), table.num_rows)
+    assert check_history(table.take(places)).as_json() == check_history(table).as_json()
 
 
 @pytest.mark.parametrize("break_it", FAULTS, ids=lambda fault: fault.__name__)

@@ -138,6 +138,33 @@ def test_a_batch_that_is_appended_each_time_it_is_sent_is_found(tmp_path: Path) 
     assert "duplicate" in {result.name for result in verdict.results}
 
 
+@pytest.mark.parametrize(
+    ("mutant", "anomaly"),
+    [("spoils-reads", "corrupt-read"), ("low-ends", "log-end-regression")],
+)
+def test_a_node_that_serves_what_is_wrong_is_found(
+    tmp_path: Path, mutant: str, anomaly: str
+) -> None:
+    calm = Schedule(seed=1, duration_us=2_000_000, actions=())
+    carry_out(tmp_path, calm, duration_s=2.0, node_module=mutant_module(mutant))
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is False
+    assert [result.name for result in verdict.results if result.count > result.explained] == [
+        anomaly
+    ]
+
+
+def test_a_node_that_serves_late_loses_nothing_and_is_named(tmp_path: Path) -> None:
+    schedule = Schedule(
+        seed=1, duration_us=9_000_000, actions=(action(300, "kill_all", "all", 500),)
+    )
+    carry_out(tmp_path, schedule, duration_s=9.0, node_module=mutant_module("late-reads"))
+    verdict = verify_history(tmp_path, engine="local")
+    assert verdict.valid is not False, verdict.as_json()
+    assert "late-read" in {result.name for result in verdict.results}
+    assert verdict.figures["worst_lag_ns"] > 10e9
+
+
 def test_a_node_that_ends_by_itself_is_a_finding(tmp_path: Path) -> None:
     carry_out(tmp_path, LEADER_ALONE, node_module=mutant_module("broken-invariant"))
     verdict = verify_history(tmp_path, engine="local")

@@ -4,7 +4,9 @@ First each anomaly by itself: without its rule, a history in which it is the onl
 invalid any more. Then the rules that these rest on.
 """
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,6 +75,13 @@ NOT_OF_ONE_KEY = {"node-ended"}  # found from the nemesis's rows: tests/chaos/te
 def test_every_anomaly_has_a_history_in_which_it_is_alone() -> None:
     bad = {one.name for one in kafka_log.ANOMALIES if one.severity is Severity.INVALID}
     assert {*ALONE} | NOT_OF_ONE_KEY == bad
+
+
+def test_the_documentation_has_a_row_for_every_anomaly() -> None:
+    text = (Path(__file__).parents[2] / "docs/verification.md").read_text()
+    rows = re.findall(r"^\| ([\w-]+) \|", text.partition("## The anomalies")[2], re.MULTILINE)
+    known = [one.name for one in kafka_log.ANOMALIES]
+    assert [name for name in rows if name in known] == known
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -4,11 +4,14 @@ Each is the smallest of its kind. The first list must not be valid; the second m
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from quorumlog.chaos.checkers import Valid
-from tests.support.chaos.hand_made_histories import History, found
+from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
+from quorumlog.chaos.verify import verify_history
+from tests.support.chaos.hand_made_histories import History, found, rows_of
 
 Case = Callable[[], History]
 
@@ -142,6 +145,11 @@ BAD: dict[str, tuple[Case, Valid, list[str]]] = {
         "unknown",
         [],
     ),
+    "every ordinary poll returned nothing": (
+        lambda: read_finally(History().sent(1, 2, 3).poll().poll(), *WHOLE[0], end=3, process=9),
+        "unknown",
+        [],
+    ),
     "every ordinary reader had stopped before most was acknowledged": (
         lambda: read_finally(
             History().send(1, 0).poll((0, 1)).send(2, 1).send(3, 2),
@@ -270,3 +278,23 @@ def test_the_verdict_is_true(name: str) -> None:
     kinds = [one for one in found(verdict) if one != "unseen" or valid == "unknown"]
     assert (verdict.valid, kinds) == (valid, anomalies), verdict.as_json()
     assert (verdict.valid == "unknown") <= bool(verdict.unknown_because)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_hole_is_a_finding_in_a_history_that_says_it_is_dense(
+    dense: bool, tmp_path: Path
+) -> None:
+    history = History().send(1, 0).send(2, 2).poll((0, 1), (2, 2)).final((0, 1), (2, 2), end=3)
+    with HistoryWriter(tmp_path, meta={"dense": dense}) as writer:
+        for row in rows_of(history.ops):
+            writer.write(row)
+    for file in ("history.jsonl", "history.parquet"):
+        verdict = verify_history(tmp_path / file, engine="local")
+        assert (verdict.valid, found(verdict)) == ((False, ["hole"]) if dense else (True, []))
+
+
+def test_a_header_that_is_neither_dense_nor_not_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_text('{"quorumlog_history": 2, "dense": "yes"}\n{"end": {"events": 0}}\n')
+    with pytest.raises(HistoryError, match="dense is neither true nor false: 'yes'"):
+        read_history(file)

@@ -22,6 +22,7 @@ from quorumlog.chaos.run_directory import make_room
 from quorumlog.chaos.workloads.append_read import AppendRead
 from quorumlog.chaos.workloads.workload import LaneOptions, Setup
 from quorumlog.cli.verify import verify
+from tests.support.chaos.hand_made_histories import History, rows_of
 
 # --- signals ---
 
@@ -151,6 +152,21 @@ def test_half_a_row_keeps_the_verdict_from_being_valid(tmp_path: Path) -> None:
     verdict = check_history(read_history(tmp_path))
     assert verdict.valid == "unknown"
     assert "the last line of the history is cut off" in verdict.unknown_because
+
+
+def test_a_run_that_is_cut_short_is_never_valid(tmp_path: Path) -> None:
+    def cut_short() -> None:
+        with HistoryWriter(tmp_path) as writer:
+            for row in rows_of(History().sent(1).final((0, 1), end=1).ops):
+                writer.write(row)
+            raise KeyboardInterrupt  # Ctrl-C, although all was read
+
+    with pytest.raises(KeyboardInterrupt):
+        cut_short()
+    assert (tmp_path / "history.parquet").exists()
+    verdict = check_history(read_history(tmp_path))
+    assert verdict.valid == "unknown"
+    assert verdict.unknown_because == ["the history has no end row: it is unfinished"]
 
 
 # --- the exit status ---

@@ -39,6 +39,7 @@ def test_a_node_that_ended_by_itself_is_told_without_operations(tmp_path: Path) 
     page = report_of(history.table(), tmp_path)
     assert "<h1>Invalid</h1>" in page
     assert "<b>node-ended</b> <em>1</em> A process ended, and the lab had not killed it." in page
+    assert "no promise is known to be broken" in page
     assert "<h3>node 2: status 70</h3></details>" in page
     assert "Offsets of node" not in page
     assert page.count("<svg") == page.count("</svg>") == 5

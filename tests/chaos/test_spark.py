@@ -23,11 +23,17 @@ from quorumlog.chaos.history.schema import facts_of
 from quorumlog.chaos.spark.engine import check_input, check_on_spark
 from quorumlog.chaos.spark.inputs import frame_of, remote, remote_metadata
 from quorumlog.chaos.spark.session import spark_session
+from quorumlog.chaos.verify import verify_history
 from tests.chaos.test_kafka_vectors import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good, lose
 from tests.support.chaos.wild_histories import wild
+from tests.support.chaos.written_histories import (
+    good_events,
+    rows_of_format_1,
+    text_of,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -91,6 +97,45 @@ def test_a_file_that_is_no_history_is_refused(tmp_path: Path) -> None:
     pq.write_table(table.drop_columns(["micro"]), tmp_path / "history.parquet")
     with pytest.raises(HistoryError, match="no column micro"):
         check_on_spark(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "history.parquet"])
+def test_what_is_malformed_is_the_same_error_on_both_engines(name: str, tmp_path: Path) -> None:
+    changes: list[tuple[str, Any]] = [
+        ("a completion without an invocation", lambda rows: rows[1:]),
+        ("its time_ns", lambda rows: [*rows[:5], rows[5] | {"time_ns": 0}, *rows[6:]]),
+        (
+            "is no operation of the model",
+            lambda rows: [{**row, "f": "polll"} for row in rows[2:5:2]],
+        ),
+    ]
+    for reason, change in changes:
+        events = [row | {"index": n} for n, row in enumerate(change(good_events()))]
+        file = tmp_path / name
+        if name.endswith("parquet"):  # as format 1: one of 2 with these events cannot be made
+            pq.write_table(pa.Table.from_pylist(rows_of_format_1(events)), file)
+        else:
+            file.write_text(text_of(events))
+        said = []
+        for engine in ("local", "spark"):
+            with pytest.raises(HistoryError, match=reason) as raised:
+                verify_history(file, engine=engine, master=None)
+            said.append(str(raised.value))
+        assert said[0] == said[1]
+        assert said[0].startswith(str(file))
+
+
+def test_a_flipped_bit_in_a_page_is_an_error_on_spark_too(tmp_path: Path) -> None:
+    with HistoryWriter(tmp_path) as writer:
+        for row in rows_of(good(1).ops):
+            writer.write(row)
+    file = tmp_path / "alone.parquet"
+    changed = bytearray((tmp_path / "history.parquet").read_bytes())
+    changed[len(changed) // 3] ^= 4
+    file.write_bytes(changed)
+    for engine in ("local", "spark"):
+        with pytest.raises(HistoryError, match=r"alone\.parquet: not a history"):
+            verify_history(file, engine=engine)
 
 
 def test_parquet_of_other_types_is_read_as_the_local_engine_reads_it(tmp_path: Path) -> None:

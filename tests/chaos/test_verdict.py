@@ -83,3 +83,21 @@ def test_faults_last_until_they_are_taken_back() -> None:
     ]
     assert [band.end_ns // 10**6 for band in bands[:4]] == [2, 4, 6, 8]
     assert bands[4].end_ns > 10**18
+
+
+@pytest.mark.parametrize(
+    ("last_words", "said"),
+    [
+        ("node 2 ended with status -9: it said nothing", "killed from outside"),
+        ("node 2 ended with status 137: it said nothing", "killed from outside"),
+        ("node 2 ended with status 1: No space left on device: data/log", "its disk was full"),
+        ("node 2 ended with status 70: an invariant did not hold", "node 2 ended"),
+    ],
+)
+def test_a_node_that_ended_says_whether_it_was_its_own_fault(last_words: str, said: str) -> None:
+    history = History().sent(1).nemesis("node-ended", "2", details=last_words)
+    verdict = history.final((0, 1), end=1).verdict()
+    assert verdict.valid is False
+    note = verdict.results[0].witnesses[0]["note"]
+    assert note.startswith(said)
+    assert note.endswith(last_words)

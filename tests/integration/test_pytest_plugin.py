@@ -40,8 +40,9 @@ def nodes_in(directory: str) -> list[int]:
     return [entry.pid for entry in registry.running() if entry.directory.startswith(directory)]
 
 
+@pytest.mark.timeout(400)  # eight tests with clusters, of which three carry out runs
 def test_the_example_project_passes_with_two_workers(project: Path) -> None:
-    done = run_pytest(project, "-n", "2", "--junitxml=out.xml", "--basetemp=base", timeout_s=170)
+    done = run_pytest(project, "-n", "2", "--junitxml=out.xml", "--basetemp=base", timeout_s=380)
     assert done.returncode == 0, done.stdout + done.stderr
     cases = list(ElementTree.parse(project / "out.xml").iter("testcase"))
     assert len(cases) == 8
@@ -149,3 +150,13 @@ def test_a_failed_run_is_kept_and_names_the_command_that_repeats_it(tmp_path: Pa
     )
     names = {path.name for path in run.iterdir()}
     assert {"history.jsonl", "schedule.json", "verdict.json", "report.html", "cluster"} <= names
+
+
+def test_a_mistyped_mark_is_told_by_workers_as_well(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import pytest\n@pytest.mark.chaos(faults=['kil'])\ndef test_it(): pass\n"
+    )
+    done = run_pytest(tmp_path, "-n", "1")
+    assert done.returncode != 0
+    assert "did you mean kill?" in done.stdout
+    assert "INTERNALERROR" not in done.stdout

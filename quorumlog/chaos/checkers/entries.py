@@ -38,6 +38,7 @@ FAIL: Final = 2
 REBALANCED_FLAG: Final = 1  # the group rebalanced during this poll
 GROUP_FLAG: Final = 2  # the reader is a member of a group
 SOUGHT_FLAG: Final = 4  # the reader has moved its position in this key by a seek
+TXN_FLAG: Final = 8  # the operation was a transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Turns operations into entries (one per message): see `entries`.
 
-It works on all operations of any set of processes, so a history may be cut between processes. An
-operation that no rule judges becomes a PROBLEM entry, and the verdict is not valid.
+It works on all operations of any set of processes, so a history may be cut between processes. A
+transaction, which no rule judges, becomes a PROBLEM entry, and the verdict is not valid.
 """
 
 from typing import Any, Final
@@ -19,6 +19,7 @@ from quorumlog.chaos.checkers.entries import (
     REBALANCED_FLAG,
     SEND,
     SOUGHT_FLAG,
+    TXN_FLAG,
     Entries,
     Ints,
     sorted_codes,
@@ -26,12 +27,12 @@ from quorumlog.chaos.checkers.entries import (
 from quorumlog.chaos.checkers.positions import Changes, changes_before, position_changes
 from quorumlog.chaos.checkers.reader_lives import loss_errors, reader_lives
 from quorumlog.chaos.checkers.rows import Rows, rows_of
-from quorumlog.chaos.history.model import OUTCOMES, UNKNOWN_OFFSET
+from quorumlog.chaos.history.model import OUTCOMES, UNKNOWN_OFFSET, HistoryError
 
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
-_POSITIONS: Final = ("assign", "subscribe", "seek", "crash")
-OPERATIONS: Final = frozenset({*_KINDS, *_POSITIONS})
+_OTHERS: Final = ("assign", "subscribe", "seek", "crash", "debug-topic-partitions")
+OPERATIONS: Final = frozenset({*_KINDS, *_OTHERS})
 _EXAMPLES_MAX: Final = 32  # of one kind of problem
 
 
@@ -41,8 +42,9 @@ def explode(table: pa.Table) -> Entries:
 
 
 def explode_table(table: pa.Table) -> pa.Table:
-    """Return the same as a table of ENTRY_SCHEMA."""
+    """Return the same as a table of ENTRY_SCHEMA. Raises HistoryError for what is of no log."""
     rows = rows_of(table)
+    _refuse_others(rows)
     changes = position_changes(rows)
     parts = [
         _messages(rows, changes),
@@ -53,17 +55,23 @@ def explode_table(table: pa.Table) -> pa.Table:
     return pa.concat_tables([part.to_arrow() for part in parts])
 
 
+def _refuse_others(rows: Rows) -> None:
+    """Raise HistoryError for what is no operation of a Kafka log."""
+    other = ~rows.is_f(*OPERATIONS, _TXN)
+    if other.any():
+        row = int(other.argmax())
+        raise HistoryError(
+            f"event {rows.invoked[row]}: f = {rows.fs[rows.f[row]]!r} is no operation of the "
+            f"model kafka_log, which has {', '.join((*_KINDS, *_OTHERS))}"
+        )
+    if rows.texts:
+        raise HistoryError("a value is no integer: the model kafka_log has only integers")
+
+
 def _unjudged(rows: Rows) -> dict[str, Ints]:
-    """Find operations which hold messages that no checker looks at."""
-    problems: dict[str, Ints] = {}
-    holds = rows.lengths() > 0
-    for name in rows.fs:
-        if name != _TXN and (name in _KINDS or name in _POSITIONS):
-            continue
-        found = rows.is_f(name) & (holds | (name == _TXN))
-        if found.any():
-            problems[f"f = {name!r} is not judged"] = rows.invoked[found]
-    return problems
+    """Find operations that no rule looks at."""
+    found = rows.is_f(_TXN)
+    return {f"f = {_TXN!r} is not judged": rows.invoked[found]} if found.any() else {}
 
 
 def _tally(rows: Rows) -> dict[str, int]:
@@ -104,12 +112,13 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
     flags = np.where(rows.rebalanced[row], REBALANCED_FLAG, 0)
     flags |= np.where(np.isin(process, changes.members), GROUP_FLAG, 0)
     flags |= np.where(seeks > 0, SOUGHT_FLAG, 0)
+    of_whole_txn = np.where(rows.in_txn[row], TXN_FLAG, 0)
     return Entries(
         keys=rows.keys,
         key=key,
         kind=kind,
         outcome=rows.judged()[row].astype(np.int8),
-        flags=np.where(is_read, flags, 0).astype(np.int8),
+        flags=(np.where(is_read, flags, 0) | of_whole_txn).astype(np.int8),
         offset=np.where(of_txn, UNKNOWN_OFFSET, rows.offset[kept]),
         value=rows.value[kept],
         op=op,

@@ -7,6 +7,7 @@ until the end of the history. `node-ended` is not a fault: a process ended witho
 start that ended in `not-ready`, the fault goes on.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -68,7 +69,8 @@ def ended_nodes(bands: Sequence[Band]) -> list[CheckResult]:
     if not ended:
         return []
     witnesses: list[dict[str, Any]] = [
-        {"key": f"node {band.node}".strip(), "note": band.details, "ops": []} for band in ended
+        {"key": f"node {band.node}".strip(), "note": _ended_how(band.details), "ops": []}
+        for band in ended
     ]
     return [
         CheckResult(
@@ -78,6 +80,15 @@ def ended_nodes(bands: Sequence[Band]) -> list[CheckResult]:
             witnesses=witnesses[:WITNESSES_MAX],
         )
     ]
+
+
+def _ended_how(last_words: str) -> str:
+    """Say first what is no fault of the node, if its last words tell that."""
+    if "No space left on device" in last_words:
+        return f"its disk was full: {last_words}"
+    if re.search(r"\bstatus (-9|137)\b", last_words):
+        return f"killed from outside, as a kernel does that is short of memory: {last_words}"
+    return last_words
 
 
 def add_faults(witnesses: Sequence[dict[str, Any]], bands: Sequence[Band]) -> None:

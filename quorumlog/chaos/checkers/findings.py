@@ -19,9 +19,6 @@ from quorumlog.chaos.checkers.verdict import (
 )
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
-LOG_OPERATIONS: Final = frozenset(
-    {"send", "poll", "final_poll", "final_end", "assign", "seek", "crash"}
-)  # of producers, readers and final readers
 NEVER: Final = 1 << 62  # the event of what never completed
 
 

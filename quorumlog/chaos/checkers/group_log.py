@@ -27,10 +27,10 @@ from typing import Final
 import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.explode import OPERATIONS
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.findings import (
     ENTRIES,
-    LOG_OPERATIONS,
     Findings,
     Row,
     count,
@@ -96,7 +96,7 @@ ANOMALIES: Final = (
 )
 _MODEL: Final = "group_log"
 _TEXT: Final = "the group was delivered every acknowledged record, and its commits were kept"
-_OPERATIONS: Final = LOG_OPERATIONS | {"join", "group_poll", "commit", "committed"}
+_OPERATIONS: Final = OPERATIONS | {"join", "group_poll", "commit", "committed"}
 _POLLS: Final = frozenset({"group_poll", "join"})
 _KINDS: Final = frozenset(
     {"send", "final_poll", "final_end", "group_poll", "assigned", "revoked", "lost"}

@@ -94,6 +94,16 @@ ANOMALIES: Final = (
         name="nonmonotonic-poll", meaning="A process's next poll went back behind its last one."
     ),
     Anomaly(
+        name="G0-realtime",
+        meaning="A transaction's record was there before a record below it had been sent.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
+        name="int-send-skip",
+        meaning="Between two sends of one transaction lie records of others.",
+        severity=Severity.ALLOWED,
+    ),
+    Anomaly(
         name="late-read",
         meaning="A reader got a record long after it was acknowledged, or never while it lived.",
         severity=Severity.ALLOWED,
@@ -167,6 +177,9 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
         reasons.append("there are no final reads")
     if any(r.severity == Severity.UNKNOWN and r.explained < r.count for r in merged.results):
         reasons.append("acknowledged values were not read, and no read got past them")
+    has_polled = facts.final_reads_marked and counts.get("poll ok")
+    if has_polled and counts.get("polled") == counts.get("finally_polled"):
+        reasons.append("no poll before the final reads returned anything")
     reasons += [
         f"no {f} is known to have succeeded"
         for f in _MUST_SUCCEED

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import SEND, Ints
-from quorumlog.chaos.checkers.verdict import CheckResult
+from quorumlog.chaos.checkers.entries import SEND, TXN_FLAG, Entries, Ints
+from quorumlog.chaos.checkers.verdict import CheckResult, Severity
 from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
 from quorumlog.chaos.checkers.witnesses import Told, invalid
 from quorumlog.chaos.history.model import NEVER_NS
@@ -35,8 +35,9 @@ class Bounds:
 def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     """Return `nonlinearizable-log`, if some record became visible too early.
 
-    It leaves out a process whose later send went below its own earlier one, because
-    `nonmonotonic-send` always finds that.
+    If a transaction sent one of the two, it is Jepsen's `G0-realtime`, and allowed. It leaves out a
+    process whose later send went below its own earlier one, because `nonmonotonic-send` always
+    finds that.
     """
     entries = order.entries
     at, culprit = violations(bounds.lower, bounds.upper, order.key_start)
@@ -44,12 +45,28 @@ def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     own = (entries.process[late] == entries.process[early]) & (entries.kind[early] == SEND)
     own &= ~order.values.resent[order.value_of[late]] & ~order.values.resent[order.value_of[early]]
     late, early = late[~own], early[~own]
+    by_txn = ((entries.flags[late] | entries.flags[early]) & TXN_FLAG) != 0
+    cases = (
+        ("nonlinearizable-log", Severity.INVALID, ~by_txn),
+        ("G0-realtime", Severity.ALLOWED, by_txn),
+    )
+    return [
+        _too_early(entries, name, severity, early[chosen], late[chosen])
+        for name, severity, chosen in cases
+        if chosen.any()
+    ]
 
+
+def _too_early(
+    entries: Entries, name: str, severity: Severity, early: Ints, late: Ints
+) -> CheckResult:
     def tell(n: int) -> Told:
         note = "seen or acknowledged before a record below it was sent"
         return note, [("seen first", int(early[n])), ("sent later", int(late[n]))]
 
-    return [invalid(entries, "nonlinearizable-log", early, tell)] if len(late) else []
+    result = invalid(entries, name, early, tell)
+    result.severity = severity
+    return result
 
 
 def violations(lower: Ints, upper: Ints, key_start: Ints) -> tuple[Ints, Ints]:

@@ -27,10 +27,10 @@ from typing import Final
 import pyarrow as pa
 
 from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.explode import OPERATIONS
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.findings import (
     ENTRIES,
-    LOG_OPERATIONS,
     Findings,
     Row,
     count,
@@ -75,7 +75,7 @@ _MODEL: Final = "list_offsets"
 _TEXT: Final = "offsets by time are those of the log"
 _QUESTIONS: Final = frozenset({"earliest", "latest", "by_time", "max_timestamp"})
 _KINDS: Final = _QUESTIONS | {"send", "final_poll", "final_end", "found"}
-_OPERATIONS: Final = LOG_OPERATIONS | {"list_offsets", "final_list_offsets"}
+_OPERATIONS: Final = OPERATIONS | {"list_offsets", "final_list_offsets"}
 _FINAL: Final = "final_list_offsets"
 _UNREAD: Final = "final reads did not read a log from 0 to its end"
 

@@ -17,6 +17,7 @@ from quorumlog.chaos.checkers.entries import (
     OK,
     REBALANCED_FLAG,
     SEND,
+    TXN_FLAG,
     Entries,
     Flags,
     Ints,
@@ -70,6 +71,8 @@ def order_anomalies(
         ("nonmonotonic-send", invalid, sends, backs_sent & ~sends.within),
         ("int-nonmonotonic-send", invalid, sends, backs_sent & sends.within),
     ]
+    by_txn = (entries.flags[sends.after] & TXN_FLAG) != 0
+    cases.append(("int-send-skip", allowed, sends, (sends.delta > 1) & sends.within & by_txn))
     results = [*starts, *(_result(order, *case) for case in cases if case[3].any())]
     return results, {INTERLEAVED_SENDS: int(np.count_nonzero(sends.within & (sends.delta > 1)))}
 

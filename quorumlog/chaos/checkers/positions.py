@@ -45,7 +45,9 @@ def position_changes(rows: Rows) -> Changes:
     moving = rows.is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
     moving |= rows.is_f("poll", "final_poll") & (outcome == INFO)
     changes = Changes(moves={}, seeks={}, members=[])
-    for row in np.flatnonzero(moving).tolist():
+    found = np.flatnonzero(moving)
+    found = found[np.argsort(rows.invoked[found])]  # the rows of a part come in any order
+    for row in found.tolist():
         process, f = int(rows.process[row]), rows.fs[rows.f[row]]
         named = slice(*rows.starts[row : row + 2]) if f in (*_LISTS, "seek") else slice(0)
         change = Change(op=int(rows.invoked[row]), keeps=f != "seek", keys=rows.key[named])

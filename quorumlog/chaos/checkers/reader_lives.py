@@ -82,10 +82,11 @@ def _latest(process: Ints, moment: Ints, wanted: Ints) -> Ints:
 def _first_change(rows: Rows, changes: Changes, *, process: Ints, key: Codes, after: Ints) -> Ints:
     """Return when something else than a poll first moved each reader; NEVER_NS: nothing did."""
     found = np.full(len(process), NEVER_NS)
+    order = np.argsort(rows.invoked)  # the rows of a part come in any order
     for name, mine in changes.moves.items():
         readers = np.flatnonzero(process == name)
         for change in reversed(mine):
-            at = np.searchsorted(rows.invoked, change.op)
+            at = order[np.searchsorted(rows.invoked, change.op, sorter=order)]
             named = np.isin(key[readers], change.keys)
             moved = readers[(~named if change.keeps else named) & (after[readers] < change.op)]
             found[moved] = rows.invoked_ns[at]
@@ -106,7 +107,7 @@ def loss_errors(rows: Rows, changes: Changes) -> Entries:
         keys,
         key,
         kind=ERROR,
-        value=np.ones(len(found), np.int64),
+        value=np.zeros(len(found), np.int64),
         process=rows.process[found],
         invoked_ns=rows.invoked_ns[found],
         completed_ns=rows.completed_ns[found],

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import (
     INFO,
@@ -13,7 +14,7 @@ from quorumlog.chaos.checkers.entries import (
     Ints,
     sorted_codes,
 )
-from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, REBALANCED
+from quorumlog.chaos.history.model import IN_TXN, NEMESIS, OUTCOMES, REBALANCED
 
 _TXN = "txn"
 
@@ -35,6 +36,7 @@ class Rows:
     invoked_ns: Ints
     completed_ns: Ints
     rebalanced: Flags
+    in_txn: Flags
     codes: tuple[str, ...]  # of errors: what stands before the first colon
     code: Codes
     starts: Ints  # of each row's part of the flat columns; one more than there are rows
@@ -44,6 +46,7 @@ class Rows:
     key: Codes
     offset: Ints
     value: Ints
+    texts: bool  # a value is no integer
 
     def __len__(self) -> int:
         return len(self.f)
@@ -91,6 +94,7 @@ def rows_of(table: pa.Table) -> Rows:
         f=f,
         outcome=places[type_place],
         rebalanced=detail == marked,
+        in_txn=detail == (details.index(IN_TXN) if IN_TXN in details else -1),
         codes=codes,
         code=code,
         starts=starts,
@@ -100,6 +104,7 @@ def rows_of(table: pa.Table) -> Rows:
         key=key,
         offset=flat.field("offset").to_numpy(zero_copy_only=False),
         value=flat.field("value").to_numpy(zero_copy_only=False),
+        texts=bool(pc.any(pc.not_equal(flat.field("text"), "")).as_py()),
     )
 
 

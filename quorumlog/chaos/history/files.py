@@ -85,10 +85,10 @@ def named_model(file: Path) -> str | None:
         else:
             with file.open("rb") as opened:
                 facts = lines.find_frame(file, opened).facts()
-    except (pa.ArrowException, OSError) as error:
+        said = facts.get(schema.MODEL)
+        return None if said is None else said.decode()
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise HistoryError(f"{file}: not a history: {error}") from error
-    said = facts.get(schema.MODEL)
-    return None if said is None else said.decode()
 
 
 def make_parquet(directory: Path) -> Path:

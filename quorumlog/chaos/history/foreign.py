@@ -166,8 +166,8 @@ def _table(file: Path, rows: Sequence[_Row]) -> pa.Table:
     last_index = None
     for row in rows:
         try:
+            last_index = _check_index(row.said, last_index)
             said = row.said if not without_process else {"process": 0} | row.said
-            last_index = _check_index(said, last_index)
             events.append(_event(len(events), said))
         except (KeyError, TypeError, ValueError) as error:
             reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else error

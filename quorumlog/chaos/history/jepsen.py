@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from quorumlog.chaos.history.model import (
+    IN_TXN,
     INVOKE,
     NEMESIS,
     REBALANCED,
@@ -32,7 +33,7 @@ _KEY_LISTS: Final = ("assign", "subscribe")
 _MICRO_LISTS: Final = ("send", "poll", "txn")
 _OTHERS: Final = ("crash", "debug-topic-partitions")
 _HEAD_BYTES: Final = 1 << 16  # an operation that opens a history is far shorter
-_TXN: Final = "txn"  # in `details`, while a history is read, it marks one of a single kind
+_TXN: Final = "txn"
 _INT64: Final = range(-(1 << 63), 1 << 63)
 
 
@@ -110,7 +111,7 @@ def _operation(row: Any) -> Operation:
             raise ValueError(f"an ok {f} without a value")
         kinds, messages = _micro(f, value)
         if f == _TXN and len(kinds) == 1:
-            details, f = _TXN, kinds.pop()
+            details, f = IN_TXN, kinds.pop()
     elif f not in _OTHERS:
         known = ", ".join((*_MICRO_LISTS, *_KEY_LISTS, *_OTHERS))
         raise ValueError(f"f is {f!r}; the Kafka workload has {known}")
@@ -160,7 +161,7 @@ def _plain(operations: list[Operation]) -> list[Operation]:
     plain: list[Operation] = []
     invoked: dict[int, int] = {}  # process -> place of its open transaction
     for operation in operations:
-        if operation.details != _TXN:
+        if operation.details != IN_TXN:
             plain.append(operation)
         elif operation.type == INVOKE:
             invoked[operation.process] = len(plain)
@@ -168,7 +169,7 @@ def _plain(operations: list[Operation]) -> list[Operation]:
         elif operation.type != "info" and operation.process in invoked:
             place = invoked.pop(operation.process)
             plain[place] = replace(plain[place], f=operation.f)
-            plain.append(replace(operation, details=""))
+            plain.append(operation)
         else:
             plain.append(replace(operation, f=_TXN, details=""))
     return plain

@@ -4,12 +4,14 @@ Arrow parses the lines, strictly: a field that is not known, a null and a wrong 
 file that Arrow or a later check refuses is read once more, line by line, to name the line.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
@@ -17,6 +19,7 @@ import pyarrow.json as pa_json
 from quorumlog.chaos.history.model import TYPES, HistoryError
 from quorumlog.chaos.history.pairing import EventError, operations_of
 from quorumlog.chaos.history.schema import (
+    DENSE,
     EVENTS,
     MICRO,
     MODEL,
@@ -61,6 +64,8 @@ class Frame:
         for key, name in ((MODEL, "model"), (WORKLOAD, "workload")):
             if name in self.header:
                 facts[key] = self.header[name].encode()
+        if self.header.get("dense"):
+            facts[DENSE] = b"1"
         return facts
 
 
@@ -95,6 +100,7 @@ def find_frame(file: Path, opened: BinaryIO) -> Frame:
     last = _object(tail.last)
     if version > 1 and last is not None and END in last:
         events, stop = _count_of(file, last), tail.last_start
+        _check_digest(file, last[END].get("sha256"), opened, stop)
         if tail.cut_off:
             raise HistoryError(f"{file}: something follows its end row")
     return Frame(
@@ -153,33 +159,57 @@ def _check_header(file: Path, header: dict[str, Any]) -> None:
     for name in ("model", "workload"):
         if not isinstance(header.get(name, ""), str):
             raise HistoryError(f"{file}:1: {name} is not a string: {header[name]!r}")
+    if not isinstance(header.get("dense", False), bool):
+        raise HistoryError(f"{file}:1: dense is neither true nor false: {header['dense']!r}")
 
 
 def _count_of(file: Path, end: dict[str, Any]) -> int:
     said = end[END]
     count = said.get("events") if isinstance(said, dict) else None
-    if type(count) is not int or count < 0 or len(end) > 1:
+    is_one = len(end) == 1 and isinstance(said, dict) and said.keys() <= {"events", "sha256"}
+    if not is_one or type(count) is not int or count < 0:
         raise HistoryError(f"{file}: its last line is no end row: {end!r}")
     return count
 
 
+def _check_digest(file: Path, said: Any, opened: BinaryIO, stop: int) -> None:
+    """Raise HistoryError if the end row names a digest, and the lines before it have another."""
+    if said is None:  # of another program
+        return
+    digest = hashlib.sha256()
+    opened.seek(0)
+    while stop > 0 and (block := opened.read(min(stop, 1 << 20))):
+        digest.update(block)
+        stop -= len(block)
+    if said != digest.hexdigest():
+        raise HistoryError(f"{file}: its lines are not as they were written")
+
+
 def _events(file: Path, frame: Frame) -> pa.Table:
-    """Return the events as a table of schema.EVENTS."""
-    with pa.OSFile(str(file)) as opened:
-        source = opened.get_stream(frame.start, frame.stop - frame.start)
-        if not source.read(1 << 16).strip():  # Arrow refuses an empty text
-            text = source.read()
-            if not text.strip():
-                return _counted(EVENTS.empty_table(), frame)
-        source = opened.get_stream(frame.start, frame.stop - frame.start)
-        parsed = pa_json.read_json(
-            source,
-            read_options=pa_json.ReadOptions(block_size=LINE_BYTES_MAX),
-            parse_options=pa_json.ParseOptions(
-                explicit_schema=_line_schema(frame.version), unexpected_field_behavior="error"
-            ),
-        )
-    return _counted(events_from(parsed, frame.version), frame)
+    """Return the events as a table of schema.EVENTS; the text is held a block at a time."""
+    options = pa_json.ParseOptions(
+        explicit_schema=_line_schema(frame.version), unexpected_field_behavior="error"
+    )
+    parts = [EVENTS.empty_table()]
+    with file.open("rb") as opened:
+        opened.seek(frame.start)
+        left = frame.stop - frame.start
+        rest = b""
+        while left:
+            read = opened.read(min(left, LINE_BYTES_MAX))
+            left -= len(read)
+            whole, newline, cut = (rest + read).rpartition(b"\n")
+            block, rest = (whole, cut) if left and read else (whole + newline + cut, b"")
+            if block.strip():  # Arrow refuses an empty text
+                parsed = pa_json.read_json(
+                    pa.BufferReader(block),
+                    read_options=pa_json.ReadOptions(block_size=len(block) + 1),
+                    parse_options=options,
+                )
+                parts.append(events_from(parsed, frame.version))
+            if not read:  # the file has become shorter
+                break
+    return _counted(pa.concat_tables(parts).combine_chunks(), frame)
 
 
 def _counted(events: pa.Table, frame: Frame) -> pa.Table:
@@ -217,26 +247,23 @@ def events_from(parsed: pa.Table, version: int) -> pa.Table:
 
 
 def _micro(lists: pa.ListArray, f: pa.Array) -> pa.ListArray:
-    if lists.null_count:
-        lists = pc.if_else(lists.is_null(), pa.scalar([], lists.type), lists)
-    flat = lists.flatten()
-    parents = pc.list_parent_indices(lists)
-    own_f = f.take(parents)
+    flat = lists.flatten()  # without what the null lists hold
     fields = {name: flat.field(name) for name in flat.type.names}
     if flat.null_count or any(fields[name].null_count for name in ("key", *_MICRO_INTS)):
         raise HistoryError("a micro-operation lacks its key, offset or value")
-    nothing = pa.scalar("", pa.string())
-    fields["text"] = pc.fill_null(fields.get("text", pa.nulls(len(flat), pa.string())), nothing)
-    fields["f"] = pc.coalesce(fields["f"], own_f) if "f" in fields else own_f
+    lengths = pc.fill_null(lists.value_lengths(), 0).to_numpy(zero_copy_only=False)
+    names = f.dictionary_encode()
+    own = np.repeat(names.indices.to_numpy(), lengths)
+    own_f = pa.DictionaryArray.from_arrays(own, names.dictionary).cast(pa.string())
+    said_f = fields.get("f")
+    fields["f"] = own_f if said_f is None else pc.coalesce(said_f, own_f)
+    said_text = fields.get("text", pa.nulls(len(flat), pa.string()))
+    fields["text"] = pc.fill_null(said_text, "")
     ordered = [fields[name] for name in MICRO.value_type.names]
     values = pa.StructArray.from_arrays(ordered, fields=[*MICRO.value_type])
-    return pa.ListArray.from_arrays(_offsets(lists), values, type=MICRO)
-
-
-def _offsets(lists: pa.ListArray) -> pa.Array:
-    """Return where each list starts in `lists.flatten()`."""
-    total = pc.cumulative_sum(pc.cast(lists.value_lengths(), pa.int64()))
-    return pa.concat_arrays([pa.array([0], pa.int32()), total.cast(pa.int32())])
+    starts = np.zeros(len(lists) + 1, np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    return pa.ListArray.from_arrays(pa.array(starts), values, type=MICRO)
 
 
 def _line_of(file: Path, frame: Frame, place: int) -> int:

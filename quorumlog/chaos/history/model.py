@@ -40,6 +40,7 @@ OUTCOMES: Final = ("ok", "info", "fail")
 TYPES: Final = (INVOKE, *OUTCOMES)
 NEVER_NS: Final = 1 << 62  # the completion time of an operation that never completed
 REBALANCED: Final = "rebalanced"
+IN_TXN: Final = "txn"  # details of a send or a poll that is a whole transaction
 _ALWAYS: Final = ("index", "time_ns", "process", "type", "f")  # in a JSON line, even if 0
 
 

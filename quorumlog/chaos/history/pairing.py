@@ -48,6 +48,7 @@ def operations_of(events: pa.Table, facts: Mapping[bytes, bytes]) -> pa.Table:
 
     Raises EventError for the first event that is none, or that does not follow from those before.
     """
+    events = events.combine_chunks()
     check_events(events)
     completion = _completions(events)
     types = events.column("type").combine_chunks()

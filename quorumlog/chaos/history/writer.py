@@ -5,6 +5,7 @@ row is unfinished, and its verdict is never valid.
 """
 
 import errno
+import hashlib
 import json
 import threading
 import time
@@ -19,15 +20,17 @@ from quorumlog.chaos.history.model import TYPES, UNKNOWN_OFFSET, Message, Operat
 
 _FORMAT: Final = 2
 _OF_RECORDS: Final = frozenset({"send", "poll", "final_poll"})  # their offsets are records'
-_HEADER_FIELDS: Final = ("model", "workload")  # of meta, for a file that lies alone
+_HEADER_FIELDS: Final = ("model", "workload", "dense")  # of meta, for a file that lies alone
 
 
 class HistoryWriter:
     """Records a history as it happens; any thread may append.
 
     `meta` is written at once: seed, workload, faults, topic, cluster configuration, whatever
-    explains the run later. Leaving the `with` block, or `close`, makes the Parquet file.
-    Raises HistoryError at the start if pyarrow is missing, not after the run.
+    explains the run later; `started_wall_ns`, the wall clock (Unix time) at time 0 of the history,
+    is added, so that it can be laid beside the logs of the nodes. Leaving the `with` block, or
+    `close`, makes the Parquet file. Raises HistoryError at the start, not after the run, if
+    pyarrow is missing.
     """
 
     def __init__(
@@ -36,23 +39,26 @@ class HistoryWriter:
         *,
         meta: Mapping[str, object] | None = None,
         now_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         require_pyarrow()
         self.directory: Final = Path(directory)
         self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / PARQUET).unlink(missing_ok=True)  # it would win over the new lines
-        write_meta(self.directory, meta or {})
         self._lock = threading.Lock()
         self._now_ns = now_ns
         self._started_ns = now_ns()
+        self.meta: Final = {**(meta or {}), "started_wall_ns": wall_ns()}
+        write_meta(self.directory, self.meta)
         self._next_index = 0
         # Unbuffered: a line is with the operating system before the next operation starts.
         self._file = (self.directory / JSON_LINES).open("wb", buffering=0)
         self._broken: OSError | None = None
+        self._digest = hashlib.sha256()  # of all lines; the end row names that of those before it
         # Written, by outcome and f. A message of an `info` that has an offset was acknowledged: ok.
         self.messages: Final[Counter[tuple[str, str]]] = Counter()
         self.furthest: Final[dict[str, int]] = {}  # key -> the highest known offset
-        told = {name: said for name, said in (meta or {}).items() if name in _HEADER_FIELDS}
+        told = {name: said for name, said in self.meta.items() if name in _HEADER_FIELDS}
         try:
             self._write_line({"quorumlog_history": _FORMAT, **told})
         except BaseException:
@@ -62,8 +68,8 @@ class HistoryWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(finished=kind is None)
 
     def elapsed_ns(self) -> int:
         """Return the time since the history began, on its clock."""
@@ -105,16 +111,18 @@ class HistoryWriter:
         with self._lock:
             self._write(operation)
 
-    def close(self) -> Path:
+    def close(self, *, finished: bool = True) -> Path:
         """End the history and return the path of its Parquet file. May be called again.
 
-        Raises OSError if the end row cannot be written.
+        A history that is not `finished`, such as that of a run cut short, gets no end row: its
+        verdict is never valid. Raises OSError if the end row cannot be written.
         """
         with self._lock:
             if not self._file.closed:
                 try:
-                    if self._broken is None:
-                        self._write_line({"end": {"events": self._next_index}})
+                    if finished and self._broken is None:
+                        digest = self._digest.hexdigest()
+                        self._write_line({"end": {"events": self._next_index, "sha256": digest}})
                 finally:
                     self._file.close()
                 if self._broken is None:
@@ -148,6 +156,7 @@ class HistoryWriter:
         except OSError as error:
             self._broken = OSError(error.errno, error.strerror, name)
             raise self._broken from error
+        self._digest.update(line[:written])
         if written != len(line):
             reason = "No space left on device: only a part of a line could be written"
             self._broken = OSError(errno.ENOSPC, reason, name)

@@ -141,7 +141,7 @@ def _named(child: _Child) -> str:
 
 
 def _end(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
-    """End the process, if it still runs, and remove what it left and no one wants."""
+    """End the process, if it still runs, and remove its directory, if that is its own."""
     child: _Child = key.data
     selector.unregister(key.fileobj)
     os.close(key.fd)

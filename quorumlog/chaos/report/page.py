@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
+from quorumlog.chaos.checkers.fault_bands import NODE_ENDED
 from quorumlog.chaos.cluster_states import ClusterState
 from quorumlog.chaos.report.fault_plot import fault_plot
 from quorumlog.chaos.report.plots import (
@@ -81,6 +82,9 @@ def _section(title: str, body: str) -> str:
 
 def _banner(verdict: Verdict, name: str) -> str:
     style, word, words = _BANNERS[verdict.valid]
+    bad = {result.name for result in verdict.results if result.severity is Severity.INVALID}
+    if bad == {NODE_ENDED}:
+        words = "A node ended by itself; no promise is known to be broken."
     words = escape(words.format(text=verdict.text))
     told = [_news(result, verdict.meanings) for result in verdict.results if _is_news(result)]
     told += [f"Not known: {reason}" for reason in verdict.unknown_because]

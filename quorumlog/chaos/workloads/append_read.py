@@ -52,4 +52,5 @@ WORKLOAD: Final = Workload(
     text="producers append unique values (acks=all), consumers read every partition",
     options=LaneOptions,
     clients=AppendRead,
+    dense=True,
 )

@@ -151,4 +151,5 @@ WORKLOAD: Final = Workload(
     text="idempotent producers send in bursts and are killed meanwhile; no value is there twice",
     options=IdempotentSendOptions,
     clients=IdempotentSend,
+    dense=True,
 )

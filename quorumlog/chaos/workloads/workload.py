@@ -77,6 +77,7 @@ class Workload(Generic[O_co]):
 
     options: a frozen dataclass whose fields are made by `option`.
     model: the checker that judges the history, by its name in checkers.registry.
+    dense: every offset of its topics holds a record: no transactions, no compaction, no retention.
     requires: the capabilities that its driver must have (drivers.driver.CAPABILITIES).
     """
 
@@ -86,6 +87,7 @@ class Workload(Generic[O_co]):
     clients: Callable[[Setup[Any]], Clients]
     topics: Callable[[Setup[Any]], tuple[Topic, ...]] = one_topic
     model: str = "kafka_log"
+    dense: bool = False
     requires: frozenset[str] = frozenset()
 
     def read_options(self, given: Mapping[str, Option]) -> O_co:

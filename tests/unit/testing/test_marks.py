@@ -23,12 +23,26 @@ def test_what_is_no_duration(given: object) -> None:
         duration_s(given)
 
 
-def test_without_faults_real_nodes_are_killed_and_simulated_ones_meet_a_choice() -> None:
+def test_nodes_are_killed_unless_the_mark_says_otherwise() -> None:
     assert ChaosMark().settings(OUT, 1).faults == ("kill",)
     kinds = {action.fault.name for action in ChaosMark().simulation(OUT, 5).schedule.actions}
-    assert kinds != {"kill"}
+    assert kinds == {"kill"}
     assert ChaosMark(faults=()).settings(OUT, 1).faults == ()
     assert ChaosMark(faults=()).simulation(OUT, 1).schedule.actions == ()
+
+
+def test_the_seed_may_choose_the_kinds_of_faults_in_simulation() -> None:
+    mark = ChaosMark(faults=None)
+    kinds = [
+        {action.fault.name for action in mark.simulation(OUT, seed).schedule.actions}
+        for seed in range(5)
+    ]
+    assert len({frozenset(chosen) for chosen in kinds}) > 1
+    assert mark.simulation_command(7) == (
+        *("quorumlog", "simulate", "nodes", "--seed", "7", "--duration", "10s"),
+    )
+    with pytest.raises(ValueError, match="only with simulated=True does the seed choose"):
+        mark.settings(OUT, 1)
 
 
 def test_the_command_of_a_real_run_says_all_that_differs() -> None:

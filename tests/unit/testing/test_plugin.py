@@ -6,6 +6,9 @@ No cluster is started here: histories are told by hand.
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+from typing import cast
 from xml.etree import ElementTree
 
 import pandas as pd  # noqa: F401 - pyarrow imports it
@@ -20,7 +23,10 @@ import quorumlog.chaos.report
 import quorumlog.chaos.run
 import quorumlog.chaos.verify
 import quorumlog.testing.history  # noqa: F401 - as above
-from tests.support.testing.plugin import plugin_arguments
+from quorumlog.cluster import LocalCluster, NodeSpec
+from quorumlog.testing.clusters import watch
+from quorumlog.testing.trial import Trial
+from tests.support.testing.plugin import NAME, plugin_arguments
 
 HEAVY = ("numpy", "pyarrow", "aiohttp", "typer", "pyspark", "cbor2")
 KEPT = """
@@ -186,3 +192,41 @@ def test_chaos_run_needs_the_mark(pytester: pytest.Pytester) -> None:
     result = run(pytester)
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*chaos_run needs @pytest.mark.chaos*"])
+
+
+class Nodes:
+    """What is asked of a cluster in which nodes have ended."""
+
+    def __init__(self, statuses: dict[int, int | None]) -> None:
+        self.statuses = statuses
+
+    @property
+    def nodes(self) -> list[NodeSpec]:
+        return [NodeSpec(id=each, roles=(), kafka="", control="") for each in self.statuses]
+
+    def exit_status(self, node_id: int) -> int | None:
+        return self.statuses[node_id]
+
+    def last_words(self, node_id: int) -> str:
+        return f"node {node_id} ended"
+
+
+@pytest.mark.parametrize(
+    ("statuses", "said"),
+    [
+        ({1: None, 2: None}, []),
+        ({1: None, 2: 70}, ["node 2 ended"]),
+        ({1: -9, 2: 0}, []),  # killed, or stopped, by the test
+    ],
+)
+def test_a_node_that_ends_by_itself_fails_the_test(
+    request: pytest.FixtureRequest, tmp_path: Path, statuses: dict[int, int | None], said: list[str]
+) -> None:
+    trial = Trial(request.node, tmp_path)
+    watch(cast(LocalCluster, Nodes(statuses)), trial)
+    assert list(trial.complaints()) == said
+
+
+def test_the_entry_point_names_the_plugin() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["pytest11"] == {"quorumlog": NAME}
