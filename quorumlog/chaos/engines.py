@@ -1,45 +1,52 @@
-"""Chooses the engine for a check: this process if the history fits into memory, else Spark.
+"""Chooses how a history is checked: in this process, whole or in parts, or on Spark.
 
-Both call the same functions, so the choice changes the time and never the verdict. Spark costs a
-JVM and seconds before it begins; it needs no more memory as the history grows
-(docs/decisions/0025-the-engine-is-chosen-by-size.md).
+All ways call the same functions, so the choice changes the time and never the verdict. Spark costs
+a JVM and seconds before it begins; then it uses all cores
+(docs/decisions/0025-the-engine-is-chosen-by-size.md, 0069-spark-moves-blocks-of-bytes.md).
 """
 
 import os
-import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
 from quorumlog.chaos.history.files import locate_history
 from quorumlog.chaos.history.model import HistoryError
+from quorumlog.chaos.spark.paths import is_remote, local_path
+from quorumlog.chaos.spark.session import is_given
 
 Engine = Literal["spark", "local"]
 EngineChoice = Literal["auto", "spark", "local"]
 
-# What the check held at its peak, rounded up: 290 to 340 bytes a message of a Parquet file, 5 bytes
-# a byte of JSON lines.
-BYTES_PER_MESSAGE: Final = 400
-BYTES_PER_BYTE_OF_JSON: Final = 6
-MEMORY_SHARE: Final = 0.5  # of the machine; the rest belongs to others
+BYTES_PER_MESSAGE: Final = 500  # what a check of a whole table held at its peak, rounded up
+MEMORY_SHARE: Final = 0.25  # of the machine; the rest belongs to others
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
 def choose_engine(path: str | Path, *, master: str | None, memory_bytes: int) -> Engine:
     """Return the engine for the history at `path` on a machine with `memory_bytes`.
 
-    A Spark master that is named, or a Spark session that is active already, asks for Spark.
+    Spark for a history whose table does not fit into the memory, if Spark is installed: there are
+    parts to be checked side by side.
+    A Spark master that is named, or a Spark session that is active already, asks for Spark, and so
+    does a path that only Spark can read. JSON lines are read by this process in any case.
     Raises HistoryError if there is no history, or its Parquet file cannot be read.
     """
-    if master is not None or _in_a_spark_session():
+    if master is not None or is_given() or is_remote(path):
         return "spark"
-    needed_bytes = memory_needed(locate_history(path))
-    return "local" if needed_bytes <= memory_bytes * MEMORY_SHARE else "spark"
+    fits = fits_into_memory(locate_history(local_path(path)), memory_bytes)
+    return "local" if fits or find_spec("pyspark") is None else "spark"
 
 
-def memory_needed(file: Path) -> int:
-    """Estimate how many bytes the check of this file holds at once in this process."""
+def fits_into_memory(file: Path, memory_bytes: int) -> bool:
+    """Tell whether this process may hold the table of a Parquet file. Raises HistoryError."""
+    return messages_in(file) * BYTES_PER_MESSAGE <= memory_bytes * MEMORY_SHARE
+
+
+def messages_in(file: Path) -> int:
+    """Return how many messages a Parquet file holds, by its footer; 0 for any other file."""
     if file.suffix != ".parquet":
-        return file.stat().st_size * BYTES_PER_BYTE_OF_JSON
+        return 0
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -49,10 +56,7 @@ def memory_needed(file: Path) -> int:
         raise HistoryError(f"{file}: not a history: {error}") from error
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     columns = [group.column(place) for group in groups for place in range(group.num_columns)]
-    messages: int = sum(
-        column.num_values for column in columns if column.path_in_schema.endswith(".offset")
-    )
-    return messages * BYTES_PER_MESSAGE
+    return sum(column.num_values for column in columns if column.path_in_schema.endswith(".offset"))
 
 
 def machine_memory(cgroup_limit: Path = CGROUP_LIMIT) -> int:
@@ -62,14 +66,3 @@ def machine_memory(cgroup_limit: Path = CGROUP_LIMIT) -> int:
         return min(memory_bytes, int(cgroup_limit.read_text(encoding="ascii")))
     except (OSError, ValueError):  # no cgroup, or "max": no limit
         return memory_bytes
-
-
-def _in_a_spark_session() -> bool:
-    """Tell whether spark-submit or a notebook has a Spark for us. Starts and imports nothing."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process
-        return True
-    if "pyspark.sql" not in sys.modules:
-        return False
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession() is not None

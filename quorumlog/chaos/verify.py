@@ -1,16 +1,18 @@
 """Judges a history on disk, by either engine."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.checkers.guess import guess_model
 from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
-from quorumlog.chaos.engines import EngineChoice, choose_engine, machine_memory
+from quorumlog.chaos.engines import EngineChoice, choose_engine, fits_into_memory, machine_memory
 from quorumlog.chaos.history import HistoryError, read_history, read_meta
 from quorumlog.chaos.history.files import is_foreign, locate_history, named_model
+from quorumlog.chaos.spark.paths import is_remote, local_path
 
 
 def verify_history(
@@ -19,33 +21,50 @@ def verify_history(
     model: str | None = None,
     engine: EngineChoice = "auto",
     master: str | None = None,
+    spark_conf: Mapping[str, str] = MappingProxyType({}),
     progress: Callable[[str], None] = lambda _: None,
 ) -> Verdict:
     """Check the history at `path`: a run's directory or a file.
 
-    Both engines give the same verdict. "auto" takes this process for a history that fits into its
-    memory, and Spark for a larger one or if a Spark `master` is named. `model` names the checker;
+    Both engines give the same verdict. "auto" takes Spark, if it is installed, for a history
+    that does not fit into the memory, for a path with a scheme (hdfs://...), or if a Spark
+    `master` is named, also by `spark_conf` (Spark's own settings). `model` names the checker;
     None: the one that the history or `meta.json` beside it names, or for a file of another tool the
-    only one that has its operations. Raises history.HistoryError, spark.session.SparkUnavailable,
-    and ValueError for a `model` that there is not.
+    only one that has its operations. Raises history.HistoryError,
+    spark.session.SparkUnavailable, and ValueError for a `model` that there is not.
     """
     started = time.perf_counter()
     if engine == "auto":
-        engine = choose_engine(path, master=master, memory_bytes=machine_memory())
+        engine = choose_engine(
+            path, master=master or spark_conf.get("spark.master"), memory_bytes=machine_memory()
+        )
     model = model or _model_of(path)
     try:
         if engine == "spark":
             from quorumlog.chaos.spark.engine import check_on_spark
 
-            verdict = check_on_spark(path, model=model, master=master, progress=progress)
+            verdict = check_on_spark(
+                path, model=model, master=master, conf=spark_conf, progress=progress
+            )
         else:
-            progress("checking")
-            verdict = check_history(read_history(path), model)
+            verdict = _check_here(locate_history(local_path(path)), model, progress)
     except HistoryError as error:
-        if str(error).startswith(str(path)):
+        if str(error).startswith((str(path), str(local_path(path)))):
             raise
         raise HistoryError(f"{path}: {error}") from error  # found by a check, not by a reader
     return replace(verdict, engine=engine, seconds=time.perf_counter() - started)
+
+
+def _check_here(file: Path, model: str, progress: Callable[[str], None]) -> Verdict:
+    """Check in this process: the whole table, or in parts if it may be too large for the memory."""
+    if not fits_into_memory(file, machine_memory()):
+        from quorumlog.chaos.parts.local import check_in_parts
+        from quorumlog.chaos.parts.sources import find_row_groups
+
+        if (groups := find_row_groups(file)) is not None:
+            return check_in_parts(groups, find_checker(model), progress=progress)
+    progress("checking")
+    return check_history(read_history(file), model)
 
 
 def _model_of(path: str | Path) -> str:
@@ -53,6 +72,9 @@ def _model_of(path: str | Path) -> str:
 
     Raises HistoryError.
     """
+    if is_remote(path):
+        return DEFAULT_MODEL
+    path = local_path(path)
     model = read_meta(path).get("model")
     if model is None:
         file = locate_history(path)

@@ -41,11 +41,11 @@ from quorumlog.cli.verify import (
     EXIT_STATUS,
     Engine,
     Master,
+    SparkConf,
     bugs_are_no_verdict,
     check_engine,
     judge,
     print_verdict,
-    require_checkers,
 )
 from quorumlog.cluster import ClusterError, InvalidArgument
 
@@ -88,6 +88,7 @@ def run_command(
     out: options.Out = None,
     engine: Engine = "auto",
     master: Master = None,
+    spark_conf: SparkConf = None,
     rate: options.Rate = None,
     partitions: options.Partitions = 3,
     replication: options.Replication = 3,
@@ -97,7 +98,7 @@ def run_command(
     node_module: options.NodeModule = None,
     json: options.Json = False,
 ) -> None:
-    """Break a cluster under load and judge what clients saw.
+    """Break a cluster under load, save the history of what clients saw, and judge it.
 
     Exit status 0: every acknowledged record survived, in order, once. 1: not so. 2: not known.
 
@@ -106,8 +107,7 @@ def run_command(
       quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
-    require_checkers()
-    check_engine(engine, master)
+    conf = check_engine(engine, master, spark_conf)
     out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
     with _honest_status(out):
         given = None if schedule is None else _read_schedule(schedule)
@@ -132,7 +132,7 @@ def run_command(
             command=("quorumlog", *sys.argv[1:]),
         )
         summary = _run_with_progress(settings)
-        verdict, report = judge(out, engine=engine, master=master)
+        verdict, report = judge(out, engine=engine, master=master, conf=conf)
     _show(summary, verdict, out, report if json else None)
 
 

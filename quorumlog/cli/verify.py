@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -21,6 +22,7 @@ from quorumlog.cli.output import (
     document,
     fail,
     one_line_errors,
+    parse_settings,
 )
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ Master = Annotated[
     str | None,
     typer.Option(metavar="URL", help="A Spark master, as spark://host:port; else local cores."),
 ]
-
-
+SparkConf = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A setting of Spark's, as often as you like."),
+]
 Model = Annotated[
     str | None,
     typer.Option(
@@ -60,11 +64,12 @@ Model = Annotated[
 
 def verify(
     history: Annotated[
-        Path, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
+        str, typer.Argument(metavar="HISTORY", help="A run's directory, or a history file.")
     ],
     model: Model = None,
     engine: Engine = "auto",
     master: Master = None,
+    spark_conf: SparkConf = None,
     report: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a report to this file.")
     ] = None,
@@ -76,17 +81,16 @@ def verify(
     """
     from quorumlog.chaos.history import HistoryError
     from quorumlog.chaos.spark import SparkUnavailable
+    from quorumlog.chaos.spark.paths import local_path
 
-    require_checkers()
-    check_engine(engine, master)
+    conf = check_engine(engine, master, spark_conf)
     _check_model(model)
-    if not history.exists():
-        fail(f"{history}: no such file or directory", EXIT_USAGE)
+    _check_path(history, engine, report)
     with bugs_are_no_verdict():
         try:
-            verdict = _judge(history, model=model, engine=engine, master=master)
+            verdict = _judge(history, model=model, engine=engine, master=master, conf=conf)
             if report is not None:
-                _write_report(history, verdict, report)
+                _write_report(local_path(history), verdict, report)
         except (HistoryError, OSError, SparkUnavailable) as error:
             if json:
                 document(_unreadable(str(error), engine))
@@ -98,7 +102,13 @@ def verify(
     raise typer.Exit(EXIT_STATUS[verdict.valid])
 
 
-def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tuple[Verdict, Path]":
+def judge(
+    directory: Path,
+    *,
+    engine: "EngineChoice",
+    master: str | None,
+    conf: Mapping[str, str] = MappingProxyType({}),
+) -> "tuple[Verdict, Path]":
     """Check a run, and leave the verdict and a report beside its history.
 
     Returns the verdict and where the report is. Raises HistoryError and SparkUnavailable: the
@@ -106,7 +116,7 @@ def judge(directory: Path, *, engine: "EngineChoice", master: str | None) -> "tu
     """
     from quorumlog.chaos.run_directory import REPORT_FILE, VERDICT_FILE
 
-    verdict = _judge(directory, model=None, engine=engine, master=master)
+    verdict = _judge(str(directory), model=None, engine=engine, master=master, conf=conf)
     text = json_module.dumps(verdict.as_json(), indent=2) + "\n"
     (directory / VERDICT_FILE).write_text(text, encoding="utf-8")
     path = directory / REPORT_FILE
@@ -159,16 +169,23 @@ def require_checkers() -> None:
             fail(f"histories and checks need {name}: {install_command('chaos')}", EXIT_UNKNOWN)
 
 
-def check_engine(engine: "EngineChoice", master: str | None) -> None:
-    """End the command, before it costs time, if the check could not be made as it is asked for."""
+def check_engine(
+    engine: "EngineChoice", master: str | None, spark_conf: list[str] | None = None
+) -> dict[str, str]:
+    """End the command, before it costs time, if the check could not be made as it is asked for.
+
+    Returns Spark's settings.
+    """
     from quorumlog.chaos.spark import SparkUnavailable
     from quorumlog.chaos.spark.java import find_java
     from quorumlog.chaos.spark.masters import check_master
 
+    require_checkers()
     if engine == "local" and master is not None:
         fail("--master is Spark's: leave it out, or --engine local", EXIT_USAGE)
+    conf = _parse_spark_conf(spark_conf or [], engine)
     if engine == "local" or (engine == "auto" and master is None):
-        return
+        return conf
     if find_spec("pyspark") is None:
         from quorumlog.chaos.extras import install_command
 
@@ -180,6 +197,7 @@ def check_engine(engine: "EngineChoice", master: str | None) -> None:
         find_java()
         if master is not None:
             check_master(master)
+    return conf
 
 
 def _check_model(model: str | None) -> None:
@@ -190,13 +208,43 @@ def _check_model(model: str | None) -> None:
             find_checker(model)
 
 
+def _check_path(history: str, engine: "EngineChoice", report: Path | None) -> None:
+    from quorumlog.chaos.spark.paths import is_remote, local_path
+
+    if is_remote(history):
+        if engine == "local":
+            fail(f"{history}: only Spark reads this: leave out --engine local", EXIT_USAGE)
+        if report is not None:
+            fail(f"{history}: a report is made of a file on this machine", EXIT_USAGE)
+    elif not local_path(history).exists():
+        fail(f"{history}: no such file or directory", EXIT_USAGE)
+
+
+def _parse_spark_conf(settings: list[str], engine: "EngineChoice") -> dict[str, str]:
+    """Read `spark.NAME=VALUE` arguments; end with a usage error for anything else."""
+    conf = parse_settings(settings, "--spark-conf")
+    if conf and engine == "local":
+        fail("--spark-conf is Spark's: leave it out, or --engine local", EXIT_USAGE)
+    for name in conf:
+        if not name.startswith("spark."):
+            fail(f"--spark-conf {name}: Spark's settings begin with spark.", EXIT_USAGE)
+    return conf
+
+
 def _judge(
-    history: Path, *, model: str | None, engine: "EngineChoice", master: str | None
+    history: str,
+    *,
+    model: str | None,
+    engine: "EngineChoice",
+    master: str | None,
+    conf: Mapping[str, str],
 ) -> "Verdict":
     from quorumlog.chaos.verify import verify_history
 
     with _progress() as status:
-        return verify_history(history, model=model, engine=engine, master=master, progress=status)
+        return verify_history(
+            history, model=model, engine=engine, master=master, spark_conf=conf, progress=status
+        )
 
 
 def _write_report(history: Path, verdict: "Verdict", path: Path) -> None:

@@ -27,7 +27,10 @@ class RecordMetadata(NamedTuple):
 
 
 class ConsumerRecord(NamedTuple):
-    """One record as it was read. `leader_epoch` is -1 if the broker did not tell."""
+    """One record as it was read. `leader_epoch` is -1 if the broker did not tell.
+
+    `timestamp_type`: whose clock the time is of. 0: the producer's, 1: the broker's.
+    """
 
     topic: str
     partition: int
@@ -37,6 +40,7 @@ class ConsumerRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     leader_epoch: int
+    timestamp_type: int = 0
 
 
 class OffsetAndMetadata(NamedTuple):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,22 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from quorumlog.chaos.checkers import Verdict, check_history
+from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.checkers.checker import Facts
-from quorumlog.chaos.checkers.fault_bands import fault_bands
-from quorumlog.chaos.checkers.kafka_log import CHECKER, conclude
+from quorumlog.chaos.checkers.checker import facts_of as checked_facts
+from quorumlog.chaos.checkers.kafka_log import CHECKER
 from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
 from quorumlog.chaos.history.pairing import table_of
-from quorumlog.chaos.history.schema import OPERATIONS, facts_of
-from quorumlog.chaos.spark.engine import _check, check_on_spark
+from quorumlog.chaos.history.parquet import write_operations
+from quorumlog.chaos.history.schema import facts_of
+from quorumlog.chaos.spark.engine import check_input, check_on_spark
+from quorumlog.chaos.spark.inputs import frame_of, remote, remote_metadata
 from quorumlog.chaos.spark.session import spark_session
 from quorumlog.chaos.verify import verify_history
 from tests.chaos.test_kafka_vectors import VECTORS, read
 from tests.support.chaos.hand_made_histories import History, rows_of
+from tests.support.chaos.joined_histories import apart, same
 from tests.support.chaos.random_histories import PLANTS, good, lose
 from tests.support.chaos.wild_histories import wild
 from tests.support.chaos.written_histories import (
@@ -41,40 +42,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 def session() -> Iterator[Any]:
     with spark_session("local[2]", is_short=True) as session:
         yield session
-
-
-def same(one: Verdict, other: Verdict) -> None:
-    documents = [verdict.as_json() for verdict in (one, other)]
-    for document in documents:
-        del document["engine"], document["seconds"]
-    assert documents[0] == documents[1]
-    # The order of the anomalies is part of the answer.
-    assert [*documents[0]["anomalies"]] == [*documents[1]["anomalies"]]
-
-
-def apart(tables: list[pa.Table]) -> pa.Table:
-    """Put histories into one, each with its own processes and keys, one after the other."""
-    rows: list[dict[str, Any]] = []
-    events = time_ns = 0
-    for place, table in enumerate(tables):
-        shifted = table.to_pylist()
-        for row in shifted:
-            row["process"] += 10_000 * place if row["process"] >= 0 else 0
-            row["index"] += len(rows)
-            row["invoked"] += events
-            row["invoked_ns"] += time_ns
-            if row["completed"] >= 0:
-                row["completed"] += events
-                row["completed_ns"] += time_ns
-            for message in row["micro"]:
-                message["key"] = f"h{place}-{message['key']}"
-        rows += shifted
-        last = [(row["invoked"], row["invoked_ns"]) for row in shifted]
-        last += [
-            (row["completed"], row["completed_ns"]) for row in shifted if row["completed"] >= 0
-        ]
-        events, time_ns = max(last)[0] + 1, max(last)[1]
-    return pa.Table.from_pylist(rows, schema=OPERATIONS).replace_schema_metadata(facts_of())
 
 
 def test_every_vector_and_every_planted_anomaly_gives_the_same_verdict(tmp_path: Path) -> None:
@@ -187,12 +154,27 @@ def test_parquet_of_other_types_is_read_as_the_local_engine_reads_it(tmp_path: P
 
 def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any) -> None:
     whole = apart([table_of(rows_of(wild(seed))) for seed in range(150)])
-    clients, local = whole.filter(pc.field("process") >= 0), check_history(whole)
-    for tasks in (1, 5):
-        rows = random.Random(tasks).sample(range(clients.num_rows), clients.num_rows)
-        shuffled = session.createDataFrame(clients.take(rows))
-        partials = _check(shuffled, CHECKER, Facts(), tasks=tasks)
-        same(conclude(partials, fault_bands(whole), Facts()), local)
+    local = check_history(whole)
+    for parts in (1, 5):
+        given = frame_of(session, whole)
+        same(check_input(session, given, CHECKER, Facts(), parts=parts), local)
+
+
+def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: Path) -> None:
+    sketch = good(1)
+    lose(sketch)
+    table = table_of(rows_of(sketch.ops)).replace_schema_metadata(facts_of(final_reads="unmarked"))
+    write_operations(table, tmp_path / "history.parquet", table.schema.metadata)
+    place = (tmp_path / "history.parquet").as_uri()
+    metadata = remote_metadata(session, place)
+    assert metadata.items() >= table.schema.metadata.items()
+    checked = check_input(session, remote(session, place), CHECKER, checked_facts(metadata))
+    same(checked, check_history(table))
+    pq.write_table(table.drop_columns(["node"]), tmp_path / "history.parquet")
+    with pytest.raises(HistoryError, match="no column node"):
+        remote(session, place)
+    with pytest.raises(HistoryError, match="PATH_NOT_FOUND"):
+        remote(session, (tmp_path / "nowhere").as_uri())
 
 
 def test_a_machine_without_java_uses_the_one_from_pypi(tmp_path: Path) -> None:

@@ -45,7 +45,13 @@ def end_at_once(workspace: Path) -> None:
     For a check that failed or was interrupted: such a session cannot be stopped, as stopping it
     asks its JVM, which may be waiting for us. The JVM writes nothing that is needed afterwards.
     """
+    from pyspark import SparkContext
+
     _kill(workspace)
+    process = getattr(SparkContext._gateway, "proc", None)  # noqa: SLF001 - as in stop
+    if process is not None:
+        process.stdin.close()
+        process.wait(END_TIMEOUT_S)
     _forget()
 
 

@@ -1,4 +1,4 @@
-"""Spark masters: checks that a text names one and that it answers, before a check costs time."""
+"""Spark masters: whether a text names one, whether it answers, and how it reaches this driver."""
 
 import re
 import socket
@@ -8,6 +8,7 @@ from quorumlog.chaos.spark import SparkUnavailable
 
 CONNECT_TIMEOUT_S: Final = 5.0
 _STANDALONE: Final = "spark://"
+_LOOPBACK: Final = "127.0.0.1"
 _OTHERS: Final = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|local-cluster\[[\d,]+\]|yarn|k8s://.+")
 
 
@@ -35,3 +36,26 @@ def check_master(master: str) -> None:
         else:
             return
     raise SparkUnavailable(f"no Spark master listens: {'; '.join(reasons)}")
+
+
+def driver_host(master: str) -> str | None:
+    """Return the address of ours at which the executors of `master` can reach us.
+
+    That is the one from which the route to a standalone master starts. None: Spark finds it itself.
+    """
+    if master.startswith("local"):
+        return _LOOPBACK
+    if not master.startswith(_STANDALONE):
+        return None
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            (family, kind, *_, place), *_ = socket.getaddrinfo(
+                host.strip("[]"), int(port), type=socket.SOCK_DGRAM
+            )
+            with socket.socket(family, kind) as probe:
+                probe.connect(place)  # a datagram socket: nothing is sent
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return None

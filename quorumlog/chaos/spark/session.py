@@ -1,25 +1,29 @@
 """A Spark session for one check: small, quiet, on this machine unless a master is named."""
 
+import atexit
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.spark import SparkUnavailable, jvm
 from quorumlog.chaos.spark.java import find_java, make_java_home
-from quorumlog.chaos.spark.masters import check_master
+from quorumlog.chaos.spark.masters import check_master, driver_host
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+MASTER_KEY: Final = "spark.master"
 _GIB: Final = 1 << 30
 _TOLD_CHARS_MAX: Final = 500
 # No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6.
@@ -35,36 +39,80 @@ appender.stderr.layout.pattern = %d %p %c: %m%n%ex
 
 
 @contextmanager
-def spark_session(master: str | None = None, *, is_short: bool = False) -> Iterator["SparkSession"]:
-    """Yield the session that is active already (spark-submit, a notebook), or one of our own.
+def spark_session(
+    master: str | None = None,
+    *,
+    conf: Mapping[str, str] = MappingProxyType({}),
+    is_short: bool = False,
+) -> Iterator["SparkSession"]:
+    """Yield the session that is there already (spark-submit, a notebook), or one of our own.
 
-    `master` is any Spark master; all cores of this machine without one. `is_short`: the work takes
-    seconds, and the JVM should not spend them on optimising itself. Our own session and its JVM end
-    with the block, also if a signal ends it (KeyboardInterrupt). Raises SparkUnavailable, and
-    ValueError for a text that names no master.
+    `master` is any Spark master; without one, that of `conf`, and else all cores of this machine.
+    `conf`: Spark's own settings, which win over ours. A session that is there has its master and
+    its settings, and stays when the block ends; what `conf` says about SQL holds for it, too.
+    `is_short`: the work takes seconds, and the JVM should not spend them on optimising itself. Our
+    own session and its JVM end with the block, also if a signal ends it (KeyboardInterrupt).
+    Raises SparkUnavailable, and ValueError for a text that names no master.
     """
-    if master is not None:
-        check_master(master)
+    if named := master or conf.get(MASTER_KEY):
+        check_master(named)
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkUnavailable(f"PySpark is missing: {install_command('spark')}") from error
-    if active := SparkSession.getActiveSession():
+    if is_given():
         with _failures_told():
-            yield active
+            yield _given(SparkSession.builder, named, conf)
         return
     workspace = Path(tempfile.mkdtemp(prefix="quorumlog-spark-"))
     try:
-        with Interruption(), jvm.py4j_is_quiet():
-            session = _start(workspace, master or "local[*]", is_short=is_short)
+        with Interruption(), jvm.py4j_is_quiet(), _ended_at_once(workspace):
+            session = _start(workspace, named or "local[*]", conf, is_short=is_short)
             with _failures_told():
                 yield session
             jvm.stop(session, workspace)
+    finally:
+        shutil.rmtree(workspace, ignore_errors=True)
+
+
+def is_given() -> bool:
+    """Tell whether spark-submit or a notebook has a Spark for us. Starts and imports nothing."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started this process
+        return True
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None  # noqa: SLF001 - no public look at it
+
+
+def _given(
+    builder: "SparkSession.Builder", master: str | None, conf: Mapping[str, str]
+) -> "SparkSession":
+    """Return the session that is there; that of spark-submit is made from what was submitted."""
+    from pyspark import SparkContext
+
+    is_new = SparkContext._active_spark_context is None  # noqa: SLF001 - as in is_given
+    if is_new and master is not None:
+        builder = builder.master(master)
+    for name, value in conf.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    runs_on = session.sparkContext.master
+    if master is not None and master != runs_on:
+        raise SparkUnavailable(f"a Spark session is active on {runs_on}: leave {master} out")
+    _ship_package(session, _directory_until_exit(session.sparkContext.applicationId))
+    return session
+
+
+@contextmanager
+def _ended_at_once(workspace: Path) -> Iterator[None]:
+    """End the JVM of a block that fails; py4j must be quiet until then."""
+    try:
+        yield
     except BaseException:
         jvm.end_at_once(workspace)
         raise
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
 
 
 @contextmanager
@@ -80,8 +128,13 @@ def _failures_told() -> Iterator[None]:
 
 
 def in_short(text: str) -> str:
-    """Return what a JVM's error says without its stack: the first line, and the last cause."""
+    """Return what a JVM's error says without its stack: the first line, and the last cause.
+
+    What comes before the exception that ended a JVM (a download, warnings) is left out.
+    """
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = [place for place, line in enumerate(lines) if line.startswith("Exception in thread")]
+    lines = lines[last[0] if last else 0 :]
     causes = [line for line in lines[1:] if line.startswith("Caused by:")]
     return " ".join([*lines[:1], *causes[-1:]])[:_TOLD_CHARS_MAX]
 
@@ -91,7 +144,9 @@ def cores(session: "SparkSession") -> int:
     return max(1, int(session.sparkContext.defaultParallelism))
 
 
-def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
+def _start(
+    workspace: Path, master: str, conf: Mapping[str, str], *, is_short: bool
+) -> "SparkSession":
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -99,15 +154,16 @@ def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
     log = workspace / "jvm.log"
     log.touch()
     (workspace / "log4j2.properties").write_text(_QUIET, encoding="utf-8")
-    builder = SparkSession.builder.appName("quorumlog verify").master(master)
-    for name, value in _settings(workspace, is_short=is_short).items():
+    builder = SparkSession.builder.appName("quorumlog verify")
+    settings = {**_settings(workspace, master, is_short=is_short), **conf, MASTER_KEY: master}
+    for name, value in settings.items():
         builder = builder.config(name, value)
     try:
         java_home = make_java_home(
             workspace / "java", find_java(), log=log, pid_file=workspace / jvm.PID_FILE
         )
         with (
-            _environment(JAVA_HOME=str(java_home), PYSPARK_PYTHON=sys.executable),
+            _environment(JAVA_HOME=str(java_home), **_python_of(master, conf)),
             _own_ctrl_c(),
         ):
             session: SparkSession = builder.getOrCreate()
@@ -117,26 +173,51 @@ def _start(workspace: Path, master: str, *, is_short: bool) -> "SparkSession":
         hint = "--engine local needs no Spark"
         raise SparkUnavailable(f"Spark did not start: {reason} ({hint})") from error
     jvm.silence_finalizers()
-    if not master.startswith("local"):
-        # The executors run the same functions; numpy and pyarrow they must have themselves.
-        package = Path(__file__).parents[2]
-        archive = shutil.make_archive(
-            str(workspace / "quorumlog"), "zip", package.parent, package.name
-        )
-        session.sparkContext.addPyFile(archive)
+    _ship_package(session, workspace)
     return session
 
 
-def _settings(workspace: Path, *, is_short: bool) -> dict[str, str]:
+def _python_of(master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Return the variable that names the executors' Python: on this machine, ours.
+
+    On other machines `spark.pyspark.python` names it, or PYSPARK_PYTHON, or else it is python3.
+    """
+    if named := conf.get("spark.pyspark.python"):
+        return {"PYSPARK_PYTHON": named}
+    return {"PYSPARK_PYTHON": sys.executable} if master.startswith("local") else {}
+
+
+def _ship_package(session: "SparkSession", directory: Path) -> None:
+    """Give executors on other machines this package. numpy and pyarrow they must have."""
+    context, package = session.sparkContext, Path(__file__).parents[2]
+    if str(context.master).startswith("local") or not package.is_dir():  # it came by --py-files
+        return
+    archive = directory / f"{package.name}.zip"
+    if not archive.exists():
+        made = shutil.make_archive(
+            str(archive.with_suffix("")), "zip", package.parent, package.name
+        )
+        context.addPyFile(made)
+
+
+@cache
+def _directory_until_exit(application_id: str) -> Path:
+    """Return a directory for files that a session of others serves to its executors."""
+    directory = Path(tempfile.mkdtemp(prefix=f"quorumlog-{application_id}-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
+
+
+def _settings(workspace: Path, master: str, *, is_short: bool) -> dict[str, str]:
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     options = [f"-Dlog4j2.configurationFile=file:{workspace}/log4j2.properties"]
     options += _SHORT_LIVED * is_short
-    gigabytes = min(8, max(1, int(memory_bytes * 0.3 / _GIB)))
+    gigabytes = min(3, max(1, int(memory_bytes * 0.2 / _GIB)))  # it moves blocks, one by one
+    host = driver_host(master)
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",  # it would garble stdout
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.host": "127.0.0.1",
+        **({} if host is None else {"spark.driver.host": host}),
         "spark.driver.memory": f"{gigabytes}g",
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.local.dir": str(workspace / "local"),

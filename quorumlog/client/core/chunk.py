@@ -100,12 +100,16 @@ class Chunk:
 
     def _visible(self, position: int, header: BatchHeader) -> list[ConsumerRecord]:
         topic, partition = self._topic_partition
-        epoch, make = header.leader_epoch, ConsumerRecord._make
+        epoch, kind, make = (
+            header.leader_epoch,
+            int(header.has_log_append_time),
+            ConsumerRecord._make,
+        )
         records = decode_batch(self._records, position)
         if header.base_offset < self.next_offset:
             records = [record for record in records if record[0] >= self.next_offset]
         return [
-            make((topic, partition, offset, timestamp_ms, key, value, headers, epoch))
+            make((topic, partition, offset, timestamp_ms, key, value, headers, epoch, kind))
             for offset, timestamp_ms, key, value, headers in records
         ]
 

@@ -7,16 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.chaos.engines import (
-    BYTES_PER_BYTE_OF_JSON,
     BYTES_PER_MESSAGE,
     choose_engine,
+    fits_into_memory,
     machine_memory,
-    memory_needed,
+    messages_in,
 )
 from quorumlog.chaos.history import HistoryError
+from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.hand_made_histories import History
-
-MESSAGES = 3 + 3  # of three sends, and one final poll
 
 
 @pytest.fixture(autouse=True)
@@ -33,29 +32,48 @@ def parquet(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_parquet_file_needs_memory_for_each_of_its_messages(parquet: Path) -> None:
-    table = pq.read_table(parquet)
-    messages = sum(len(row) for row in table.column("micro").to_pylist())
-    empty = sum(not row for row in table.column("micro").to_pylist())
+def test_messages_are_counted_by_the_footer(parquet: Path, tmp_path: Path) -> None:
+    micro = pq.read_table(parquet).column("micro").to_pylist()
     # An empty list takes a place in the column, too.
-    assert memory_needed(parquet) == (messages + empty) * BYTES_PER_MESSAGE
-    assert messages >= MESSAGES
+    assert messages_in(parquet) == sum(max(1, len(row)) for row in micro)
+    assert messages_in(tmp_path / "history.jsonl") == 0
 
 
-def test_json_lines_need_memory_by_their_size(tmp_path: Path) -> None:
-    file = tmp_path / "history.jsonl"
-    file.write_bytes(b" " * 1000)
-    assert memory_needed(file) == 1000 * BYTES_PER_BYTE_OF_JSON
+def test_spark_takes_a_history_that_does_not_fit_into_the_memory(parquet: Path) -> None:
+    needed_bytes = 4 * messages_in(parquet) * BYTES_PER_MESSAGE
+    assert choose_engine(parquet, master=None, memory_bytes=needed_bytes) == "local"
+    assert choose_engine(parquet, master=None, memory_bytes=needed_bytes - 1) == "spark"
 
 
-def test_what_fits_into_half_of_the_memory_is_checked_here(parquet: Path) -> None:
-    needed_bytes = memory_needed(parquet)
-    assert choose_engine(parquet, master=None, memory_bytes=2 * needed_bytes) == "local"
-    assert choose_engine(parquet, master=None, memory_bytes=2 * needed_bytes - 1) == "spark"
+def test_without_spark_this_process_checks_any_history(
+    parquet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumlog.chaos.engines.find_spec", lambda _: None)
+    assert choose_engine(parquet, master=None, memory_bytes=1) == "local"
+
+
+def test_a_table_is_held_whole_in_a_quarter_of_the_memory(parquet: Path) -> None:
+    needed_bytes = messages_in(parquet) * BYTES_PER_MESSAGE
+    assert fits_into_memory(parquet, 4 * needed_bytes)
+    assert not fits_into_memory(parquet, 4 * needed_bytes - 1)
+
+
+def test_a_history_that_is_too_large_is_checked_in_parts(
+    parquet: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = verify_history(parquet, engine="local").as_json()
+    monkeypatch.setattr("quorumlog.chaos.verify.machine_memory", lambda: 1)
+    monkeypatch.setattr("quorumlog.chaos.verify.check_history", None)  # it is not called
+    in_parts = verify_history(parquet, engine="local").as_json()
+    assert {**in_parts, "seconds": 0} == {**whole, "seconds": 0}
 
 
 def test_a_master_asks_for_spark(parquet: Path) -> None:
     assert choose_engine(parquet, master="local[1]", memory_bytes=1 << 40) == "spark"
+
+
+def test_a_path_that_only_spark_reads_asks_for_spark() -> None:
+    assert choose_engine("hdfs://host/run", master=None, memory_bytes=1 << 40) == "spark"
 
 
 def test_a_program_that_spark_submit_started_asks_for_spark(

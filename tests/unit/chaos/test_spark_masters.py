@@ -1,11 +1,13 @@
 """A Spark master is looked at before a check costs time."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
 from quorumlog.chaos.spark import SparkUnavailable
-from quorumlog.chaos.spark.masters import check_master
+from quorumlog.chaos.spark.masters import check_master, driver_host
+from quorumlog.chaos.spark.paths import is_remote, local_path
 from quorumlog.chaos.spark.session import in_short
 
 
@@ -36,5 +38,42 @@ def test_one_standalone_master_of_several_must_listen() -> None:
 def test_an_error_of_the_jvm_is_told_without_its_stack() -> None:
     text = "\nA: first\n\tat a\nCaused by: B: second\n\tat b\nCaused by: e: third\n\t.."
     assert in_short(text) == "A: first Caused by: e: third"
+    assert in_short("loading\nException in thread 'main' A: no\n\tat b") == (
+        "Exception in thread 'main' A: no"
+    )
     assert in_short("") == ""
     assert len(in_short("x" * 10_000)) <= 500
+
+
+@pytest.mark.parametrize(
+    ("master", "host"),
+    [
+        ("local[*]", "127.0.0.1"),
+        ("spark://127.0.0.1:7077", "127.0.0.1"),
+        ("spark://no.such.host.invalid:7077,localhost:7077", "127.0.0.1"),
+        ("spark://no.such.host.invalid:7077", None),
+        ("yarn", None),
+        ("k8s://https://127.0.0.1:443", None),
+    ],
+)
+def test_executors_reach_us_where_the_route_to_their_master_starts(
+    master: str, host: str | None
+) -> None:
+    assert driver_host(master) == host
+
+
+@pytest.mark.parametrize(
+    ("text", "remote", "local"),
+    [
+        ("runs/1", False, "runs/1"),
+        ("/runs/a:/b", False, "/runs/a:/b"),
+        ("file:///runs/a%20b", False, "/runs/a b"),
+        ("file:/runs/1", False, "/runs/1"),
+        ("hdfs://host/runs/1", True, None),
+        ("s3a://bucket/h.parquet", True, None),
+    ],
+)
+def test_a_path_with_a_scheme_is_for_spark(text: str, remote: bool, local: str | None) -> None:
+    assert is_remote(text) is remote
+    if local is not None:
+        assert local_path(text) == Path(local)

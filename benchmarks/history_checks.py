@@ -1,0 +1,236 @@
+"""How fast histories are checked, by each engine, and what that holds in memory.
+
+Histories are made as they are checked: valid ones of producers that send one record each, readers
+that poll what has come, and one final reader. `python -m benchmarks.history_checks 1 3 10` takes
+millions of operations; `--engines local,spark`, `--keys 12`.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from quorumlog.chaos.history.parquet import ROW_GROUP
+from quorumlog.chaos.history.schema import MICRO, OPERATIONS, facts_of
+
+PROCESSES: Final = 8  # half of them send, half of them poll
+OPEN: Final = 3  # operations begin while one is open; below PROCESSES
+FINAL_POLL: Final = 500  # records
+_STEP_NS: Final = 1000
+MILLION: Final = 1_000_000
+_LOOK_S: Final = 0.2
+
+Ints = npt.NDArray[np.int64]
+
+CHECK: Final = """
+import json, sys
+from quorumlog.chaos.verify import verify_history
+verdict = verify_history(sys.argv[1], engine=sys.argv[2])
+print(json.dumps({"valid": verdict.valid, "operations": verdict.operations, "s": verdict.seconds}))
+"""
+
+
+def write_history(file: Path, operations: int, keys: int) -> int:
+    """Write a valid history of about that many operations; return how many micro-operations."""
+    micro = 0
+    with pq.ParquetWriter(file, OPERATIONS, compression="zstd") as writer:
+        for table in _tables(operations, keys):
+            micro += len(table.column("micro").combine_chunks().flatten())
+            writer.write_table(table, row_group_size=ROW_GROUP)
+        writer.add_key_value_metadata(facts_of())
+    return micro
+
+
+def _tables(operations: int, keys: int) -> Iterator[pa.Table]:
+    for first in range(0, operations, ROW_GROUP):
+        yield _working(np.arange(first, min(first + ROW_GROUP, operations)), operations, keys)
+    yield from _final(operations, keys)
+
+
+def _working(op: Ints, operations: int, keys: int) -> pa.Table:
+    """Return operations: the even ones send, the odd ones poll what was acknowledged long ago."""
+    sends, number = op % 2 == 0, op // 2
+    turn = op // PROCESSES
+    key = np.where(sends, number % keys, turn % keys)
+    now = _there(op, key, keys)
+    before = np.where(turn >= keys, _there(op - keys * PROCESSES, key, keys), 0)
+    lengths = np.where(sends, 1, now - before)
+    start = np.where(sends, number // keys, before)
+    row = np.repeat(np.arange(len(op)), lengths)
+    offset = start[row] + np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return _table(
+        op,
+        process=op % PROCESSES,
+        f=np.where(sends, 0, 1),
+        times=(op, 2 * op, 2 * (op + OPEN) + 1, operations),
+        lengths=lengths,
+        micro=(key[row], offset, offset * keys + key[row]),
+    )
+
+
+def _there(op: Ints, key: Ints, keys: int) -> Ints:
+    """Return how many records of a key are acknowledged when an operation begins."""
+    last = op // 2 - OPEN - 1
+    return np.where(last >= key, (last - key) // keys + 1, 0)
+
+
+def _final(operations: int, keys: int) -> Iterator[pa.Table]:
+    """Return what one last process does: it reads all keys, and asks for their ends."""
+    sent, at = (operations + 1) // 2, operations
+    for key in range(keys):
+        count = (sent - key + keys - 1) // keys
+        starts = np.arange(0, count, FINAL_POLL)
+        lengths = np.append(np.minimum(FINAL_POLL, count - starts), 1)
+        offset = np.append(np.arange(count), count)
+        value = np.append(np.arange(count) * keys + key, -1)
+        op = at + np.arange(len(lengths))
+        clock = 2 * operations + 2 * OPEN + 2 + 2 * (op - operations)
+        yield _table(
+            op,
+            process=np.full(len(op), PROCESSES),
+            f=np.append(np.full(len(starts), 2), 3),
+            times=(2 * op - operations, clock, clock + 1, operations),
+            lengths=lengths,
+            micro=(np.full(len(offset), key), offset, value),
+        )
+        at += len(op)
+
+
+def _table(
+    op: Ints,
+    *,
+    process: Ints,
+    f: Ints,
+    times: tuple[Ints, Ints, Ints, int],
+    lengths: Ints,
+    micro: tuple[Ints, Ints, Ints],
+) -> pa.Table:
+    """Return rows; the events are numbered as their times are ordered."""
+    _, begin, end, operations = times
+    working = op < operations
+    invoked = np.where(working, op + np.maximum(0, op - OPEN), 2 * op)
+    completed = np.where(working, op + np.minimum(operations, op + OPEN + 1), 2 * op + 1)
+    names = pa.array(["send", "poll", "final_poll", "final_end"])
+    fs = pa.DictionaryArray.from_arrays(pa.array(f, pa.int32()), names).cast(pa.string())
+    code, offset, value = micro
+    topics = pa.array([f"bench-{number}" for number in range(int(code.max(initial=0)) + 1)])
+    key = pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), topics).cast(pa.string())
+    fields = [fs.take(pa.array(np.repeat(np.arange(len(op)), lengths))), key]
+    fields += [pa.array(offset), pa.array(value), pa.array(np.full(len(code), ""))]
+    flat = pa.StructArray.from_arrays(fields, fields=[*MICRO.value_type])
+    bounds = pa.array(np.append(0, np.cumsum(lengths)), pa.int32())
+    empty = pa.array(np.full(len(op), ""))
+    columns: dict[str, Any] = {
+        "index": op,
+        "process": process,
+        "f": fs,
+        "type": pa.array(np.full(len(op), "ok")),
+        "invoked_ns": begin * _STEP_NS,
+        "completed_ns": end * _STEP_NS,
+        "invoked": invoked,
+        "completed": completed,
+        "micro": pa.ListArray.from_arrays(bounds, flat),
+        "error": empty,
+        "node": empty,
+        "details": empty,
+    }
+    return pa.table(columns, schema=OPERATIONS)
+
+
+def check(file: Path, engine: str) -> dict[str, Any]:
+    """Check a history in a process of its own; return seconds, CPU seconds and the peak in GB."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    started_s = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHECK, str(file), engine], stdout=subprocess.PIPE, text=True
+    )
+    peak = _Peak(process.pid)
+    said, _ = process.communicate()
+    wall_s = time.monotonic() - started_s
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    verdict: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return verdict | {"wall_s": wall_s, "cpu_s": cpu_s, "peak_gb": peak.stop() / 1e9}
+
+
+class _Peak:
+    """Adds up what a process and all that it started hold at once."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid, self._peak, self._ended = pid, 0, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        self._ended.set()
+        self._thread.join()
+        return self._peak
+
+    def _run(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            self._peak = max(self._peak, sum(map(_resident, _family(self._pid))))
+
+
+def _family(pid: int) -> list[int]:
+    found, left = [], [pid]
+    while left:
+        one = left.pop()
+        found.append(one)
+        for task in Path(f"/proc/{one}/task").glob("*/children"):
+            try:
+                left += map(int, task.read_text().split())
+            except OSError:  # it has ended meanwhile
+                continue
+    return found
+
+
+def _resident(pid: int) -> int:
+    """Return the bytes of a process alone, without what it shares with others."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def main() -> None:
+    """Print one line for each size and engine."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("millions", type=float, nargs="*", default=[1.0, 3.0])
+    parser.add_argument("--engines", default="local,spark")
+    parser.add_argument("--keys", type=int, default=12)
+    parser.add_argument("--directory", type=Path, default=None)
+    arguments = parser.parse_args()
+    print(
+        f"{os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}; {arguments.keys} keys", flush=True
+    )
+    for millions in arguments.millions:
+        with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+            file = Path(directory, "history.parquet")
+            micro = write_history(file, int(millions * MILLION), arguments.keys)
+            size_mb = file.stat().st_size / 1e6
+            print(f"{millions:g} M operations, {micro / 1e6:.1f} M messages, {size_mb:.0f} MB")
+            for engine in arguments.engines.split(","):
+                done = check(file, engine)
+                print(
+                    f"  {engine:8} valid {done['valid']}  wall {done['wall_s']:6.1f} s  "
+                    f"CPU {done['cpu_s']:6.1f} s  peak {done['peak_gb']:5.2f} GB",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
