@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from quorumlog.chaos.drivers.driver import CallTimedOut, Driver, Membership, SendFailed
+from quorumlog.chaos.drivers.driver import CallTimedOut, Driver, DriverError, Membership, SendFailed
 from quorumlog.chaos.drivers.limits import Limits, limited, within
 from quorumlog.chaos.drivers.worker import Worker
 from quorumlog.chaos.history import HistoryWriter, read_history
@@ -84,6 +84,16 @@ async def test_a_client_that_never_opens_is_given_up_and_one_that_never_closes_i
     with pytest.raises(ConnectionError, match="NO_ANSWER: open"):
         await getattr(limited(cast(Driver, Hanging(client))), client)(*OPENINGS[client])
     opened = await getattr(limited(cast(Driver, Hanging("close"))), client)(*OPENINGS[client])
+    await opened.close()
+
+
+@pytest.mark.parametrize("client", sorted(OPENINGS))
+async def test_a_client_that_fails_to_close_ends_no_run(client: str) -> None:
+    class FailsToClose(Hanging):
+        async def close(self) -> None:
+            raise DriverError("KafkaTimeoutError", "Timeout waiting for future")
+
+    opened = await getattr(limited(cast(Driver, FailsToClose())), client)(*OPENINGS[client])
     await opened.close()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.back_ends.back_end import BackEnd
+from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.machines import PowerLoss
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported, step_fault
@@ -30,6 +30,7 @@ class FakeCluster:
         self.running, self.paused = {1, 2, 3}, set[int]()
         self.refuses: set[int] = set()
         self.deaf: set[int] = set()
+        self.does_not_stop = False
         self.leader: int | None = 1
         self.all_paused: asyncio.Event | None = None  # all but the leader
 
@@ -51,6 +52,14 @@ class FakeCluster:
             if node_id not in self.running:
                 raise ClusterError(f"node {node_id} does not run")
             self.running.discard(node_id)
+            self.paused.discard(node_id)
+
+    def stop_node(self, node_id: int) -> None:
+        if node_id not in self.running:
+            raise ClusterError(f"node {node_id} does not run")
+        if self.does_not_stop:
+            raise NodeFailed(f"node {node_id} does not stop")
+        self.running.discard(node_id)
 
     def pause(self, node_id: int) -> None:
         self.paused.add(node_id)
@@ -155,6 +164,15 @@ def test_a_node_that_ended_just_before_its_fault_is_a_finding(fault: str) -> Non
     assert not is_whole
     assert not nemesis.done
     assert (cluster.running, cluster.paused) == ({1, 2, 3}, set())
+
+
+def test_nodes_that_were_killed_beside_one_that_had_ended_have_not_ended_by_themselves() -> None:
+    cluster = FakeCluster()
+    cluster.deaf = {2}
+    _, rows, is_whole = inflict(cluster, "kill", (1, 2, 3))
+    assert [node for f, node, _ in rows if f == "node-ended"] == ["2"]
+    assert ("start", "1,3", "#1 kill") in rows
+    assert not is_whole
 
 
 def test_nodes_may_be_named() -> None:
@@ -365,6 +383,21 @@ async def test_two_wipes_never_overlap() -> None:
         ("wipe", (2,)),
         ("start", (2,)),
     ]
+
+
+async def test_a_node_that_does_not_stop_in_order_is_killed() -> None:
+    cluster = FakeCluster()
+    cluster.does_not_stop = True
+    nodes = nodes_of(cluster)
+    await nodes.perform("starve", (1, 2), 50)
+    await nodes.perform("stop", (1,))
+    assert cluster.running == {2, 3}
+    with pytest.raises(NodeUnavailable, match="node 1 does not run") as raised:
+        await nodes.perform("stop", (1, 2))
+    assert raised.value.node_ids == (1,)
+    assert cluster.running == {3}
+    await nodes.perform("start", (1, 2))
+    assert cluster.paused == set()
 
 
 async def test_a_node_that_starves_is_fed_again_and_a_paused_one_is_left_alone() -> None:
