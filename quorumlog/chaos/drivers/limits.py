@@ -110,6 +110,7 @@ class LimitedProducer:
             pending = await within(self._limits.send_s, "send", sent)
         except CallTimedOut as error:
             raise SendFailed(str(error), definite=False) from error
+        pending.add_done_callback(_forget)  # its caller may be cancelled before it looks
         return asyncio.ensure_future(self._delivery(pending))
 
     async def _delivery(self, pending: asyncio.Future[int]) -> int:
