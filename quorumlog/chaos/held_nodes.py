@@ -1,7 +1,8 @@
 """Which actions of a schedule hold which nodes down, paused or in another bad state. Pure.
 
 Faults may overlap. A node that two of them have killed is killed once, and starts again when the
-last one lets go. A node that dies is no longer paused.
+last one lets go. A node that is being started may be killed again: then it is down because of the
+new fault alone. A node that dies is no longer paused.
 """
 
 from collections import defaultdict
@@ -27,7 +28,8 @@ class HeldNodes:
 
     def __init__(self) -> None:
         self._holds: Final[dict[tuple[str, int], list[str]]] = defaultdict(list)
-        self._returning: Final[set[int]] = set()  # they are being started: a kill hits them again
+        # What is being undone, and by which action: until that is over, its hold counts.
+        self._returning: Final[dict[tuple[str, int], str]] = {}
 
     def is_down(self, node_id: int) -> bool:
         """Tell whether an action has killed or stopped the node, and not started it again."""
@@ -42,34 +44,50 @@ class HeldNodes:
         undo, fresh = UNDONE_BY[operation], []
         for node_id in node_ids:
             held = self._holds[undo, node_id]
-            if undo == _START and node_id in self._returning:
-                self._returning.discard(node_id)
-                held.clear()  # the new action has it alone: the other one's start will fail
+            if held == [self._returning.get((undo, node_id))]:
+                held.clear()  # its undoing is under way, and will fail or have no effect
             if not held:
                 fresh.append(node_id)
             held.append(action_id)
         return tuple(fresh)
+
+    def give_back(self, operation: str, node_ids: Iterable[int]) -> None:
+        """Forget that nodes were taken: the operation was not performed on them."""
+        undo = UNDONE_BY[operation]
+        for node_id in node_ids:
+            undoing = self._returning.get((undo, node_id))
+            self._holds[undo, node_id][:] = [] if undoing is None else [undoing]
 
     def held_by(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
         """Return those of the nodes that the action holds in the state that `undo` ends."""
         return tuple(node_id for node_id in node_ids if action_id in self._holds[undo, node_id])
 
     def begin_to_undo(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
-        """Return the nodes that no other action holds: for them, `undo` is to be performed."""
-        alone = tuple(
-            node_id for node_id in node_ids if {*self._holds[undo, node_id]} == {action_id}
-        )
-        if undo == _START:
-            self._returning.update(alone)
-        return alone
+        """Return the nodes that no other action holds: for them, `undo` is to be performed.
 
-    def release(self, undo: str, node_ids: Iterable[int], action_id: str) -> None:
-        """Forget the holds of the action."""
+        The action lets go of the others at once, so that the last one to let go undoes it.
+        """
+        alone = []
         for node_id in node_ids:
             held = self._holds[undo, node_id]
+            if {*held} == {action_id}:
+                alone.append(node_id)
+                self._returning[undo, node_id] = action_id
+            else:
+                held[:] = [holder for holder in held if holder != action_id]
+        return tuple(alone)
+
+    def end_undoing(self, undo: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
+        """Forget the holds of the action; return the nodes that no other action took meanwhile."""
+        own = []
+        for node_id in node_ids:
+            held = self._holds[undo, node_id]
+            if action_id in held:
+                own.append(node_id)
             held[:] = [holder for holder in held if holder != action_id]
-            if not held:
-                self._returning.discard(node_id)
+            if self._returning.get((undo, node_id)) == action_id:
+                del self._returning[undo, node_id]
+        return tuple(own)
 
     def died(self, node_ids: Iterable[int]) -> list[Hold]:
         """Forget, and return, what held the processes of these nodes."""

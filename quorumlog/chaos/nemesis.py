@@ -30,7 +30,7 @@ from quorumlog.chaos.faults.fault import (
 from quorumlog.chaos.faults.links import LinkRule
 from quorumlog.chaos.faults.registry import FaultUnsupported, faults_made_of
 from quorumlog.chaos.faults.rows import details_of
-from quorumlog.chaos.held_nodes import HeldNodes
+from quorumlog.chaos.held_nodes import HeldNodes, Hold
 from quorumlog.chaos.schedule import Action, Schedule, Target
 
 Record = Callable[[str, str, str], object]
@@ -39,6 +39,7 @@ Record = Callable[[str, str, str], object]
 NODE_ENDED: Final = "node-ended"
 NOT_READY: Final = "not-ready"  # it runs, but does not take part: no finding by itself
 SKIPPED: Final = "skipped"  # an action that found nothing to do
+_KILLS: Final = frozenset({"kill", "lose_power", "fail_fsync"})  # the process ends at once
 STOP: Final = "stop-"  # before the name of a fault: the row that ends what holds on links
 
 
@@ -198,14 +199,21 @@ class Nemesis:
         if operation in UNDONE_BY:
             fresh = self._held.take(operation, node_ids, action_id)
         self._record(operation, _names(node_ids), act.details(act.role))
-        died = self._held.died(fresh) if UNDONE_BY.get(operation) == "start" else []
+        died = self._held.died(fresh) if operation in _KILLS else []
         try:
             if fresh:
                 await self._back_end.perform(operation, fresh, step.amount)
-        except NodeUnavailable:
+        except NodeUnavailable as error:
             if operation in UNDONE_BY:
-                self._held.release(UNDONE_BY[operation], fresh, action_id)
+                self._held.give_back(operation, error.node_ids or fresh)
             raise
+        else:
+            if operation == "stop":  # before, a paused process has to go on, or it would not stop
+                died = self._held.died(fresh)
+        finally:
+            self._record_died(died, act)
+
+    def _record_died(self, died: Sequence[Hold], act: _Act) -> None:
         for hold in died:
             number = int(hold.action_id)
             fault = self._schedule.actions[number - 1].fault.name
@@ -224,12 +232,11 @@ class Nemesis:
                 *(self._back_end.perform(undo, (node_id,), step.amount) for node_id in alone),
                 return_exceptions=True,
             )
-            still = {*self._held.held_by(undo, alone, action_id)}
         finally:
-            self._held.release(undo, held, action_id)
+            own = self._held.end_undoing(undo, alone, action_id)
         for node_id, error in zip(alone, tried, strict=True):
-            is_taken_over = node_id not in still  # another action has killed it while it started
-            if isinstance(error, BaseException) and not is_taken_over:
+            # Else another action has killed it while it started.
+            if isinstance(error, BaseException) and node_id in own:
                 raise error
         self._record(undo, _names(held), act.details())
 
@@ -257,10 +264,12 @@ class Nemesis:
 
     async def note_ended(self) -> None:
         """Record every node that does not run although nothing here killed it."""
+        node_ids = self._back_end.node_ids
+        known = {node_id for node_id in node_ids if self._held.is_down(node_id)} | self._ended
         running = await self._back_end.running()
-        for node_id in self._back_end.node_ids:
-            is_known = node_id in self._ended or self._held.is_down(node_id)
-            if node_id not in running and not is_known:
+        for node_id in node_ids:
+            # It may have been killed, or have started, while the back end looked.
+            if node_id not in {*running, *known} and not self._held.is_down(node_id):
                 self._ended.add(node_id)
                 self._record(NODE_ENDED, str(node_id), self._back_end.last_words(node_id))
 

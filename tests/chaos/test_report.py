@@ -15,9 +15,9 @@ from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.random_histories import good, lose
 
 
-def report_of(table: pa.Table, directory: Path) -> str:
+def report_of(table: pa.Table, directory: Path, model: str = "kafka_log") -> str:
     pq.write_table(table, directory / "history.parquet")
-    verdict = check_history(read_history(directory))
+    verdict = check_history(read_history(directory), model)
     return write_report(directory, verdict, directory / "report.html").read_text()
 
 
@@ -49,6 +49,12 @@ def test_a_good_run_shows_its_plots(tmp_path: Path) -> None:
     page = report_of(table_of(rows_of(good(5).ops)), tmp_path)
     assert "<h1>Valid</h1>" in page
     assert page.count("<svg") == 5
+
+
+def test_operations_of_another_model_are_in_the_plots_that_need_no_offsets(tmp_path: Path) -> None:
+    history = History().sent(1).op(1, "join", []).poll((0, 1), f="group_poll").final((0, 1), end=1)
+    page = report_of(history.table(), tmp_path, "group_log")
+    assert page.count("<svg") == page.count("</svg>") == 4  # none of how long polls took
 
 
 def test_a_reader_that_is_not_at_the_end_yet_is_not_drawn_as_a_failure(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from quorumlog.chaos.checkers.kafka_log import ANOMALIES
 from quorumlog.chaos.checkers.registry import CHECKERS
 from quorumlog.chaos.checkers.verdict import Gap, Partial, merge, worst
 from quorumlog.chaos.history.pairing import table_of
+from quorumlog.chaos.report.fault_plot import bars_of
 from tests.support.chaos.hand_made_histories import History, rows_of
 
 
@@ -83,6 +84,47 @@ def test_faults_last_until_they_are_taken_back() -> None:
     ]
     assert [band.end_ns // 10**6 for band in bands[:4]] == [2, 4, 6, 8]
     assert bands[4].end_ns > 10**18
+
+
+def test_overlapping_actions_end_only_what_they_began() -> None:
+    rows = [
+        ("pause", "1,3", "#1 pause_kill: partition-leader"),
+        ("kill", "1,2,3", "#2 kill_all: all"),
+        ("kill", "2", "#1 pause_kill: partition-leader"),
+        ("resume", "1", "#1 pause_kill: ended by #2 kill_all"),
+        ("resume", "3", "#1 pause_kill: ended by #2 kill_all"),
+        ("start", "2", "#1 pause_kill"),
+        ("kill", "1", "#3 kill: any"),
+        ("start", "1,2,3", "#2 kill_all"),
+        ("starve", "2", "#4 starve: any"),
+        ("start", "1", "#3 kill"),
+        ("feed", "2", "#4 starve"),
+        ("stop", "3", "#5 rolling_restart: all"),
+        ("start", "3", "#5 rolling_restart"),
+        ("stop", "1", "#5 rolling_restart: all"),
+        ("start", "1", "#5 rolling_restart"),
+    ]
+    history = History()
+    for f, node, details in rows:
+        history.nemesis(f, node, details=details)
+    bands = fault_bands(history.table())
+    assert [(str(band), band.start_ns // 10**6, band.end_ns // 10**6) for band in bands] == [
+        ("pause 1,3", 0, 4),
+        ("kill 1,2,3", 1, 7),
+        ("kill 2", 2, 5),
+        ("kill 1", 6, 9),
+        ("starve 2", 8, 10),
+        ("stop 3", 11, 12),
+        ("stop 1", 13, 14),
+    ]
+    bars = [(bar.fault, bar.start_s, bar.end_s, bar.steps) for bar in bars_of(bands, 1.0)]
+    assert bars == [
+        ("pause_kill", 0.0, 0.005, ["pause 1,3", "kill 2"]),
+        ("kill_all", 0.001, 0.007, ["kill 1,2,3"]),
+        ("kill", 0.006, 0.009, ["kill 1"]),
+        ("starve", 0.008, 0.01, ["starve 2"]),
+        ("rolling_restart", 0.011, 0.014, ["stop 3", "stop 1"]),
+    ]
 
 
 @pytest.mark.parametrize(

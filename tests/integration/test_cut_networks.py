@@ -1,6 +1,8 @@
 """A real cluster behind the lab's forwarders: cut off, with lost requests, with lost replies."""
 
 import asyncio
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from quorumlog.chaos.faults.partition_one import PartitionOne
 from quorumlog.chaos.faults.reply_lost import ReplyLost
 from quorumlog.chaos.history import read_history
 from quorumlog.chaos.nemesis import Nemesis
+from quorumlog.chaos.network import link_proxy
 from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
 from quorumlog.chaos.network.route import address_of
 from quorumlog.chaos.network.routes import plan_routes
@@ -131,6 +134,7 @@ def test_the_forwarders_end_with_the_run_that_was_killed(tmp_path: Path) -> None
     port = free_ports("127.0.0.1", 1)[0]
     program = f"""
 from quorumlog.chaos.faults.links import Link
+from quorumlog.chaos.network import link_proxy
 from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.route import Route
 route = Route(link=Link("1", "2", "kafka"), listen="127.0.0.1:{port}", target="127.0.0.1:1")
@@ -148,3 +152,15 @@ with LinkProxy([route]) as proxy:
         process.wait()
     while process_identity.started(pid) is not None:
         time.sleep(0.01)
+
+
+def test_forwarders_that_do_not_answer_hold_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = LocalCluster(nodes=1)
+    with LinkProxy(plan_routes(cluster.nodes)) as proxy:
+        assert proxy.pid is not None
+        monkeypatch.setattr(link_proxy, "ANSWER_TIMEOUT_S", 0.2)
+        os.kill(proxy.pid, signal.SIGSTOP)
+        with pytest.raises(ProxyFailed, match="do not answer"):
+            proxy.lift("1")
+        with pytest.raises(ProxyFailed, match="have ended"):
+            proxy.lift("1")

@@ -12,7 +12,14 @@ GROUPS_TOPIC: Final = "__consumer_offsets"
 
 
 class NodeUnavailable(Exception):
-    """A node did not perform an operation: it has ended, or it is not ready in time."""
+    """A node did not perform an operation: it has ended, or it is not ready in time.
+
+    node_ids: the nodes that did not, if others did.
+    """
+
+    def __init__(self, text: str, node_ids: tuple[int, ...] = ()) -> None:
+        super().__init__(text)
+        self.node_ids: Final = node_ids
 
 
 class BackEndFailed(Exception):
@@ -99,11 +106,21 @@ class WithoutLinks:
 
 
 async def for_each(node_ids: Iterable[int], act: Callable[[int], Awaitable[object]]) -> None:
-    """Call `act` for all nodes together; raise the first error when all were tried."""
-    tried = await asyncio.gather(*(act(node_id) for node_id in node_ids), return_exceptions=True)
-    for error in tried:
-        if isinstance(error, BaseException):
+    """Call `act` for all nodes together; raise the first error when all were tried.
+
+    Of a NodeUnavailable, `node_ids` are all nodes whose `act` raised one.
+    """
+    all_nodes = tuple(node_ids)
+    tried = await asyncio.gather(*map(act, all_nodes), return_exceptions=True)
+    unavailable = []
+    for node_id, error in zip(all_nodes, tried, strict=True):
+        if isinstance(error, NodeUnavailable):
+            unavailable.append((node_id, error))
+        elif isinstance(error, BaseException):
             raise error
+    if unavailable:
+        first = unavailable[0][1]
+        raise NodeUnavailable(str(first), tuple(node_id for node_id, _ in unavailable)) from first
 
 
 def holders_of(role: str, partitions: Iterable[tuple[int, Iterable[int]]]) -> list[int]:

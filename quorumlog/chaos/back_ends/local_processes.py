@@ -22,7 +22,7 @@ from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
 from quorumlog.chaos.network.routes import detours, plan_routes
 from quorumlog.chaos.schedule import Schedule
-from quorumlog.cluster import ClusterError, LocalCluster
+from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed
 
 _START_TIMEOUT_S: Final = 20.0
 _STARVE_PERIOD_S: Final = 0.06
@@ -62,29 +62,39 @@ class LocalProcesses:
 
     async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
         """Do the operation to all `node_ids`. Raises NodeUnavailable when all were tried."""
+        match operation:
+            case "kill":
+                self._paused.difference_update(node_ids)
+                self._end_starving(node_ids)
+                await for_each(node_ids, partial(_in_thread, self.cluster.kill))
+            case "stop":
+                await for_each(node_ids, self._stop)
+            case "start":
+                await self._start(node_ids)
+            case "pause":
+                self._paused.update(node_ids)
+                await for_each(node_ids, partial(_at_once, self.cluster.pause))
+            case "resume":
+                self._paused.difference_update(node_ids)
+                await for_each(node_ids, partial(_at_once, self.cluster.resume))
+            case "starve":
+                self._starve(node_ids, share_percent=amount)
+            case "feed":
+                await for_each(node_ids, self._feed)
+            case "wipe":
+                await for_each(node_ids, self._wipe)
+            case _:
+                raise BackEndFailed(f"{self.name} have no operation {operation!r}")
+
+    async def _stop(self, node_id: int) -> None:
+        """Stop a node in order, or kill it: else it might end at any later time."""
         with _translated():
-            match operation:
-                case "kill":
-                    self._paused.difference_update(node_ids)
-                    await asyncio.to_thread(self.cluster.kill, *node_ids)
-                case "stop":
-                    await for_each(node_ids, partial(_in_thread, self.cluster.stop_node))
-                case "start":
-                    await self._start(node_ids)
-                case "pause":
-                    self._paused.update(node_ids)
-                    await for_each(node_ids, partial(_in_thread, self.cluster.pause))
-                case "resume":
-                    self._paused.difference_update(node_ids)
-                    await for_each(node_ids, partial(_in_thread, self.cluster.resume))
-                case "starve":
-                    self._starve(node_ids, share_percent=amount)
-                case "feed":
-                    await for_each(node_ids, self._feed)
-                case "wipe":
-                    await for_each(node_ids, self._wipe)
-                case _:
-                    raise BackEndFailed(f"{self.name} have no operation {operation!r}")
+            try:
+                await asyncio.to_thread(self.cluster.stop_node, node_id)
+            except NodeFailed:
+                with suppress(ClusterError):  # it has ended in this moment
+                    await asyncio.to_thread(self.cluster.kill, node_id)
+        self._end_starving((node_id,))
 
     async def _start(self, node_ids: Sequence[int]) -> None:
         # `LocalCluster.start` would kill a node that is not ready in time, and that would look as
@@ -95,12 +105,18 @@ class LocalProcesses:
 
     async def _wipe(self, node_id: int) -> None:
         await self._until_not_needed(node_id)
-        await asyncio.to_thread(self.cluster.wipe_node, node_id)
+        await _in_thread(self.cluster.wipe_node, node_id)
 
     def _starve(self, node_ids: Sequence[int], *, share_percent: int) -> None:
         for node_id in node_ids:
             work = self._pause_in_turns(node_id, share_percent=share_percent)
             self._starved[node_id] = asyncio.create_task(work)
+
+    def _end_starving(self, node_ids: Sequence[int]) -> None:
+        """Forget what starved: the next process of the node does not."""
+        for node_id in node_ids:
+            if (starving := self._starved.pop(node_id, None)) is not None:
+                starving.cancel()
 
     async def _pause_in_turns(self, node_id: int, *, share_percent: int) -> None:
         """Let the process run for a share of each period, until it ends or is fed."""
@@ -119,7 +135,7 @@ class LocalProcesses:
             starving.cancel()
             await asyncio.wait([starving])
             if node_id not in self._paused and self.cluster.pid(node_id) is not None:
-                self.cluster.resume(node_id)
+                await _at_once(self.cluster.resume, node_id)
 
     async def _until_not_needed(self, node_id: int) -> None:
         """Return when other nodes lead, in sync, every partition that this one has a copy of.
@@ -229,7 +245,14 @@ def started(cluster: LocalCluster, *, with_links: bool, seed: int = 0) -> Iterat
 
 
 async def _in_thread(act: Callable[[int], object], node_id: int) -> None:
-    await asyncio.to_thread(act, node_id)
+    with _translated():
+        await asyncio.to_thread(act, node_id)
+
+
+async def _at_once(act: Callable[[int], object], node_id: int) -> None:
+    # No thread: a pause and a resume of two faults have their effect in the order of the calls.
+    with _translated():
+        act(node_id)
 
 
 @contextmanager

@@ -1,24 +1,32 @@
 """The times at which each fault was active, from the nemesis's rows of a history.
 
-A fault lasts from its first row to the row that ends it: `start` ends a kill (or `kill-all`),
+A fault lasts from its first row to the row that ends it: `start` ends a kill, `kill-all` or stop,
 `resume` a pause, `stop-x` (or `x-stop`) what `start-x` (or `x`) began, and `heal` ends everything.
-A row that ends a fault and names no node ends it on every node. A fault that no row ends lasts
-until the end of the history. `node-ended` is not a fault: a process ended without a kill. After a
-start that ended in `not-ready`, the fault goes on.
+A row that names an action of the schedule ends what that action began, and nothing else, on the
+nodes that it names; a band ends with the last of its nodes. In histories whose rows name no action,
+a row ends what is called so on the node that it names; one that names no node ends it on all. A
+fault that no row ends lasts until the end of the history. `node-ended` is not a fault: a process
+ended without a kill. After a start that ended in `not-ready`, the fault goes on.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.verdict import WITNESSES_MAX, Anomaly, CheckResult, Severity
+from quorumlog.chaos.faults.fault import UNDOING, UNDONE_BY
+from quorumlog.chaos.faults.rows import read_details
 from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 
-_ENDS: Final = {"start": "kill", "restart": "kill", "resume": "pause"}
+_MENDED_BY: Final = {
+    undo: tuple(fault for fault, mended in UNDONE_BY.items() if mended == undo) for undo in UNDOING
+}
+_STARTED: Final = (*_MENDED_BY["start"], "wipe")
+_ENDS: Final = {**_MENDED_BY, "start": _STARTED, "restart": _STARTED}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"
 _NO_FAULTS: Final = frozenset({"not-ready", "skipped"})
@@ -30,13 +38,18 @@ NODE_ENDED_ANOMALY: Final = Anomaly(
 
 @dataclass(slots=True, kw_only=True)
 class Band:
-    """One fault on one target, from `start_ns` until `end_ns` (or the end of the history)."""
+    """One fault on one target, from `start_ns` until `end_ns` (or the end of the history).
+
+    action: the number of the action that began it; 0: its row names none.
+    """
 
     fault: str
     node: str
     start_ns: int
     end_ns: int
     details: str = ""
+    action: int = 0
+    left: set[str] = field(default_factory=set)  # the nodes on which it lasts
 
     def __str__(self) -> str:
         return f"{self.fault} {self.node}".strip()
@@ -48,16 +61,28 @@ def fault_bands(table: pa.Table) -> list[Band]:
     nemesis = nemesis.select(["index", "invoked_ns", "f", "node", "details"])
     bands: list[Band] = []
     for row in nemesis.sort_by("index").to_pylist():
-        f, node, time_ns = row["f"], row["node"], row["invoked_ns"]
-        ended = [band for band in bands if band.end_ns == NEVER_NS and _ends(f, node, band)]
-        for band in ended:
-            band.end_ns = time_ns
+        f, node, time_ns, details = row["f"], row["node"], row["invoked_ns"], row["details"]
+        told = read_details(details)
+        action = 0 if told is None else told[0]
+        lasting = [band for band in bands if band.end_ns == NEVER_NS]
+        for band in lasting:
+            if _ends(f, node, action, band):
+                band.left -= set(node.split(",")) if action and node else band.left
+                if not band.left:
+                    band.end_ns = time_ns
         open_already = any(
-            band.fault == f and band.node == node and band.end_ns == NEVER_NS for band in bands
+            (band.fault, band.node, band.action) == (f, node, action) and band.end_ns == NEVER_NS
+            for band in lasting
         )
         if f not in _NO_FAULTS and not (_is_end(f) or open_already):
             band = Band(
-                fault=f, node=node, start_ns=time_ns, end_ns=NEVER_NS, details=row["details"]
+                fault=f,
+                node=node,
+                start_ns=time_ns,
+                end_ns=NEVER_NS,
+                details=details,
+                action=action,
+                left=set(node.split(",")),
             )
             bands.append(band)
     return bands
@@ -107,10 +132,21 @@ def _is_end(f: str) -> bool:
     return f == _HEAL or f in _ENDS or f.startswith("stop-") or f.endswith("-stop")
 
 
-def _ends(f: str, node: str, band: Band) -> bool:
-    if not _is_end(f) or (node and band.node and node != band.node):
+def _ends(f: str, node: str, action: int, band: Band) -> bool:
+    """Tell whether the row ends the band on some nodes."""
+    if f == _HEAL:
+        return True
+    if not _is_end(f) or action != band.action:
         return False
+    if action:
+        is_hit = not node or bool(band.left & set(node.split(",")))
+    else:
+        is_hit = not (node and band.node) or node == band.node
+    return is_hit and _is_undone_by(f, band.fault)
+
+
+def _is_undone_by(f: str, fault: str) -> bool:
     if f in _ENDS:
-        return band.fault.startswith(_ENDS[f])
+        return fault.startswith(_ENDS[f])
     started = f.removeprefix("stop-") if f.startswith("stop-") else f.removesuffix("-stop")
-    return f == _HEAL or band.fault in (started, f"start-{started}")
+    return fault in (started, f"start-{started}")

@@ -220,7 +220,10 @@ class ConfluentMember:
             "auto.offset.reset": "earliest",
             "session.timeout.ms": membership.session_timeout_ms,
             "heartbeat.interval.ms": membership.session_timeout_ms // 10,
-            "max.poll.interval.ms": membership.max_poll_interval_ms,
+            # The library refuses one that is shorter than a session.
+            "max.poll.interval.ms": max(
+                membership.max_poll_interval_ms, membership.session_timeout_ms
+            ),
         }
         if membership.instance_id is not None:
             settings["group.instance.id"] = membership.instance_id

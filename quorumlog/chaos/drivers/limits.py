@@ -6,6 +6,7 @@ what a library takes by its own settings: a call that meets one has hung.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
@@ -16,6 +17,7 @@ from quorumlog.chaos.drivers.driver import (
     CallTimedOut,
     Driver,
     DriverConsumer,
+    DriverError,
     DriverProducer,
     GroupDriver,
     GroupMember,
@@ -78,11 +80,9 @@ def _forget(task: asyncio.Future[Any]) -> None:
 
 
 async def _close(limit_s: float, work: Coroutine[Any, Any, None]) -> None:
-    """Let a client close; one that does not end in time is left behind."""
-    try:
+    """Let a client close; one that fails to, or does not end in time, is left behind."""
+    with contextlib.suppress(DriverError):
         await within(limit_s, "close", work)
-    except CallTimedOut:
-        return
 
 
 class LimitedProducer:
@@ -110,6 +110,7 @@ class LimitedProducer:
             pending = await within(self._limits.send_s, "send", sent)
         except CallTimedOut as error:
             raise SendFailed(str(error), definite=False) from error
+        pending.add_done_callback(_forget)  # its caller may be cancelled before it looks
         return asyncio.ensure_future(self._delivery(pending))
 
     async def _delivery(self, pending: asyncio.Future[int]) -> int:

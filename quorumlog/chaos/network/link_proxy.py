@@ -4,6 +4,7 @@ The process ends with its standard input, so it ends with the run, however that 
 """
 
 import json
+import select
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from quorumlog.chaos.faults.links import LinkRule
 from quorumlog.chaos.network.commands import plain_routes, plain_rule
 from quorumlog.chaos.network.route import Route
 
+ANSWER_TIMEOUT_S: Final = 30.0
 _END_TIMEOUT_S: Final = 5.0
 
 
@@ -96,6 +98,9 @@ class LinkProxy:
             try:
                 process.stdin.write(json.dumps(command).encode() + b"\n")
                 process.stdin.flush()
+                if not select.select([process.stdout], [], [], ANSWER_TIMEOUT_S)[0]:
+                    process.kill()  # its answer would be taken for that of the next question
+                    raise ProxyFailed(f"the lab's forwarders do not answer: {ANSWER_TIMEOUT_S:g} s")
                 line = process.stdout.readline()
             except OSError as error:
                 raise ProxyFailed(f"the lab's forwarders have ended: {error}") from error

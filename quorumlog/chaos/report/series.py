@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import (
     FINAL_POLL,
@@ -18,7 +19,7 @@ from quorumlog.chaos.checkers.entries import (
     Flags,
     Ints,
 )
-from quorumlog.chaos.checkers.explode import explode
+from quorumlog.chaos.checkers.explode import OPERATIONS, explode
 from quorumlog.chaos.checkers.fault_bands import Band, fault_bands
 from quorumlog.chaos.checkers.rows import rows_of
 from quorumlog.chaos.history.model import NEVER_NS
@@ -65,8 +66,13 @@ def run_series(table: pa.Table) -> RunSeries:
         start_s=rows.invoked_ns / _S,
         end_s=np.where(ended, rows.completed_ns, last_ns) / _S,
         records=np.where(ended, rows.lengths(), 0),
-        entries=explode(table),
+        entries=explode(_log_operations(table)),
     )
+
+
+def _log_operations(table: pa.Table) -> pa.Table:
+    """Return the operations that have offsets of a log; other models have other ones."""
+    return table.filter(pc.field("f").isin(sorted({*OPERATIONS, "txn"})))
 
 
 def band_seconds(series: RunSeries) -> list[tuple[str, float, float]]:

@@ -1,13 +1,14 @@
 """The time limits of drivers: a library that hangs in any call never hangs a run."""
 
 import asyncio
+import gc
 import threading
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from quorumlog.chaos.drivers.driver import CallTimedOut, Driver, Membership, SendFailed
+from quorumlog.chaos.drivers.driver import CallTimedOut, Driver, DriverError, Membership, SendFailed
 from quorumlog.chaos.drivers.limits import Limits, limited, within
 from quorumlog.chaos.drivers.worker import Worker
 from quorumlog.chaos.history import HistoryWriter, read_history
@@ -87,6 +88,16 @@ async def test_a_client_that_never_opens_is_given_up_and_one_that_never_closes_i
     await opened.close()
 
 
+@pytest.mark.parametrize("client", sorted(OPENINGS))
+async def test_a_client_that_fails_to_close_ends_no_run(client: str) -> None:
+    class FailsToClose(Hanging):
+        async def close(self) -> None:
+            raise DriverError("KafkaTimeoutError", "Timeout waiting for future")
+
+    opened = await getattr(limited(cast(Driver, FailsToClose())), client)(*OPENINGS[client])
+    await opened.close()
+
+
 @pytest.mark.jumping_time
 async def test_a_send_without_an_answer_is_indefinite() -> None:
     producer = await limited(cast(Driver, Hanging("send"))).producer("b", "p")
@@ -97,6 +108,25 @@ async def test_a_send_without_an_answer_is_indefinite() -> None:
     with pytest.raises(SendFailed, match="NO_ANSWER: no ack") as raised:
         await (await producer.send("t", 0, b"1"))
     assert not raised.value.definite
+
+
+async def test_a_failed_delivery_whose_caller_was_cancelled_is_not_reported_as_a_bug() -> None:
+    class Fails(Hanging):
+        async def send(self, *_: object, **__: object) -> asyncio.Future[int]:
+            failed = asyncio.get_running_loop().create_future()
+            failed.set_exception(SendFailed("the producer was closed", definite=False))
+            return failed
+
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+    producer = await limited(cast(Driver, Fails())).producer("b", "p")
+    delivery = await producer.send("t", 0, b"1")
+    delivery.cancel()  # before it has begun to wait
+    await asyncio.wait([delivery])
+    del delivery
+    gc.collect()
+    await asyncio.sleep(0)
+    assert reported == []
 
 
 async def test_a_call_that_ignores_its_cancellation_does_not_hold_its_caller() -> None:

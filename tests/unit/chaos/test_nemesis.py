@@ -2,74 +2,18 @@
 
 import asyncio
 from dataclasses import MISSING, fields
-from typing import Any
 
 import pytest
 
-from quorumlog.chaos.back_ends.back_end import BackEnd
+from quorumlog.chaos.back_ends.back_end import BackEnd, NodeUnavailable
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.machines import PowerLoss
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported, step_fault
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.schedule import Action, Schedule, Target
-from quorumlog.cluster import ClusterError, NodeFailed
+from tests.support.chaos.fake_cluster import FakeCluster
 from tests.support.chaos.nodes_in_memory import NodesInMemory
 from tests.support.waiting import until
-
-
-class FakeNode:
-    def __init__(self, node_id: int) -> None:
-        self.id = node_id
-
-
-class FakeCluster:
-    """Three nodes; `refuses` are those that do not get ready, `deaf` those that just ended."""
-
-    def __init__(self) -> None:
-        self.nodes = [FakeNode(node_id) for node_id in (1, 2, 3)]
-        self.running, self.paused = {1, 2, 3}, set[int]()
-        self.refuses: set[int] = set()
-        self.deaf: set[int] = set()
-        self.leader: int | None = 1
-        self.all_paused: asyncio.Event | None = None  # all but the leader
-
-    def pid(self, node_id: int) -> int | None:
-        return node_id if node_id in self.running else None
-
-    def node_status(self, node_id: int) -> dict[str, Any] | None:
-        assert node_id not in self.paused, "it would not answer"
-        partitions = [] if self.leader is None else [{"leader": self.leader, "isr": [1, 2, 3]}]
-        return {
-            "metadata_offset": 5,
-            "controller_id": 2,
-            "topics": {"t": {"partitions": partitions}},
-        }
-
-    def kill(self, *node_ids: int) -> None:
-        self.running -= self.deaf
-        for node_id in node_ids:
-            if node_id not in self.running:
-                raise ClusterError(f"node {node_id} does not run")
-            self.running.discard(node_id)
-
-    def pause(self, node_id: int) -> None:
-        self.paused.add(node_id)
-        if self.all_paused is not None and len(self.paused) == 2:
-            self.all_paused.set()
-
-    def resume(self, node_id: int) -> None:
-        if node_id not in self.running:
-            raise ClusterError(f"node {node_id} does not run")
-        self.paused.discard(node_id)
-
-    def start_node(self, node_id: int, *, timeout_s: float) -> None:
-        assert timeout_s > 0
-        self.running.add(node_id)
-        if node_id in self.refuses:
-            raise NodeFailed(f"node {node_id} is not ready in time")
-
-    def last_words(self, node_id: int) -> str:
-        return f"node {node_id} ended"
 
 
 def nodes_of(cluster: FakeCluster) -> LocalProcesses:
@@ -155,6 +99,15 @@ def test_a_node_that_ended_just_before_its_fault_is_a_finding(fault: str) -> Non
     assert not is_whole
     assert not nemesis.done
     assert (cluster.running, cluster.paused) == ({1, 2, 3}, set())
+
+
+def test_nodes_that_were_killed_beside_one_that_had_ended_have_not_ended_by_themselves() -> None:
+    cluster = FakeCluster()
+    cluster.deaf = {2}
+    _, rows, is_whole = inflict(cluster, "kill", (1, 2, 3))
+    assert [node for f, node, _ in rows if f == "node-ended"] == ["2"]
+    assert ("start", "1,3", "#1 kill") in rows
+    assert not is_whole
 
 
 def test_nodes_may_be_named() -> None:
@@ -365,6 +318,21 @@ async def test_two_wipes_never_overlap() -> None:
         ("wipe", (2,)),
         ("start", (2,)),
     ]
+
+
+async def test_a_node_that_does_not_stop_in_order_is_killed() -> None:
+    cluster = FakeCluster()
+    cluster.does_not_stop = True
+    nodes = nodes_of(cluster)
+    await nodes.perform("starve", (1, 2), 50)
+    await nodes.perform("stop", (1,))
+    assert cluster.running == {2, 3}
+    with pytest.raises(NodeUnavailable, match="node 1 does not run") as raised:
+        await nodes.perform("stop", (1, 2))
+    assert raised.value.node_ids == (1,)
+    assert cluster.running == {3}
+    await nodes.perform("start", (1, 2))
+    assert cluster.paused == set()
 
 
 async def test_a_node_that_starves_is_fed_again_and_a_paused_one_is_left_alone() -> None:
