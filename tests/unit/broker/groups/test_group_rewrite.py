@@ -3,6 +3,7 @@
 import asyncio
 import struct
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ LIMITS = RewriteLimits(records_min=30)
 
 @pytest.fixture(autouse=True)
 def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
-    coordinator = partial(GroupCoordinator, rewrite_limits=LIMITS)
+    coordinator: Any = partial(GroupCoordinator, rewrite_limits=LIMITS)
     service = partial(GroupService, coordinator=coordinator)
     monkeypatch.setattr("tests.support.groups.memory_log.GroupService", service)
 
