@@ -15,7 +15,7 @@ help: ## what there is to run
 
 demo: $(VENV)/installed ## break a real 3-node cluster for 30 s and prove on Spark what survived
 	@echo 'The history is checked on Spark, as a history of any size would be; this one alone would be checked faster with --engine local.'
-	$(BIN)/quorumlog chaos run --workload append_read --fault kill,pause_kill --duration 30s --seed 7 --out demo-run --engine spark
+	$(BIN)/quorumlog chaos run --workload append_read --fault kill,pause_kill,partition-one,reply-lost --duration 30s --seed 7 --out demo-run --engine spark
 
 test: $(VENV)/installed-dev ## the whole test suite
 	$(BIN)/pytest -n 2 --dist loadgroup

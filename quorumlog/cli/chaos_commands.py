@@ -98,7 +98,7 @@ def run_command(
     node_module: options.NodeModule = None,
     json: options.Json = False,
 ) -> None:
-    """Break a cluster under load, save the history of what clients saw, and judge it.
+    """Break a cluster under load; judge what clients saw.
 
     Exit status 0: every acknowledged record survived, in order, once. 1: not so. 2: not known.
 

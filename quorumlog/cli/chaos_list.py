@@ -11,7 +11,7 @@ from quorumlog.cli.output import data, document
 def list_command(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """List workloads, faults, drivers and mutants; say what is not possible here, and why."""
+    """List workloads, faults, drivers, mutants; what is missing here."""
     described = listing()
     if json:
         document(described)

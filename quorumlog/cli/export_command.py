@@ -19,7 +19,7 @@ def export(
         ),
     ] = "edn",
 ) -> None:
-    """Print a history as Jepsen's operations, for the checkers of others."""
+    """Print a history as Jepsen writes it, for other checkers."""
     from quorumlog.chaos.history import HistoryError, read_history
     from quorumlog.chaos.history.export import exported
     from quorumlog.cli.verify import require_checkers

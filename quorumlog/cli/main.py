@@ -121,8 +121,9 @@ COMMANDS: Final[dict[str, Command]] = {
     ),
     "simulate": Command(
         "simulate_command",
-        "Run the Raft core under seeded faults.",
+        "Run the cores, or whole nodes, under seeded faults.",
         (
+            "quorumlog simulate nodes --seeds 10 --duration 12s",
             "quorumlog simulate --seeds 100",
             "quorumlog simulate --seed 1434 --duration 17s",
             "quorumlog simulate --mutant second_vote --shrink smallest.json",

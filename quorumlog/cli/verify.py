@@ -56,8 +56,8 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What judges the history: kafka_log, cas-register, list-append, ..., or "
-        "package.module:NAME of your own; else what the history names, or the only one that fits.",
+        help="What judges the history: a name of chaos list, or package.module:NAME of your own; "
+        "else what the history names, or the only one that fits.",
     ),
 ]
 

@@ -8,9 +8,10 @@ from quorumlog.chaos.checkers import check_history
 from quorumlog.chaos.history.pairing import table_of
 from tests.support.chaos.hand_made_histories import found, rows_of
 from tests.support.chaos.random_histories import PLANTS, Sketch, good
+from tests.support.sizes import tries
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(tries(40)))
 def test_a_cluster_that_keeps_its_promises_is_valid(seed: int) -> None:
     verdict = check_history(table_of(rows_of(good(seed).ops)))
     assert (found(verdict), verdict.unknown_because) == ([], [])

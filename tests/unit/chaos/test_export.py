@@ -13,7 +13,6 @@ from tests.support.chaos.hand_made_histories import History
 ROOT = Path(__file__).parents[2] / "data/histories"
 FILES = [
     ("porcupine/jepsen/etcd_000.log", "cas-register"),
-    ("porcupine/jepsen/etcd_002.log", "cas-register"),
     ("porcupine/kv/c01-bad.txt", "kv"),
     ("knossos/cas-register/bad/rethink-fail-minimal.edn", "cas-register"),
     ("elle/paper-example.edn", "list-append"),

@@ -11,6 +11,7 @@ from quorumlog.broker.groups.core.offsets import CommittedState
 from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup
 from quorumlog.broker.groups.core.requests import CommittedOffset
 from quorumlog.broker.groups.core.rewrite import RewriteLimits
+from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.groups.coordination import T0, T1
@@ -22,7 +23,8 @@ LIMITS = RewriteLimits(records_min=30)
 @pytest.fixture(autouse=True)
 def early_rewrites(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = partial(GroupCoordinator, rewrite_limits=LIMITS)
-    monkeypatch.setattr("quorumlog.broker.groups.io.group_service.GroupCoordinator", coordinator)
+    service = partial(GroupService, coordinator=coordinator)
+    monkeypatch.setattr("tests.support.groups.memory_log.GroupService", service)
 
 
 async def test_a_successor_reads_little_more_than_what_is_live() -> None:
