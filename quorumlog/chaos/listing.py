@@ -5,6 +5,7 @@ from typing import Any, Final
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.back_ends.registry import BACK_ENDS
 from quorumlog.chaos.checkers.registry import CHECKERS
+from quorumlog.chaos.drivers.driver import CAPABILITIES
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, StepFault
 from quorumlog.chaos.faults.registry import STEP_FAULTS
@@ -25,7 +26,8 @@ def listing() -> dict[str, Any]:
         "faults": [_fault(kind) for kind in STEP_FAULTS.values()],
         "roles": [*NODE_ROLES, CLIENT, "all"],
         "models": {name: checker.text for name, checker in CHECKERS.items()},
-        "drivers": {name: {"what": text, "here": _is_here(name)} for name, text in DRIVERS.items()},
+        "drivers": {name: _driver(name, text) for name, text in DRIVERS.items()},
+        "capabilities": dict(CAPABILITIES),  # of drivers
         "back_ends": {
             LocalProcesses.name: LocalProcesses.text,
             **{name: kind.text for name, kind in BACK_ENDS.items()},
@@ -54,9 +56,10 @@ def _fault(kind: type[StepFault]) -> dict[str, Any]:
     }
 
 
-def _is_here(name: str) -> bool:
+def _driver(name: str, text: str) -> dict[str, Any]:
+    """Describe a driver. `can`: its capabilities; None if its library is not installed."""
     try:
-        load_driver(name)
+        can = sorted(load_driver(name).capabilities)
     except DriverUnavailable:
-        return False
-    return True
+        return {"what": text, "here": False, "can": None}
+    return {"what": text, "here": True, "can": can}

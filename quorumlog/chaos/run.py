@@ -24,6 +24,7 @@ from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
 from quorumlog.chaos.faults.registry import step_fault
+from quorumlog.chaos.figures import figures
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.nemesis import Nemesis, check_schedule
@@ -96,10 +97,8 @@ class RunSettings:
 class RunSummary:
     """What happened, before any check of it."""
 
+    figures: str  # operations of the clients, by outcome
     sends_ok: int
-    sends_info: int
-    sends_fail: int
-    records_read: int
     faults: int  # carried out
     not_met: tuple[str, ...]  # faults that were asked for, and never had their turn
     reads_complete: bool
@@ -267,10 +266,8 @@ class _Phases:
         done, messages = [] if nemesis is None else nemesis.done, self.history.messages
         asked_for = [step_fault(name).name for name in settings.faults]
         return RunSummary(
+            figures=figures(messages),
             sends_ok=messages["ok", "send"],
-            sends_info=messages["info", "send"],
-            sends_fail=messages["fail", "send"],
-            records_read=self._records_read(),
             faults=len(done),
             not_met=tuple(name for name in asked_for if name not in done),
             reads_complete=complete,
@@ -345,13 +342,5 @@ class _Phases:
         self.progress("heal", 0.0, self._figures())
         return nemesis is None or await nemesis.heal()
 
-    def _records_read(self) -> int:
-        messages = self.history.messages
-        return messages["ok", "poll"] + messages["ok", "final_poll"]
-
     def _figures(self) -> str:
-        messages = self.history.messages
-        return (
-            f"{messages['ok', 'send']} acknowledged, {messages['info', 'send']} unknown, "
-            f"{self._records_read()} read"
-        )
+        return figures(self.history.messages)

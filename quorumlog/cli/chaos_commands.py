@@ -229,9 +229,8 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
 def _print(summary: RunSummary, verdict: "Verdict", out: Path) -> None:
     faults = f"{summary.faults} {'fault' if summary.faults == 1 else 'faults'}"
     data(
-        f"{summary.sends_ok} sends acknowledged, {summary.sends_info} unknown, "
-        f"{summary.sends_fail} failed; {summary.records_read} records read; {faults} "
-        f"({verdict.figures.get('faults', 0)} steps) in {summary.seconds:.0f} s"
+        f"{summary.figures}; {faults} ({verdict.figures.get('faults', 0)} steps) "
+        f"in {summary.seconds:.0f} s"
     )
     if summary.not_met:
         data(f"not met, for lack of time: {', '.join(summary.not_met)}")

@@ -1,6 +1,6 @@
 """`quorumlog chaos list`: what the lab has, and what this machine lacks."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,5 +32,12 @@ def list_command(
             data(f"  {name:18} {text}")
     data("drivers")
     for name, driver in described["drivers"].items():
-        data(f"  {name:18} {driver['what']}{'' if driver['here'] else '  (not installed)'}")
+        data(f"  {name:18} {driver['what']}  ({_abilities(driver)})")
+    data("capabilities of drivers, beside sending and reading")
+    for name, text in described["capabilities"].items():
+        data(f"  {name:18} {text}")
     data(f"roles\n  {', '.join(described['roles'])}")
+
+
+def _abilities(driver: dict[str, Any]) -> str:
+    return ", ".join(driver["can"]) or "sends and reads only" if driver["here"] else "not installed"

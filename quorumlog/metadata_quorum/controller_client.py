@@ -1,8 +1,9 @@
 """The requests of a broker to the active controller, on whichever node that is.
 
 Requests are frozen values, so that they travel as CBOR and replay in a simulator. Every method
-raises `ControllerUnavailable` when no active controller answered within the request timeout: the
-outcome is then unknown, and the caller decides whether asking again is safe.
+raises `ControllerUnavailable` when no active controller answered within the request timeout, or the
+answer to a change was lost: the outcome is then unknown, and the caller decides whether asking
+again is safe.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ NAMED_PER_REQUEST_MAX: Final = 10_000  # topics, configurations, partitions to e
 
 
 class ControllerUnavailable(Exception):
-    """No active controller answered in time; whether the request took effect is unknown."""
+    """No controller answered in time, or its answer was lost: the outcome is unknown."""
 
 
 class RequestTooLarge(ControllerUnavailable):

@@ -1,8 +1,8 @@
 """The sequential model of a topic's name: it exists or not, as creations and deletions find it.
 
-A refusal proves less than a success. A broker forwards a change to the controller, and sends it
-again if the answer was lost: the change is then refused because it was made already. So a refused
-creation may have created the topic itself; either way, the topic exists after it.
+A refusal proves as much as a success: the topic was there, or was not, and the refused change did
+not make it so. A cluster that sends a change again after a lost answer fails this check, because it
+refuses what it has done itself.
 """
 
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class TopicName:
     def step(self, state: Any, call: Call) -> Iterable[State]:
         """Return whether the topic exists after the call; nothing if the call is impossible."""
         wanted = call.f == "create"
-        if call.is_known and call.values[0] == DONE and state == wanted:
+        if call.is_known and (call.values[0] == DONE) == (state == wanted):
             return ()
         return (wanted,)
 

@@ -1,9 +1,8 @@
 """metadata_linearizable: topics are created and deleted through the metadata quorum.
 
 It proves or refutes that the existence of a topic is linearizable at the controller: a creation
-succeeds only if the topic is absent, a deletion only if it is there. After a refusal
-(TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION) the topic is there, or is not, too: it was so
-before, or the same change had been made before a broker sent it again.
+succeeds only if the topic is absent, a deletion only if it is there, and a refusal
+(TOPIC_ALREADY_EXISTS, UNKNOWN_TOPIC_OR_PARTITION) proves the opposite.
 What a broker answers to a question comes from its own copy of the metadata, which may lag behind
 the controller (KIP-500). Such answers prove nothing, so nothing is asked of brokers. In the end
 every topic is created once more, which tells what it was.

@@ -68,7 +68,11 @@ class Admin(AsyncClient[Asker]):
     async def create_topics(
         self, topics: Iterable[about.NewTopic], *, validate_only: bool = False
     ) -> None:
-        """Create topics. Raises the first topic's error, definite if none was created."""
+        """Create topics. Raises the first topic's error, definite if none was created.
+
+        The broker that was asked knows them then. Another broker hears of them a moment later, as
+        in Kafka: until then `describe_topics` may raise UNKNOWN_TOPIC_OR_PARTITION.
+        """
         await subjects.topics.create(self._running(), topics, validate_only=validate_only)
 
     async def delete_topics(self, names: Iterable[str]) -> None:

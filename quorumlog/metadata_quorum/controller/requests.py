@@ -134,9 +134,8 @@ class DescribeQuorum:
     """
 
 
-UserRequest = (
-    CreateTopics | FindTopics | DeleteTopics | CreatePartitions | AlterTopicConfigs | ElectLeaders
-)
+UserChange = CreateTopics | DeleteTopics | CreatePartitions | AlterTopicConfigs | ElectLeaders
+UserRequest = FindTopics | UserChange
 ControllerRequest = (
     BrokerRegistration | BrokerHeartbeat | AlterPartitions | AllocateProducerIds | UserRequest
 )

@@ -1,20 +1,26 @@
 """The controller while this node leads the quorum: when it takes over, and when it answers.
 
 Requests wait until the node, having won the election, has replayed all earlier records. When the
-node loses its leadership, every waiting request is answered NOT_CONTROLLER: its records may still
-be committed, so the caller does not know the outcome (KIP-631).
+node loses its leadership, every waiting request is refused. If it wrote records, they may still be
+committed, so the caller is told that the outcome is unknown (KIP-631).
 """
 
 import logging
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import Decision
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
-from quorumlog.metadata_quorum.driver.seams import Answer, Ask, NotController, refuse
+from quorumlog.metadata_quorum.driver.seams import (
+    Answer,
+    Ask,
+    ControllerDeposed,
+    NotController,
+    refuse,
+)
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000
@@ -45,6 +51,15 @@ class Claim:
         _refuse_all(ask.answer for ask in self.waiting)
 
 
+class _Uncommitted(NamedTuple):
+    """A response that leaves when all below `end_offset` is committed."""
+
+    end_offset: Offset
+    answer: Answer
+    response: object
+    has_records: bool
+
+
 class ActiveController:
     """The controller of one leader epoch. It never reads the log.
 
@@ -58,7 +73,7 @@ class ActiveController:
         self.leader_epoch: Final = leader_epoch
         self.waiting: Final = deque(waiting)
         self._remembered: Final = RememberedAnswers()
-        self._uncommitted: Final = deque[tuple[Offset, Answer, object]]()
+        self._uncommitted: Final = deque[_Uncommitted]()
 
     def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[object]:
         """Decide a request. The log ends at `end_offset`."""
@@ -81,8 +96,11 @@ class ActiveController:
 
         Remembers the answer for a repeated request, if deciding it again would not be the same.
         """
-        self._uncommitted.append((end_offset, ask.answer, decision.response))
-        if ask.request_id is not None and decision.records:
+        has_records = bool(decision.records)
+        self._uncommitted.append(
+            _Uncommitted(end_offset, ask.answer, decision.response, has_records)
+        )
+        if ask.request_id is not None and has_records:
             answer = Remembered(end_offset, decision.response, len(decision.records))
             self._remembered.add(ask.request_id, answer)
 
@@ -90,20 +108,25 @@ class ActiveController:
         """Give a repeated request the first one's answer, when that is committed."""
         before = self._remembered.get(ask.request_id)
         if before is not None:
-            self._uncommitted.append((before.end_offset, ask.answer, before.response))
+            self._uncommitted.append(
+                _Uncommitted(before.end_offset, ask.answer, before.response, has_records=True)
+            )
         return before is not None
 
     def advance(self, high_watermark: Offset) -> None:
         """Answer the requests whose decisions are committed now."""
         waiting = self._uncommitted
-        while waiting and waiting[0][0] <= high_watermark:
-            _, answer, response = waiting.popleft()
-            if not answer.done():
-                answer.set_result(response)
+        while waiting and waiting[0].end_offset <= high_watermark:
+            done = waiting.popleft()
+            if not done.answer.done():
+                done.answer.set_result(done.response)
 
     def resign(self) -> None:
-        """Refuse every waiting request: the outcome is unknown, or nothing was done."""
-        _refuse_all(answer for _, answer, _ in self._uncommitted)
+        """Refuse every waiting request: nothing was done, or with records ControllerDeposed."""
+        for one in self._uncommitted:
+            if one.has_records:
+                refuse(one.answer, ControllerDeposed("deposed before the change was committed"))
+        _refuse_all(one.answer for one in self._uncommitted)
         _refuse_all(ask.answer for ask in self.waiting)
 
 

@@ -18,7 +18,11 @@ class Stopped(Exception):
 
 
 class NotController(Exception):
-    """Another node is the active controller, or became it before the answer."""
+    """The node is not the active controller; it has not carried the request out."""
+
+
+class ControllerDeposed(NotController):
+    """Another node became the controller before the commit: the change may be made, or not."""
 
 
 def refuse(answer: "Answer", reason: Exception) -> None:

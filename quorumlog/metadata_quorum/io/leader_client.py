@@ -1,11 +1,12 @@
 """A node's requests to the active controller: directly if it is this node, else over HTTP.
 
 The client asks the leader that this node knows, and asks again when that was the wrong one or has
-gone, until the request's time is up. A repeated request carries the id of the first. The same
-controller gives it the first one's answer; another controller decides it again, and refuses what
-must not take effect twice. A broker's own requests are small, and the client repeats them when the
-leader is silent, too. It does not repeat a user's request then: that request may be what keeps the
-leader busy.
+gone, until the request's time is up. A user's change is repeated only while it certainly was not
+made: the next controller could refuse it because it was made, or make it a second time. The user is
+told instead that the outcome is unknown.
+
+A broker's own requests are small, and may be decided twice: the client repeats them when the leader
+is silent, too. They carry the id of the first, and the same controller gives them its answer.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     FindTopics,
     IsrResults,
     ProducerIdsReply,
+    UserChange,
     UserRequest,
 )
 from quorumlog.metadata_quorum.controller_client import (
@@ -49,7 +51,7 @@ from quorumlog.metadata_quorum.controller_client import (
     TopicConfigChanges,
     TopicResult,
 )
-from quorumlog.metadata_quorum.driver.seams import NotController
+from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
 from quorumlog.metadata_quorum.io.rpc import RpcFailed, RpcTooLarge
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, TopicId
@@ -196,6 +198,10 @@ class LeaderClient:
                         raise RequestTooLarge(str(error)) from error
                     except (NotController, RpcFailed) as error:
                         reason = error
+                        # DEVIATION: Kafka's brokers send a change again after a lost answer.
+                        # docs/decisions/0073-a-change-that-may-be-made-is-not-sent-again.md
+                        if isinstance(request, UserChange) and not _is_definite(error):
+                            raise ControllerUnavailable(str(error)) from error
                     backoff_ms = RETRY.delay_ms(failures, random_fraction())
                     await self._leader.wait(backoff_ms / 1000)
         except TimeoutError:
@@ -216,7 +222,7 @@ class LeaderClient:
     async def _ask_while_it_leads(
         self, leader_id: BrokerId, request: Askable, request_id: str
     ) -> object:
-        """Ask once, for all the time left. Raises NotController when the leader changes."""
+        """Ask once, for all the time left. Raises ControllerDeposed when the leader changes."""
         timeout_ms = int(self._request_timeout_s * 1000)
         answer = asyncio.ensure_future(self._ask_remote(leader_id, request, request_id, timeout_ms))
         change = asyncio.ensure_future(self._leader.change())
@@ -224,8 +230,15 @@ class LeaderClient:
             await asyncio.wait({answer, change}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
                 return answer.result()
-            raise NotController(f"node {leader_id} was silent until it lost the leadership")
+            raise ControllerDeposed(f"node {leader_id} was silent until it lost the leadership")
         finally:
             answer.cancel()
             change.cancel()
             await asyncio.gather(answer, change, return_exceptions=True)
+
+
+def _is_definite(error: NotController | RpcFailed) -> bool:
+    """Tell whether the request certainly was not carried out."""
+    if isinstance(error, RpcFailed):
+        return error.definite
+    return not isinstance(error, ControllerDeposed)

@@ -19,7 +19,13 @@ from quorumlog.metadata_quorum.core.messages import EPOCH_STEP_MAX, NOBODY
 from quorumlog.metadata_quorum.core.roles import Leader
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.driver import Driver
-from quorumlog.metadata_quorum.driver.seams import BrokerProcessDied, NotController, Seams, Stopped
+from quorumlog.metadata_quorum.driver.seams import (
+    BrokerProcessDied,
+    ControllerDeposed,
+    NotController,
+    Seams,
+    Stopped,
+)
 from quorumlog.metadata_quorum.image.model import ClusterImage, ImagePublisher
 from quorumlog.metadata_quorum.io.disk_threads import DiskThreads
 from quorumlog.metadata_quorum.io.event_loop_clock import EventLoopClock
@@ -293,6 +299,12 @@ class MetadataQuorum:
             return Reply.of(await self._ask_local(request, request_id))
         except Stopped:
             return Reply(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+        except ControllerDeposed as error:
+            return Reply(
+                error_code=ErrorCode.REQUEST_TIMED_OUT,
+                error_message=str(error),
+                leader_id=self._driver.leader_id,
+            )
         except NotController:
             return Reply(error_code=ErrorCode.NOT_CONTROLLER, leader_id=self._driver.leader_id)
 

@@ -66,15 +66,29 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
     }
 )
 RPCS: Final = MappingProxyType({**QUORUM_RPCS, **CONTROLLER_RPCS})
+# REQUEST_TIMED_OUT: of a leader that was deposed before the commit; the change may be made.
+_PASSING: Final = frozenset(
+    {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT}
+)
 _NAMES: Final = {request: name for name, (request, _) in RPCS.items()}
 
 
 class RpcFailed(Exception):
-    """No usable answer: not connected, timed out, refused, or not understood."""
+    """No usable answer: not connected, timed out, refused, or not understood.
 
-    def __init__(self, message: str, error_code: ErrorCode = ErrorCode.NETWORK_EXCEPTION) -> None:
+    `definite`: the request certainly was not carried out, and never will be.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        error_code: ErrorCode = ErrorCode.NETWORK_EXCEPTION,
+        *,
+        definite: bool = False,
+    ) -> None:
         super().__init__(message)
         self.error_code = error_code
+        self.definite = definite
 
 
 class RpcTooLarge(RpcFailed):
@@ -224,7 +238,8 @@ class RpcClient:
         }
         content = cbor2.dumps(envelope)
         if len(content) > REQUEST_BYTES_MAX:
-            raise RpcTooLarge(f"{name}: {len(content)} bytes, where {REQUEST_BYTES_MAX} may be")
+            message = f"{name}: {len(content)} bytes, where {REQUEST_BYTES_MAX} may be"
+            raise RpcTooLarge(message, definite=True)
         timeout = aiohttp.ClientTimeout(total=timeout_ms / 1000)
         try:
             async with self.session.post(
@@ -236,7 +251,8 @@ class RpcClient:
                 content = await _read_limited(answer)
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:
-            raise RpcFailed(f"{name} to {address}: {error!r}") from error
+            not_sent = isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL)
+            raise RpcFailed(f"{name} to {address}: {error!r}", definite=not_sent) from error
         try:
             reply = _read_reply(status, content)
             if reply.error_code is ErrorCode.NONE:
@@ -246,8 +262,9 @@ class RpcClient:
         except MalformedValue as error:
             raise self._refused(address, f"{name} to {address}: {error}") from error
         message = f"{name} to {address}: {reply.error_message or reply.error_code.name}"
-        if reply.error_code in {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE}:
-            raise RpcFailed(message, reply.error_code)
+        if reply.error_code in _PASSING:
+            definite = reply.error_code is not ErrorCode.REQUEST_TIMED_OUT
+            raise RpcFailed(message, reply.error_code, definite=definite)
         raise self._refused(address, message, reply.error_code)
 
     def _refused(

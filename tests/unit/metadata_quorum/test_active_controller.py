@@ -12,7 +12,7 @@ from quorumlog.metadata_quorum.controller.requests import (
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat, NewTopic
 from quorumlog.metadata_quorum.driver import active_controller
 from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
-from quorumlog.metadata_quorum.driver.seams import Ask, NotController
+from quorumlog.metadata_quorum.driver.seams import Ask, ControllerDeposed, NotController
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 from tests.support.metadata_quorum.controllers import Bench
 
@@ -44,6 +44,26 @@ async def test_an_answer_leaves_when_what_it_stands_on_is_committed() -> None:
     controller.resign()
     with pytest.raises(NotController):
         await second
+
+
+async def test_one_that_is_deposed_tells_a_change_that_may_be_made_from_what_was_not_done() -> None:
+    controller, changed, repeated, refused = active(), future(), future(), future()
+    broker_epoch = heartbeat(controller).broker_epoch
+    request = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=broker_epoch)
+    ask = Ask(request, changed, 0, "id")
+    end_offset = Offset(controller.controller.cluster.end_offset)
+    decision = controller.decide(ask, now_ms=0, end_offset=end_offset)
+    controller.answer_when_committed(Offset(end_offset + len(decision.records)), ask, decision)
+    assert controller.maybe_answer_again(Ask(request, repeated, 0, "id"))
+    no_change = Decision(response="it exists")
+    controller.answer_when_committed(Offset(end_offset + 9), Ask(request, refused, 0), no_change)
+    controller.resign()
+    for answer, kind in (
+        (changed, ControllerDeposed),
+        (repeated, ControllerDeposed),
+        (refused, NotController),
+    ):
+        assert type(answer.exception()) is kind
 
 
 def test_one_that_was_not_running_blames_no_broker() -> None:

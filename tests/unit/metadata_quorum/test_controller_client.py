@@ -21,6 +21,7 @@ from quorumlog.metadata_quorum.controller_client import (
     RequestTooLarge,
     TopicConfigChanges,
 )
+from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
 from quorumlog.metadata_quorum.io.leader_client import (
     Askable,
     LeaderClient,
@@ -44,6 +45,7 @@ class Leaders:
         self.asked: list[tuple[BrokerId, type[Askable], int]] = []
         self.watch = LeaderWatch()
         self.watch.set(BrokerId(2))
+        self.local: Exception = NotImplementedError()
         self._answer = answer
         self.client = LeaderClient(
             node_id=BrokerId(1),
@@ -55,7 +57,7 @@ class Leaders:
         )
 
     async def ask_local(self, request: Askable, request_id: str) -> object:
-        raise NotImplementedError
+        raise self.local
 
     async def ask_remote(
         self, leader_id: BrokerId, request: Askable, request_id: str, timeout_ms: int
@@ -80,26 +82,87 @@ async def test_a_users_request_is_not_repeated_to_a_leader_that_is_busy_with_it(
     assert leaders.asked == [(2, DeleteTopics, 30_000)]  # all the time there is
 
 
-async def test_a_users_request_goes_to_the_next_leader_when_the_silent_one_leads_no_more() -> None:
-    async def answer(leader_id: BrokerId, attempt: int) -> object:
-        if leader_id == 2:
-            await asyncio.Event().wait()
-        return TopicResults(results=())
-
-    leaders = Leaders(answer)
-    deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
+async def silent_then_deposed(leaders: Leaders, asking: Awaitable[object]) -> object:
+    """Ask node 2, which gives no answer before node 3 leads."""
+    asked = asyncio.ensure_future(asking)
     while not leaders.asked:
         await asyncio.sleep(0)
     leaders.watch.set(NO_LEADER)
     leaders.watch.set(BrokerId(3))
-    assert await deletion == []
+    return await asked
+
+
+async def silent_is_node_2(leader_id: BrokerId, attempt: int) -> object:
+    if leader_id == 2:
+        await asyncio.Event().wait()
+    return TopicResults(results=())
+
+
+async def test_a_users_question_goes_to_the_next_leader_when_the_silent_one_leads_no_more() -> None:
+    leaders = Leaders(silent_is_node_2)
+    assert await silent_then_deposed(leaders, leaders.client.find_topics(["t"])) == []
     assert [leader_id for leader_id, _, _ in leaders.asked] == [2, 3]
 
 
-async def test_a_connection_that_fails_is_tried_again_at_once_and_a_refusal_is_no_outcome() -> None:
+CHANGES: dict[str, Callable[[LeaderClient], Awaitable[object]]] = {
+    "create": lambda client: client.create_topics([NewTopic(name="t")]),
+    "delete": lambda client: client.delete_topics([ID]),
+    "grow": lambda client: client.create_partitions([NewPartitions(name="t", count=2)]),
+    "alter": lambda client: client.alter_configs([TopicConfigChanges(name="t", changes=())]),
+    "elect": lambda client: client.elect_leaders([("t", 0)]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+async def test_a_change_that_the_deposed_leader_may_have_made_is_not_sent_to_the_next(
+    change: Callable[[LeaderClient], Awaitable[object]],
+) -> None:
+    """The next leader would refuse it because it was made, or make it a second time."""
+    leaders = Leaders(silent_is_node_2)
+    with pytest.raises(ControllerUnavailable, match="silent until it lost the leadership"):
+        await silent_then_deposed(leaders, change(leaders.client))
+    assert [leader_id for leader_id, _, _ in leaders.asked] == [2]
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+async def test_a_change_whose_answer_was_lost_is_not_sent_again(
+    change: Callable[[LeaderClient], Awaitable[object]],
+) -> None:
+    """A node that leads again after a restart has forgotten its answers."""
+
+    async def answer(leader_id: BrokerId, attempt: int) -> object:
+        raise RpcFailed("connection reset")
+
+    leaders = Leaders(answer)
+    with pytest.raises(ControllerUnavailable, match="connection reset"):
+        await change(leaders.client)
+    assert len(leaders.asked) == 1
+
+
+async def test_a_change_that_this_node_may_have_made_is_not_sent_to_the_next_leader() -> None:
+    leaders = Leaders(silent_is_node_2)
+    leaders.watch.set(BrokerId(1))
+    leaders.local = ControllerDeposed("deposed before the change was committed")
+    with pytest.raises(ControllerUnavailable, match="deposed before"):
+        await leaders.client.delete_topics([ID])
+    assert leaders.asked == []
+
+
+async def test_a_change_that_this_node_did_not_make_goes_to_the_next_leader() -> None:
+    leaders = Leaders(silent_is_node_2)
+    leaders.watch.set(BrokerId(1))
+    leaders.local = NotController("this node does not lead the quorum")
+    deletion = asyncio.create_task(leaders.client.delete_topics([ID]))
+    await asyncio.sleep(0)
+    leaders.watch.set(BrokerId(3))
+    assert await deletion == []
+    assert [leader_id for leader_id, _, _ in leaders.asked] == [3]
+
+
+async def test_a_connection_that_is_refused_is_tried_again_at_once() -> None:
     async def answer(leader_id: BrokerId, attempt: int) -> object:
         if attempt < 3:
-            raise RpcFailed("refused")
+            raise RpcFailed("refused", definite=True)
         return TopicResults(results=())
 
     leaders = Leaders(answer)

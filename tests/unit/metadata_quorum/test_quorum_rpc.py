@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -15,6 +16,7 @@ from quorumlog.metadata_quorum.core.messages import BeginQuorumEpochRequest
 from quorumlog.metadata_quorum.io import rpc
 from quorumlog.metadata_quorum.io.presence import PresenceServer
 from quorumlog.metadata_quorum.io.rpc import Reply, RpcClient, RpcFailed, RpcServer
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch
 
 BEGIN = BeginQuorumEpochRequest(leader_id=BrokerId(2), leader_epoch=Epoch(3))
@@ -130,6 +132,46 @@ async def test_who_answers_nonsense_is_named_once_and_in_short(
                 await ask()
     (said,) = warnings(caplog)
     assert len(said) < 500
+
+
+@pytest.mark.parametrize(
+    ("error_code", "definite"),
+    [
+        (ErrorCode.NOT_CONTROLLER, True),
+        (ErrorCode.BROKER_NOT_AVAILABLE, True),
+        (ErrorCode.REQUEST_TIMED_OUT, False),  # deposed before the commit
+    ],
+)
+async def test_a_refusal_says_whether_the_request_was_carried_out(
+    error_code: ErrorCode, definite: bool
+) -> None:
+    async def stranger(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=cbor2.dumps({"error_code": error_code.value}))
+
+    async with asking(stranger) as ask:
+        with pytest.raises(RpcFailed) as failed:
+            await ask()
+    assert (failed.value.error_code, failed.value.definite) == (error_code, definite)
+
+
+async def test_only_what_never_had_a_connection_certainly_was_not_carried_out() -> None:
+    async def cut_off(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async with asking(cut_off) as ask:
+        with pytest.raises(RpcFailed) as failed:
+            await ask()
+    assert not failed.value.definite
+    with socket.socket() as bound:  # it does not listen
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        client = RpcClient(cluster_id="c", node_id=BrokerId(2), shared_secret=None)
+        with pytest.raises(RpcFailed) as failed:
+            await client.call(address, BEGIN, timeout_ms=30_000)
+        await client.close()
+    assert failed.value.definite
 
 
 async def test_an_address_that_no_host_can_have_is_a_failed_request() -> None:
