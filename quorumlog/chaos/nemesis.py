@@ -219,6 +219,8 @@ class Nemesis:
         if not held:
             return
         alone = self._held.begin_to_undo(undo, held, action_id)
+        # While this waits for its nodes, the last of the others has to undo the rest.
+        self._held.release(undo, [one for one in held if one not in alone], action_id)
         try:
             tried = await asyncio.gather(
                 *(self._back_end.perform(undo, (node_id,), step.amount) for node_id in alone),
@@ -226,7 +228,7 @@ class Nemesis:
             )
             still = {*self._held.held_by(undo, alone, action_id)}
         finally:
-            self._held.release(undo, held, action_id)
+            self._held.release(undo, alone, action_id)
         for node_id, error in zip(alone, tried, strict=True):
             is_taken_over = node_id not in still  # another action has killed it while it started
             if isinstance(error, BaseException) and not is_taken_over:
