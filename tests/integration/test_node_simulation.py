@@ -94,6 +94,21 @@ def test_a_leader_that_does_not_know_its_successor_may_lack_what_that_one_commit
     assert (result.valid, result.violations) == (True, ())
 
 
+@pytest.mark.parametrize(
+    ("seed", "duration_ms", "workload"),
+    [
+        (1, 30_000, "append_read"),  # two faults hold a node down, and one waits for another node
+        (3, 8_000, "metadata_linearizable"),  # a deleted topic's directory is renamed
+        (7, 8_000, "metadata_linearizable"),  # a broker goes on without its log directory
+        (164, 8_000, "append_read"),  # power is lost while a shrunk ISR waits at paused nodes
+        (223, 8_000, "append_read"),  # each node that stayed is killed after a power loss
+    ],
+)
+def test_a_seed_that_raised_a_false_alarm(seed: int, duration_ms: int, workload: str) -> None:
+    result = simulate_nodes(seed, duration_ms=duration_ms, workload=workload)
+    assert (result.valid, result.violations) == (True, ())
+
+
 def test_a_schedule_of_a_file_is_replayed(tmp_path: Path) -> None:
     file = tmp_path / "schedule.json"
     schedule = settings_of(5, duration_ms=4_000).schedule

@@ -72,7 +72,7 @@ class Machine:
         self.violation = ""  # an invariant of the node's own that did not hold
         self._fails_next_fsync = False
         self._fsync_failed = False
-        self.has_lost_memory = False  # and its replicas may lack what they had
+        self.may_lack_records = False  # that others hold, until all is in sync again
         self.may_lose_memory: Callable[[], bool] = lambda: True
         self._is_dark = False
         self._before_dark: Process | None = None
@@ -106,10 +106,16 @@ class Machine:
     # --- what a nemesis does to it ---
 
     def start(self) -> None:
-        """Start the node; it is ready later. A machine without power gets it back first."""
+        """Start the node; it is ready later. A machine without power gets it back first.
+
+        A node that goes on without its log directory waits for an operator: here it is.
+        """
         self._fails_next_fsync = False
         if self.process is not None:
-            return
+            if not self._serves_no_logs():
+                return
+            self.kill()
+            self._lose_memory()
         self._fsync_failed = False
         if self._is_dark:
             self._is_dark = False
@@ -121,6 +127,13 @@ class Machine:
         process.after_work = self._disk_took_s
         self._happened(f"start {process.name}")
         self._loop.spawn(process, lambda: self._main(process))
+
+    def _serves_no_logs(self) -> bool:
+        """Whether an fsync has failed, and the broker has given its log directory up for it."""
+        broker = None if self.node is None else self.node.broker
+        if broker is None or not self._fsync_failed:
+            return False
+        return broker.replicas._has_failed_log  # noqa: SLF001 - no node tells it to another
 
     def kill(self) -> None:
         """SIGKILL: the disk keeps what was written, and peers see the connections closed."""
@@ -142,7 +155,7 @@ class Machine:
     def _lose_memory(self) -> None:
         self.disk.crash(self._crash_rng)
         self._boots += 1
-        self.has_lost_memory = True
+        self.may_lack_records = True
 
     def pause(self) -> None:
         """SIGSTOP."""
@@ -232,7 +245,7 @@ class Machine:
             self._fsyncs += 1
             if self._fails_next_fsync and self.may_lose_memory():
                 self._fails_next_fsync = False
-                self._fsync_failed = True
+                self._fsync_failed = self.may_lack_records = True
                 self._happened(f"EIO {self.node_id} {path}")
                 raise OSError(errno.EIO, "Input/output error", path)
 

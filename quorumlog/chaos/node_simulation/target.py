@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
@@ -31,6 +32,7 @@ from quorumlog.chaos.node_simulation.machine import (
 )
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.node.node import Node
 
 CLIENTS_HOST: Final = "10.0.9.1"
 START_TIMEOUT_S: Final = 20.0
@@ -87,7 +89,8 @@ class SimulatedMachines:
 
     Power is lost, and an fsync fails, only while every node is ready and every replica in sync:
     what is acknowledged survives the loss of one memory, not of two. Until all is in sync again,
-    one node that lost nothing stays.
+    one node that lost nothing stays, and no other takes its place: one that starts again is out of
+    the ISR, which in the end may hold none but the node that lost its memory.
     """
 
     name = "simulated machines"
@@ -131,31 +134,51 @@ class SimulatedMachines:
             raise BackEndFailed(f"{self.name} have no operation {operation!r}")
         if operation in _ENDS and not self._leaves_a_witness(node_ids):
             raise NodeUnavailable("a machine that lost its memory needs the others now")
+        if operation in _ENDS and any(one.may_lack_records for one in self.machines.values()):
+            for machine in machines:  # the new process is out of the ISR until it has caught up
+                machine.may_lack_records = True
         for machine in machines:
-            if operation == "lose_power" and not self._may_lose_memory():
-                raise NodeUnavailable(f"its memory must not be lost now: {self.not_whole()}")
+            if operation == "lose_power" and (why := self._why_memory_counts()):
+                raise NodeUnavailable(f"its memory must not be lost now: {why}")
             _AT_ONCE[operation](machine, amount)
         if operation in _LATER:
             for machine in machines:
                 await _LATER[operation](machine)
 
     def _may_lose_memory(self) -> bool:
-        return self.any_power_loss or not self.not_whole()
+        return not self._why_memory_counts()
+
+    def _why_memory_counts(self) -> str:
+        """Say why the loss of one memory may lose what is acknowledged, or "".
+
+        What is under way counts: an ISR without the others may be proposed, or wait at a node that
+        is paused, and be committed when the memory of its only member is gone.
+        """
+        if self.any_power_loss:
+            return ""
+        for node_id, machine in self.machines.items():
+            if machine.process is not None and machine.process.is_paused:
+                return f"node {node_id} is paused"
+            if machine.node is not None and _has_uncommitted(machine.node):
+                return f"node {node_id} holds metadata that is not committed"
+            if machine.node is not None and _proposes_an_isr(machine.node):
+                return f"node {node_id} proposes another ISR"
+        return self.not_whole()
 
     def _leaves_a_witness(self, node_ids: Sequence[int]) -> bool:
-        """Tell whether a node that has lost nothing stays, while another one may lack records.
+        """Tell whether a node stays that was there all the time since another lost its memory.
 
         docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md
         """
         machines = self.machines.values()
-        if self.any_power_loss or not any(machine.has_lost_memory for machine in machines):
+        if self.any_power_loss or not any(machine.may_lack_records for machine in machines):
             return True
         if not self.not_whole():
             for machine in machines:
-                machine.has_lost_memory = False
+                machine.may_lack_records = False
             return True
         return any(
-            machine.is_ready and not machine.has_lost_memory and machine.node_id not in node_ids
+            machine.is_ready and not machine.may_lack_records and machine.node_id not in node_ids
             for machine in machines
         )
 
@@ -227,6 +250,17 @@ class SimulatedMachines:
 
     async def restore(self) -> None:
         """Do nothing: the machines end with the run."""
+
+
+def _has_uncommitted(node: Node) -> bool:
+    log = node.quorum._log  # noqa: SLF001 - a simulator looks where no caller may
+    return log.end_offset > node.quorum.image.end_offset
+
+
+def _proposes_an_isr(node: Node) -> bool:
+    drivers = () if node.broker is None else node.broker.replicas.drivers.values()
+    roles = [driver.partition.state.role for driver in drivers]
+    return any(isinstance(role, Leader) and role.pending is not None for role in roles)
 
 
 def _host(party: str) -> str:

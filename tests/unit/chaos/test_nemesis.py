@@ -188,6 +188,20 @@ async def test_a_node_that_is_killed_while_it_starts_has_not_ended_by_itself() -
 
 
 @pytest.mark.jumping_time
+async def test_the_last_of_two_actions_starts_a_node_while_the_first_waits_for_another() -> None:
+    nodes = NodesInMemory()
+    nodes.start_takes_s = 2.0
+    await carry_out(
+        nodes,
+        action(0, "pause_kill", (3,), 2_500_000),  # kills 3 when it is down already
+        action(500_000, "kill", (2, 3), 1_000_000),  # starts 2 until 3.5 s, and leaves 3 to #1
+    )
+    started = [node_ids for operation, node_ids in nodes.performed if operation == "start"]
+    assert started == [(2,), (3,)]
+    assert nodes.is_running == {1, 2, 3}
+
+
+@pytest.mark.jumping_time
 async def test_what_is_paused_and_then_killed_is_not_resumed() -> None:
     nodes = NodesInMemory()
     rows = await carry_out(

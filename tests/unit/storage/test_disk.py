@@ -76,6 +76,24 @@ def test_names_are_made_moved_and_removed(place: tuple[Disk, str]) -> None:
             missing(f"{top}/none")
 
 
+def test_a_directory_is_moved_with_all_that_is_in_it(place: tuple[Disk, str]) -> None:
+    disk, top = place
+    disk.mkdir(f"{top}/t-0/inner")
+    disk.mkdir(f"{top}/t-00")
+    file = disk.open(f"{top}/t-0/inner/file", create=True)
+    file.append([b"kept"])
+    disk.rename(f"{top}/t-0", f"{top}/t-0.1-delete")
+    assert disk.listdir(top) == ["t-0.1-delete", "t-00"]
+    assert read_file(disk, f"{top}/t-0.1-delete/inner/file") == b"kept"
+    disk.mkdir(f"{top}/t-0")
+    assert disk.listdir(f"{top}/t-0") == []
+    file.append([b"!"])  # the handle is of the file, whatever its path
+    assert read_file(disk, f"{top}/t-0.1-delete/inner/file") == b"kept!"
+    with pytest.raises(OSError, match="not empty"):
+        disk.rename(f"{top}/t-0", f"{top}/t-0.1-delete")
+    file.close()
+
+
 def test_a_directory_has_one_owner(place: tuple[Disk, str]) -> None:
     disk, top = place
     disk.mkdir(top)
@@ -155,6 +173,26 @@ def test_a_rename_may_outlive_the_content_it_was_made_for() -> None:
         disk.crash(Random(seed))
         found.add(read_file(disk, "/d/file"))
     assert {b"", b"new"} <= found
+
+
+def test_a_directory_may_have_its_old_name_again_unless_its_parent_was_synced() -> None:
+    found = set()
+    for seed in range(50):
+        disk, file = sim_file()
+        file.append([b"safe"])
+        file.fsync()
+        disk.fsync_dir("/d")
+        disk.rename("/d", "/e")
+        disk.rename("/e", "/f")
+        disk.crash(Random(seed))
+        (directory,) = disk.listdir("/")
+        assert read_file(disk, f"/{directory}/file") == b"safe"
+        found.add(directory)
+        disk.rename(f"/{directory}", "/g")
+        disk.fsync_dir("/")
+        disk.crash(Random(seed))
+        assert disk.listdir("/") == ["g"]
+    assert found == {"d", "e", "f"}
 
 
 def test_a_death_keeps_all_but_handles_and_locks() -> None:

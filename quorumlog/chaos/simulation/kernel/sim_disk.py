@@ -10,14 +10,15 @@ The model, on the harsh side of POSIX:
     different files and directories are independent. The last append may be torn, with garbage.
   - A failed fsync drops the unsynced pages: reads still see them, the disk never will (zeros),
     and a later fsync succeeds without them ("fsyncgate").
-Directories themselves are durable when made.
+Directories themselves are durable when made or removed; a rename of one is durable with the names
+of its parent, or with the next directory that is made or removed there.
 """
 
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
-from typing import Final
+from typing import Any, Final, cast
 
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.message import Buffer
@@ -174,6 +175,7 @@ class SimDisk:
         self._names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._durable_names: dict[str, dict[str, SimContent]] = {"/": {}}
         self._name_changes: dict[str, list[tuple[NameChange, ...]]] = {"/": []}
+        self._moves: dict[str, list[tuple[str, str]]] = {}  # parent -> old and new names
         self._locks: set[str] = set()
 
     def begin(self, operation: str, path: str) -> None:
@@ -224,6 +226,7 @@ class SimDisk:
     def mkdir(self, path: str) -> None:  # noqa: D102 - see Disk
         self.begin("mkdir", path)
         while path not in self._names:
+            self._moves.pop(_split(path)[0], None)
             self._names[path], self._durable_names[path], self._name_changes[path] = {}, {}, []
             path = _split(path)[0]
 
@@ -232,6 +235,12 @@ class SimDisk:
         (directory, old), (target_directory, new) = _split(source), _split(target)
         if directory != target_directory:
             raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), target)
+        if source in self._names:
+            if self.exists(target):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), target)
+            self._move(source, target)
+            self._moves.setdefault(directory, []).append((old, new))
+            return
         self._change_names(directory, (new, self._content(source)), (old, None))
 
     def unlink(self, path: str) -> None:  # noqa: D102 - see Disk
@@ -248,12 +257,14 @@ class SimDisk:
         self.begin("rmdir", path)
         if self.listdir(path):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
+        self._moves.pop(_split(path)[0], None)
         del self._names[path], self._durable_names[path], self._name_changes[path]
 
     def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
         self.begin("fsync_dir", path)
         self._durable_names[path] = dict(self._directory(path))
         self._name_changes[path].clear()
+        self._moves.pop(path, None)
 
     def lock(self, path: str) -> SimLock:  # noqa: D102 - see Disk
         if path in self._locks:
@@ -271,6 +282,7 @@ class SimDisk:
     def crash(self, rng: Random) -> None:
         """Lose power: keep what is durable, and of the rest what `rng` says."""
         self.kill()
+        self._undo_moves(rng)
         for directory in sorted(self._names):
             names = self._durable_names[directory]
             changes = self._name_changes[directory]
@@ -315,6 +327,23 @@ class SimDisk:
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return content
+
+    def _move(self, source: str, target: str) -> None:
+        """Give a directory another path, and all that is in it."""
+        for tree in (self._names, self._durable_names, self._name_changes, self._moves):
+            paths = cast(dict[str, Any], tree)
+            for path in [*paths]:
+                if path == source or path.startswith(f"{source}/"):
+                    paths[f"{target}{path[len(source) :]}"] = paths.pop(path)
+
+    def _undo_moves(self, rng: Random) -> None:
+        """Take back, in each parent, all renames of directories but a random beginning."""
+        moves, self._moves = self._moves, {}
+        for parent in sorted(moves, reverse=True):  # what is in a directory before itself
+            lost = moves[parent][rng.randint(0, len(moves[parent])) :]
+            prefix = parent.rstrip("/")
+            for old, new in reversed(lost):
+                self._move(f"{prefix}/{new}", f"{prefix}/{old}")
 
     def _change_names(self, directory: str, *change: NameChange) -> None:
         self._name_changes[directory].append(change)
