@@ -125,8 +125,9 @@ def check(table: pa.Table, facts: Facts) -> Partial:
     _take_notes(entries, partial)
     lives = entries.take(np.flatnonzero(entries.kind == READER))
     partial.results += told_losses(entries.take(np.flatnonzero(entries.kind == ERROR)))
-    entries = entries.take(np.flatnonzero(entries.kind < COUNT))
-    entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
+    messages = np.flatnonzero(entries.kind < COUNT)
+    in_order = np.lexsort((entries.ordinal[messages], entries.op[messages]))
+    entries = entries.take(messages[in_order])
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
     marked = facts.final_reads_marked
