@@ -65,6 +65,13 @@ def test_parts_hold_everything_once_in_order(whole: pa.Table) -> None:
     assert sum(map(len, processes)) == len(set().union(*processes))
 
 
+def test_a_table_without_rows_has_no_parts(whole: pa.Table) -> None:
+    entries = CHECKER.explode(whole)
+    assert list(cut_by_key(entries.schema.empty_table(), 7)) == []
+    assert list(cut_by_key(entries.slice(0, 0), 7)) == []
+    assert list(cut_by_process(whole.slice(0, 0), 7)) == []
+
+
 def test_blocks_give_back_what_was_packed(whole: pa.Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quorumlog.chaos.parts.cutting.ROWS_PER_BLOCK", 200)
     entries = CHECKER.explode(whole)

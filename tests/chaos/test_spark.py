@@ -38,7 +38,7 @@ from tests.support.chaos.written_histories import (
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[Any]:
     with spark_session("local[2]", is_short=True) as session:
         yield session

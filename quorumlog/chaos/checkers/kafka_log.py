@@ -26,6 +26,7 @@ from quorumlog.chaos.checkers.entries import (
     SEND,
     Entries,
     Flags,
+    Ints,
 )
 from quorumlog.chaos.checkers.explode import OPERATIONS, explode_table
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
@@ -125,8 +126,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
     _take_notes(entries, partial)
     lives = entries.take(np.flatnonzero(entries.kind == READER))
     partial.results += told_losses(entries.take(np.flatnonzero(entries.kind == ERROR)))
-    entries = entries.take(np.flatnonzero(entries.kind < COUNT))
-    entries = entries.take(np.lexsort((entries.ordinal, entries.op)))
+    entries = entries.take(_messages(entries))
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
     marked = facts.final_reads_marked
@@ -186,6 +186,13 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
         if not counts.get(f"{f} ok") and (counts.get(f"{f} fail") or counts.get(f"{f} info"))
     ]
     return reasons
+
+
+def _messages(entries: Entries) -> Ints:
+    """Return where the messages are, by operation, then ordinal."""
+    found = np.flatnonzero(entries.kind < COUNT)
+    in_order: Ints = found[np.lexsort((entries.ordinal[found], entries.op[found]))]
+    return in_order
 
 
 def _take_notes(entries: Entries, partial: Partial) -> None:

@@ -24,7 +24,12 @@ from quorumlog.chaos.checkers.entries import (
 )
 from quorumlog.chaos.checkers.final_reads import is_from_start
 from quorumlog.chaos.checkers.verdict import CheckResult, Severity
-from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder, acknowledged
+from quorumlog.chaos.checkers.version_order import (
+    ABSENT,
+    VersionOrder,
+    acknowledged,
+    sorted_pairs,
+)
 from quorumlog.chaos.checkers.witnesses import Told, first_entry, invalid
 
 INTERLEAVED_SENDS: Final = "interleaved_sends"  # Jepsen's int-send-skip: legal, so only a figure
@@ -84,18 +89,8 @@ def _late_starts(order: VersionOrder, rows: Ints) -> list[CheckResult]:
     """
     entries = order.entries
     rows = rows[is_from_start(entries)[rows]]
-    final = entries.kind[rows] == FINAL_POLL
-    rows = rows[
-        np.lexsort(
-            (
-                entries.ordinal[rows],
-                entries.op[rows],
-                final,
-                entries.key[rows],
-                entries.process[rows],
-            )
-        )
-    ]
+    rows = rows[np.argsort(entries.kind[rows] == FINAL_POLL, kind="stable")]
+    rows = rows[sorted_pairs(entries.process[rows], entries.key[rows])]
     first = np.append(True, ~_same(entries, rows[:-1], rows[1:]))[: len(rows)]
     begins = rows[first]
     start = order.key_start[entries.key[begins]]
@@ -120,17 +115,14 @@ def _late_starts(order: VersionOrder, rows: Ints) -> list[CheckResult]:
 def _steps(order: VersionOrder, rows: Ints, *, settled: Flags) -> Steps:
     """Pair the entries at `rows` that follow each other, leaving out values of unknown place.
 
+    `rows` are in order, so by operation, then ordinal.
     From one operation to the next, only `settled` entries have a next: a send of unknown outcome
     may take effect at any later time. Values that were sent twice have no one place.
     """
     entries, last = order.entries, order.values.last
     known = (last != ABSENT) & ~order.values.resent
     rows = rows[known[order.value_of[rows]]]
-    rows = rows[
-        np.lexsort(
-            (entries.ordinal[rows], entries.op[rows], entries.key[rows], entries.process[rows])
-        )
-    ]
+    rows = rows[sorted_pairs(entries.process[rows], entries.key[rows])]
     here = np.arange(len(rows))
     latest = np.maximum.accumulate(np.where(settled[rows], here, ABSENT))
     within = entries.op[rows[1:]] == entries.op[rows[:-1]]

@@ -26,6 +26,7 @@ from quorumlog.chaos.checkers.entries import (
 )
 
 ABSENT: Final = -1
+_FEW: Final = 1 << 16  # numbers of 16 bits
 NEVER: Final = np.iinfo(np.int64).max
 
 
@@ -119,13 +120,33 @@ def order_versions(entries: Entries) -> VersionOrder:
 
 
 def distinct(major: npt.NDArray[np.integer], minor: Ints) -> tuple[Ints, Ints]:
-    """Return each row's number among the distinct pairs in ascending order, and a row of each."""
-    order = np.lexsort((minor, major))
+    """Return each row's number among the distinct pairs in ascending order, and a row of each.
+
+    The row is the first of its pair.
+    """
+    order = sorted_pairs(major, minor)
     new = np.ones(len(order), np.bool_)
-    new[1:] = (major[order][1:] != major[order][:-1]) | (minor[order][1:] != minor[order][:-1])
+    first, second = major[order], minor[order]
+    new[1:] = (first[1:] != first[:-1]) | (second[1:] != second[:-1])
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(new) - 1
     return numbers, order[new]
+
+
+def sorted_pairs(major: npt.NDArray[np.integer], minor: npt.NDArray[np.integer]) -> Ints:
+    """Return the rows in the order of the pairs; rows of one pair stay in their order.
+
+    Few values, as of processes and keys, are sorted by one number of 16 bits: numpy does that by
+    its digits, eight times as fast.
+    """
+    if len(major):
+        least, lowest = int(major.min()), int(minor.min())
+        width = int(minor.max()) - lowest + 1
+        if (int(major.max()) - least + 1) * width <= _FEW:
+            code = (major.astype(np.int64) - least) * width + (minor - lowest)
+            return np.argsort(code.astype(np.uint16), kind="stable")
+    order: Ints = np.lexsort((minor, major))
+    return order
 
 
 def earliest(group_of: Ints, chosen: Flags, groups: int) -> Ints:

@@ -25,22 +25,24 @@ def cut_by_key(entries: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
     of_key = np.array([zlib.crc32(key.encode()) % parts for key in keys], np.int64)
     names = pa.DictionaryArray.from_arrays(code, pa.array(keys, pa.string()))
     place = entries.schema.get_field_index("key")
-    yield from _cut(entries.set_column(place, "key", names), of_key[code])
+    yield from _cut(entries.set_column(place, "key", names), of_key[code], parts)
 
 
 def cut_by_process(operations: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
     """Yield (part, operations of its processes). Order within a part stays."""
     process = operations.column("process").to_numpy()
-    yield from _cut(operations, process * _PRIME % (1 << 32) % parts)
+    yield from _cut(operations, process * _PRIME % (1 << 32) % parts, parts)
 
 
-def _cut(table: pa.Table, part: Places) -> Iterator[tuple[int, pa.Table]]:
-    order = np.argsort(part, kind="stable")
-    found, starts = np.unique(part[order], return_index=True)
-    ends = [*starts[1:].tolist(), len(order)]
+def _cut(table: pa.Table, part: Places, parts: int) -> Iterator[tuple[int, pa.Table]]:
+    # Of 16 bits: numpy sorts those by their digits.
+    order = np.argsort(part.astype(np.uint16 if parts <= 1 << 16 else np.int64), kind="stable")
+    counts = np.bincount(part, minlength=parts)
+    ends = np.cumsum(counts)
     table = table.combine_chunks()
-    for name, start, end in zip(found.tolist(), starts.tolist(), ends, strict=True):
-        yield name, table.take(pa.array(order[start:end]))
+    for name in np.flatnonzero(counts).tolist():
+        chosen = order[ends[name] - counts[name] : ends[name]]
+        yield name, table.take(pa.array(chosen))
 
 
 def pack(table: pa.Table) -> Iterator[bytes]:

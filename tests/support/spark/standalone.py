@@ -116,7 +116,7 @@ def submit(master_url: str, arguments: Sequence[str], directory: Path) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=150,
+        timeout=300,
     )
     said = done.stdout + done.stderr + (directory / "submit.log").read_text()[-2000:]
     assert done.returncode == 0, said
