@@ -17,7 +17,8 @@ from quorumlog.chaos.node_simulation.simulate import settings_of, shrink
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, fail, say
 
-_SHOWN: Final = 20
+_SHOWN: Final = 20  # seeds
+_FINDINGS_SHOWN: Final = 3  # of a seed; --json has all
 
 
 def node_settings(
@@ -129,7 +130,7 @@ def show(document: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) 
     """Print the same for a person."""
     rate = document["virtual_s"] / max(document["cpu_s"], 0.01)
     data(
-        f"{len(outcomes)} seeds, {document['virtual_s']:.0f} virtual seconds in "
+        f"{len(outcomes)} {'seed' if len(outcomes) == 1 else 'seeds'}, {document['virtual_s']:.0f} virtual seconds in "
         f"{document['seconds']:.1f} s, {rate:.1f} per CPU second, "
         f"{document['operations']} operations"
     )
@@ -137,7 +138,9 @@ def show(document: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) 
         data(f"digest {document['digest']}")
     failed = document.get("failed", [document] if document["valid"] is not True else [])
     for one in failed[:_SHOWN]:
-        data(f"seed {one['seed']}: {'; '.join(one['anomalies'])}")
+        found = one["anomalies"]
+        more = f"; and {len(found) - _FINDINGS_SHOWN} more" if len(found) > _FINDINGS_SHOWN else ""
+        data(f"seed {one['seed']}: {'; '.join(found[:_FINDINGS_SHOWN])}{more}")
     if not failed:
         data("nothing was lost, and no rule was broken")
     for outcome in outcomes:
