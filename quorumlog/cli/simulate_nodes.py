@@ -130,7 +130,8 @@ def show(document: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) 
     """Print the same for a person."""
     rate = document["virtual_s"] / max(document["cpu_s"], 0.01)
     data(
-        f"{len(outcomes)} {'seed' if len(outcomes) == 1 else 'seeds'}, {document['virtual_s']:.0f} virtual seconds in "
+        f"{len(outcomes)} {'seed' if len(outcomes) == 1 else 'seeds'}, "
+        f"{document['virtual_s']:.0f} virtual seconds in "
         f"{document['seconds']:.1f} s, {rate:.1f} per CPU second, "
         f"{document['operations']} operations"
     )
