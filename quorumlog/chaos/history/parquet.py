@@ -25,6 +25,7 @@ from quorumlog.chaos.history.schema import (
     EVENTS,
     FINAL_READS,
     FORMAT,
+    MESSAGES,
     MICRO,
     OPERATIONS,
     facts_of,
@@ -51,6 +52,7 @@ def write_operations(table: pa.Table, file: Path, metadata: Mapping[bytes, bytes
     groups = range(0, max(table.num_rows, 1), ROW_GROUP)  # without rows, too, there is one group
     digests = [digest_of(table.slice(start, ROW_GROUP)) for start in groups]
     kept = {**metadata, FORMAT: b"2", GROUP_DIGESTS: json.dumps(digests).encode()}
+    kept[MESSAGES] = str(pc.sum(pc.list_value_length(table.column("micro"))).as_py() or 0).encode()
     kept[DIGEST] = _digest_of_metadata(kept)
     unfinished = file.with_suffix(".parquet.part")
     try:

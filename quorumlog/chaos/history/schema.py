@@ -62,6 +62,7 @@ MODEL: Final = b"quorumlog.model"  # as the header says; absent: it says none
 WORKLOAD: Final = b"quorumlog.workload"
 DENSE: Final = b"quorumlog.dense"  # present when the workload leaves no offset unused
 LINES_DIGEST: Final = b"quorumlog.lines_sha256"  # of a Parquet file: the JSON lines it is made from
+MESSAGES: Final = b"quorumlog.messages"  # how many a Parquet file holds
 FACTS: Final = (FORMAT, FINAL_READS, CUT_OFF, ENDED, DENSE, MODEL, WORKLOAD)
 
 

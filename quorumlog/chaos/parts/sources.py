@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
+from quorumlog.chaos.engines import messages_in
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.parquet import facts_in, is_format_1, open_parquet, row_group
 
@@ -39,7 +39,7 @@ def find_row_groups(file: Path) -> RowGroups | None:
                 file=file,
                 metadata=facts_in(opened),
                 rows=footer.num_rows,
-                micro=sum(_values(group, "micro.list.element.offset") for group in groups),
+                micro=messages_in(file),
                 chunks=tuple(_chunks([group.num_rows for group in groups])),
             )
     except (pa.ArrowException, OSError, ValueError, HistoryError) as error:
@@ -54,11 +54,6 @@ def read_groups(file: Path, chunk: Chunk) -> Iterator[pa.Table]:
                 yield row_group(opened, place)
     except (pa.ArrowException, OSError, ValueError, HistoryError) as error:
         raise HistoryError(f"{file}: not a history: {error}") from error
-
-
-def _values(group: Any, path: str) -> int:
-    columns = (group.column(place) for place in range(group.num_columns))
-    return sum(int(one.num_values) for one in columns if one.path_in_schema == path)
 
 
 def _chunks(rows: list[int]) -> Iterator[Chunk]:

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.chaos.engines import (
+    BYTES_IN_A_FILE,
     BYTES_PER_MESSAGE,
     choose_engine,
     fits_into_memory,
@@ -14,6 +15,7 @@ from quorumlog.chaos.engines import (
     messages_in,
 )
 from quorumlog.chaos.history import HistoryError
+from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.hand_made_histories import History
 
@@ -28,15 +30,19 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
 def parquet(tmp_path: Path) -> Path:
     file = tmp_path / "history.parquet"
     table = History().sent(1, 2, 3).final((0, 1), (1, 2), (2, 3)).table()
-    pq.write_table(table, file, row_group_size=2)
+    write_operations(table, file, table.schema.metadata)
     return file
 
 
-def test_messages_are_counted_by_the_footer(parquet: Path, tmp_path: Path) -> None:
+def test_a_file_of_ours_says_how_many_messages_it_holds(parquet: Path, tmp_path: Path) -> None:
     micro = pq.read_table(parquet).column("micro").to_pylist()
-    # An empty list takes a place in the column, too.
-    assert messages_in(parquet) == sum(max(1, len(row)) for row in micro)
+    assert messages_in(parquet) == sum(len(row) for row in micro)
     assert messages_in(tmp_path / "history.jsonl") == 0
+
+
+def test_the_messages_of_another_file_are_guessed_from_its_size(parquet: Path) -> None:
+    pq.write_table(pq.read_table(parquet).replace_schema_metadata({}), parquet)
+    assert messages_in(parquet) == parquet.stat().st_size // BYTES_IN_A_FILE
 
 
 def test_spark_takes_a_history_that_does_not_fit_into_the_memory(parquet: Path) -> None:
