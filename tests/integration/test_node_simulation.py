@@ -24,7 +24,7 @@ SEEDS: Final = range(1, 21)
 FOUND_BY: Final = {
     # mutant: (a seed that finds it, the first rule or anomaly that tells)
     "commits_alone": (1, "isr-complete"),
-    "ignores_divergence": (2, "committed-agree"),
+    "ignores_divergence": (6, "committed-agree"),
     "elects_outside_the_isr": (23, "isr-complete"),
 }
 
