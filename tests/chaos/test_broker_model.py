@@ -40,7 +40,7 @@ def test_an_ideal_broker_is_never_accused(calm: bool) -> None:
         rows = together(runs)
         for form in ("marked", "unmarked"):
             found = check_history(table_of(rows, final_reads=form))
-            # Jepsen's form takes what nobody read for lost; a reader may have given up.
+            # Jepsen's form takes what no reader read for lost; a reader may have given up.
             is_right = "" if calm or form == "marked" else "unseen"
             bad = {one.name for one in found.results if one.severity is Severity.INVALID}
             assert bad <= {is_right}, (first, form, found.as_json())

@@ -228,7 +228,7 @@ def test_polls_that_return_nothing_end_no_lag(outcome: str) -> None:
 def test_a_reader_that_stopped_is_late_until_it_stopped() -> None:
     history = History().op(1, "assign", [("x-0", -1, 0)], at=(0, 5)).sent(1)
     history.poll((0, 1), at=(100, 200)).send(2, 1, at=(150, 250)).poll(at=(300, 700))
-    history.send(3, 2, at=(800, 900))  # nobody waits for this one any more
+    history.send(3, 2, at=(800, 900))  # no reader waits for this one any more
     verdict = history.final((0, 1), (1, 2), (2, 3), end=3).verdict()
     assert verdict.figures["worst_lag_ns"] == 700 - 250
 

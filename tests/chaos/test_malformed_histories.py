@@ -29,7 +29,7 @@ from tests.support.chaos.written_histories import (
 
 
 def without(*places: int, renumber: bool = False) -> Change:
-    """Take events out; `renumber`: so that nobody sees it from the indexes."""
+    """Take events out; `renumber`: so that the indexes do not show it."""
 
     def change(events: list[Row]) -> list[Row]:
         kept = [row for place, row in enumerate(events) if place not in places]

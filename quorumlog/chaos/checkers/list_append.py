@@ -24,7 +24,7 @@ from quorumlog.chaos.history.model import HistoryError
 
 APPEND: Final = "append"
 READ: Final = "r"
-_READERS_MAX: Final = 64  # of the longest list, that are ordered before what nobody read
+_READERS_MAX: Final = 64  # of the longest list, that are ordered before what no transaction read
 
 _ANOMALIES: Final = (
     Anomaly(name="phantom", meaning="A value was read that no transaction appended."),

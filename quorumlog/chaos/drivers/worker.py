@@ -32,7 +32,7 @@ class Worker:
         done: asyncio.Future[_Result] = self._loop.create_future()
 
         def job() -> None:
-            if done.cancelled():  # before its turn: nobody waits for it
+            if done.cancelled():  # before its turn: its caller has given up
                 return
             try:
                 result = work()

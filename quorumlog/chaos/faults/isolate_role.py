@@ -1,4 +1,4 @@
-"""isolate_role: a node, or the clients, can reach nobody."""
+"""isolate_role: a node, or the clients, can reach no other party."""
 
 from typing import ClassVar, Final
 

@@ -14,7 +14,8 @@ names the register; a register that was never written is null. The checker is `r
 import asyncio
 import random
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from quorumlog.chaos.drivers.driver import DriverConsumer, DriverProducer, SendFailed
 from quorumlog.chaos.history import UNKNOWN_OFFSET, Message
@@ -22,8 +23,8 @@ from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,
     Setup,
-    Topic,
     Workload,
+    one_topic,
     opened,
     option,
 )
@@ -203,22 +204,11 @@ def _number(value: bytes) -> int:
     return int(text) if text.isascii() and text.isdigit() else -1
 
 
-def _topics(setup: Setup[Any]) -> tuple[Topic, ...]:
-    return (
-        Topic(
-            name=setup.topic,
-            partitions=setup.partitions,
-            replication_factor=setup.replication_factor,
-            config=_COMPACTED,
-        ),
-    )
-
-
 WORKLOAD: Final = Workload(
     name="compacted_register",
     text="keys are registers: the last value of each, read up to a mark, is linearizable",
     options=CompactedRegisterOptions,
     clients=CompactedRegister,
-    topics=_topics,
+    topics=partial(one_topic, config=_COMPACTED),
     model="register",
 )

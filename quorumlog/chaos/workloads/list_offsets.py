@@ -21,7 +21,8 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from functools import partial
+from typing import Final, cast
 
 from quorumlog.chaos.drivers.driver import (
     EARLIEST,
@@ -42,8 +43,8 @@ from quorumlog.chaos.workloads.workload import (
     REOPEN_S,
     LaneOptions,
     Setup,
-    Topic,
     Workload,
+    one_topic,
     opened,
     option,
 )
@@ -210,23 +211,12 @@ class ListOffsets(Lanes[ListOffsetsOptions]):
         return not left
 
 
-def _topics(setup: Setup[Any]) -> tuple[Topic, ...]:
-    return (
-        Topic(
-            name=setup.topic,
-            partitions=setup.partitions,
-            replication_factor=setup.replication_factor,
-            config=_KEPT,
-        ),
-    )
-
-
 WORKLOAD: Final = Workload(
     name="list_offsets",
     text="producers append records with times, others ask where logs begin, end, and are at a time",
     options=ListOffsetsOptions,
     clients=ListOffsets,
-    topics=_topics,
+    topics=partial(one_topic, config=_KEPT),
     model="list_offsets",
     requires=frozenset({"offsets"}),
 )

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from math import inf
+from types import MappingProxyType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from quorumlog.chaos.drivers.driver import Driver
@@ -60,13 +61,16 @@ class Clients(Protocol):
         """
 
 
-def one_topic(setup: Setup[Any]) -> tuple[Topic, ...]:
-    """Return the topic that `--partitions` and `--replication` describe."""
+def one_topic(
+    setup: Setup[Any], config: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Topic, ...]:
+    """Return the topic that `--partitions` and `--replication` describe, with this `config`."""
     return (
         Topic(
             name=setup.topic,
             partitions=setup.partitions,
             replication_factor=setup.replication_factor,
+            config=config,
         ),
     )
 
