@@ -1,14 +1,14 @@
 """How fast histories are checked, by each engine, and what that holds in memory.
 
 Histories are made as they are checked: valid ones of producers that send one record each, readers
-that poll what has come, and one final reader. `python -m benchmarks.history_checks 1 3 10` takes
-millions of operations; `--engines local,spark`, `--keys 12`.
+that poll what has come, and one final reader; `--register`: of 20 clients that write and read one
+register. `python -m benchmarks.history_checks 1 3 10` takes millions of operations; `--engines
+local,spark`, `--keys 12`. A part of `make bench`, with small histories.
 """
 
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,14 +23,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from quorumlog.chaos.history.parquet import ROW_GROUP
-from quorumlog.chaos.history.schema import MICRO, OPERATIONS, facts_of
+from benchmarks.measure import Figure, Table, cpu_seconds
+from quorumlog.chaos.history.parquet import ROW_GROUP, row_groups_of, write_operations
+from quorumlog.chaos.history.schema import MICRO, MODEL, OPERATIONS, facts_of
 
 PROCESSES: Final = 8  # half of them send, half of them poll
 OPEN: Final = 3  # operations begin while one is open; below PROCESSES
 FINAL_POLL: Final = 500  # records
 _STEP_NS: Final = 1000
 MILLION: Final = 1_000_000
+KEYS: Final = 12
 _LOOK_S: Final = 0.2
 
 Ints = npt.NDArray[np.int64]
@@ -41,6 +43,7 @@ from quorumlog.chaos.verify import verify_history
 verdict = verify_history(sys.argv[1], engine=sys.argv[2])
 print(json.dumps({"valid": verdict.valid, "operations": verdict.operations, "s": verdict.seconds}))
 """
+REGISTER_CLIENTS: Final = 20
 
 
 def write_history(file: Path, operations: int, keys: int) -> int:
@@ -49,7 +52,8 @@ def write_history(file: Path, operations: int, keys: int) -> int:
     with pq.ParquetWriter(file, OPERATIONS, compression="zstd") as writer:
         for table in _tables(operations, keys):
             micro += len(table.column("micro").combine_chunks().flatten())
-            writer.write_table(table, row_group_size=ROW_GROUP)
+            for group in row_groups_of(table):
+                writer.write_table(group, row_group_size=ROW_GROUP)
         writer.add_key_value_metadata(facts_of())
     return micro
 
@@ -150,38 +154,78 @@ def _table(
     return pa.table(columns, schema=OPERATIONS)
 
 
+def write_register(file: Path, operations: int) -> int:
+    """Write a valid history of one register: clients in turn, all of them always busy."""
+    op = np.arange(operations)
+    clients = min(REGISTER_CLIENTS, operations)
+    begun = op + np.maximum(0, op - clients + 1)
+    ended = op + np.minimum(operations, op + clients)
+    writes = op % 2 == 0
+    names = pa.array(["write", "read"])
+    fs = pa.DictionaryArray.from_arrays(pa.array(np.where(writes, 0, 1), pa.int32()), names)
+    fs, empty = fs.cast(pa.string()), pa.array(np.full(operations, ""))
+    value = np.where(writes, op, op - 1)  # each takes effect as it begins
+    flat = [fs, np.full(operations, "x"), np.full(operations, -1), value, empty]
+    micro = pa.StructArray.from_arrays([pa.array(one) for one in flat], fields=[*MICRO.value_type])
+    columns: dict[str, Any] = {
+        "index": op,
+        "process": op % clients,
+        "f": fs,
+        "type": pa.array(np.full(operations, "ok")),
+        "invoked_ns": begun * _STEP_NS,
+        "completed_ns": ended * _STEP_NS,
+        "invoked": begun,
+        "completed": ended,
+        "micro": pa.ListArray.from_arrays(pa.array(np.arange(operations + 1), pa.int32()), micro),
+        "error": empty,
+        "node": empty,
+        "details": empty,
+    }
+    table = pa.table(columns, schema=OPERATIONS)
+    write_operations(table, file, facts_of() | {MODEL: b"register"})
+    return operations
+
+
 def check(file: Path, engine: str) -> dict[str, Any]:
     """Check a history in a process of its own; return seconds, CPU seconds and the peak in GB."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     started_s = time.monotonic()
     process = subprocess.Popen(
         [sys.executable, "-c", CHECK, str(file), engine], stdout=subprocess.PIPE, text=True
     )
-    peak = _Peak(process.pid)
+    use = _Use(process.pid)
     said, _ = process.communicate()
     wall_s = time.monotonic() - started_s
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu_s = after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime
+    use.stop()
     verdict: dict[str, Any] = json.loads(said.splitlines()[-1])
-    return verdict | {"wall_s": wall_s, "cpu_s": cpu_s, "peak_gb": peak.stop() / 1e9}
+    return verdict | {"wall_s": wall_s, "cpu_s": use.cpu_s, "peak_gb": use.peak_bytes / 1e9}
 
 
-class _Peak:
-    """Adds up what a process and all that it started hold at once."""
+class _Use:
+    """Adds up what a process and all that it started use; what is less than a look is not seen."""
 
     def __init__(self, pid: int) -> None:
-        self._pid, self._peak, self._ended = pid, 0, threading.Event()
+        self.peak_bytes = 0  # held at once
+        self._pid, self._ended, self._cpu_s = pid, threading.Event(), dict[int, float]()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def stop(self) -> int:
+    @property
+    def cpu_s(self) -> float:
+        return sum(self._cpu_s.values())
+
+    def stop(self) -> None:
         self._ended.set()
         self._thread.join()
-        return self._peak
 
     def _run(self) -> None:
         while not self._ended.wait(_LOOK_S):
-            self._peak = max(self._peak, sum(map(_resident, _family(self._pid))))
+            family = _family(self._pid)
+            self.peak_bytes = max(self.peak_bytes, sum(map(_resident, family)))
+            for pid in family:
+                try:
+                    self._cpu_s[pid] = cpu_seconds(pid)
+                except (OSError, IndexError, subprocess.CalledProcessError):  # it has ended
+                    continue
 
 
 def _family(pid: int) -> list[int]:
@@ -206,24 +250,39 @@ def _resident(pid: int) -> int:
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
+def history_checks(table: Table, operations: int = MILLION) -> None:
+    """Measure what a check of each kind costs, in processes of their own."""
+    with tempfile.TemporaryDirectory() as directory:
+        register, log = Path(directory, "register.parquet"), Path(directory, "log.parquet")
+        write_register(register, operations)
+        write_history(log, operations, KEYS)
+        for file, engine, goal in ((register, "local", 5.0), (log, "local", None)):
+            done = check(file, engine)
+            name = f"check of {operations / MILLION:g} M operations, {file.stem}: {engine}"
+            table.add(Figure(name=name, value=done["wall_s"], unit="s", goal=goal))
+            table.add(Figure(name="its memory at the peak", value=done["peak_gb"], unit="GB"))
+
+
 def main() -> None:
     """Print one line for each size and engine."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("millions", type=float, nargs="*", default=[1.0, 3.0])
     parser.add_argument("--engines", default="local,spark")
-    parser.add_argument("--keys", type=int, default=12)
+    parser.add_argument("--keys", type=int, default=KEYS)
+    parser.add_argument("--register", action="store_true")
     parser.add_argument("--directory", type=Path, default=None)
-    arguments = parser.parse_args()
-    print(
-        f"{os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}; {arguments.keys} keys", flush=True
-    )
-    for millions in arguments.millions:
-        with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
-            file = Path(directory, "history.parquet")
-            micro = write_history(file, int(millions * MILLION), arguments.keys)
+    given = parser.parse_args()
+    print(f"{os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}; {given.keys} keys", flush=True)
+    for millions in given.millions:
+        with tempfile.TemporaryDirectory(dir=given.directory) as directory:
+            file, operations = Path(directory, "history.parquet"), int(millions * MILLION)
+            if given.register:
+                micro = write_register(file, operations)
+            else:
+                micro = write_history(file, operations, given.keys)
             size_mb = file.stat().st_size / 1e6
             print(f"{millions:g} M operations, {micro / 1e6:.1f} M messages, {size_mb:.0f} MB")
-            for engine in arguments.engines.split(","):
+            for engine in given.engines.split(","):
                 done = check(file, engine)
                 print(
                     f"  {engine:8} valid {done['valid']}  wall {done['wall_s']:6.1f} s  "

@@ -9,6 +9,7 @@ import os
 import selectors
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -95,7 +96,12 @@ def produce_frame(
         Record(index, now_ms, None, os.urandom(record_bytes), ())
         for index in range(max(1, batch_bytes // record_bytes))
     ]
-    data = PartitionProduceData(index=partition, records=encode_batch(records))
+    return frame_of(topic, partition, encode_batch(records), acks)
+
+
+def frame_of(topic: str, partition: int, batch: bytes, acks: int) -> bytes:
+    """Build one Produce request of this batch."""
+    data = PartitionProduceData(index=partition, records=batch)
     request = ProduceRequest(
         acks=acks,
         timeout_ms=30_000,
@@ -164,6 +170,21 @@ def throughput(
     return Throughput(
         mb_per_s=answered * batch_bytes / elapsed_s / 1e6, batches_per_s=answered / elapsed_s
     )
+
+
+def send_batches(bootstrap: str, topic: str, batches: Sequence[bytes], *, rounds: int) -> None:
+    """Write the batches to partition 0, again and again; each round is acknowledged as one."""
+    connections = leaders(bootstrap, topic)
+    connection = connections[0]
+    frames = [frame_of(topic, 0, batch, -1) for batch in batches]
+    for _ in range(rounds):
+        connection.socket.sendall(b"".join(frames))
+        answered = 0
+        while answered < len(frames):
+            for answer in connection.frames():
+                _check(answer)
+                answered += 1
+    _close(connections)
 
 
 def latencies_ms(

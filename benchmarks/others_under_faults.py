@@ -1,10 +1,11 @@
 """What other Kafka servers keep under the nemesis of `chaos run`: a table of verdicts.
 
-    python -m benchmarks.others_under_faults [--fault kill] [--duration 20s] [--seed 7] [NAME ...]
+    python -m benchmarks.others_under_faults [--fault kill,pause] [--runs 3] [--calm 20] [NAME ...]
 
 Each server runs in a temporary directory, is broken by signals (the back end `commands`) under the
-same workload, and judged by the same checker as quorumlog itself. A server that is not installed is
-skipped with a message:
+same workload and the same schedule, and is judged by the same checker as quorumlog itself. Faults
+take turns, with `--calm` seconds between two of them: a server may need longer than its session
+timeout to notice that a node is gone. A server that is not installed is skipped with a message:
 
 quorumlog      three nodes of this checkout
 apache-kafka   three nodes; QUORUMLOG_BENCH_KAFKA names a script that runs one (benchmarks/peers.py)
@@ -28,6 +29,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
+
+from benchmarks.kept_and_lost import Outcome, row_of, spread, table_head
+from quorumlog.chaos.history import read_history
 
 _PORT: Final = 19_390
 _START_S: Final = 90.0
@@ -114,28 +118,51 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--fault", default="kill")
-    parser.add_argument("--duration", default="20s")
-    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--fault", default="kill,pause,pause_kill,kill_all")
+    parser.add_argument("--calm", type=float, default=20.0, help="seconds without a fault")
+    parser.add_argument("--runs", type=int, default=1, help="of each server, by seeds from --seed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=100.0, help="sends a second")
+    parser.add_argument("--driver", default="client", help="the client library (chaos list)")
     parser.add_argument("servers", nargs="*", metavar="NAME")
     given = parser.parse_args()
     known = [OURS, *(server.name for server in OTHERS)]
     if wrong := set(given.servers) - set(known):
         parser.error(f"{', '.join(sorted(wrong))}: there are {', '.join(known)}")
-    options = ["--fault", given.fault, "--duration", given.duration, "--seed", str(given.seed)]
-    print("| server | verdict | acknowledged | what was found |\n|---|---|---|---|")
-    if not given.servers or OURS in given.servers:
-        _print_row(OURS, _run([*options]))
-    for server in OTHERS:
-        if given.servers and server.name not in given.servers:
-            continue
-        if reason := server.why_not():
-            print(f"{server.name}: skipped: {reason}", file=sys.stderr)
-        else:
-            _print_row(server.name, _break(server, options))
+    wanted = given.servers or known
+    schedules = {
+        seed: spread(given.fault.split(","), seed, calm_s=given.calm)
+        for seed in range(given.seed, given.seed + given.runs)
+    }
+    options = ["--driver", given.driver, "--rate", str(given.rate)]
+    print(table_head())
+    for name in known:
+        server = next((each for each in OTHERS if each.name == name), None)
+        reason = server.why_not() if server is not None else ""
+        if name in wanted and reason:
+            print(f"{name}: skipped: {reason}", file=sys.stderr)
+        elif name in wanted:
+            outcomes = [
+                _outcome(server, schedule.to_json(), options) for schedule in schedules.values()
+            ]
+            nodes = 3 if server is None else len(server.ids)
+            print(row_of(name, nodes, outcomes), flush=True)
 
 
-def _break(server: Server, options: Sequence[str]) -> dict[str, Any]:
+def _outcome(server: Server | None, schedule: str, options: Sequence[str]) -> Outcome:
+    """Carry out one run against a server, or against quorumlog."""
+    with tempfile.TemporaryDirectory(prefix="others-") as scratch:
+        file = Path(scratch) / "schedule.json"
+        file.write_text(schedule)
+        options = [*options, "--schedule", str(file), "--engine", "local"]
+        run = Path(scratch) / "run"
+        document = _run(run, options) if server is None else _break(server, run, options)
+        if "error" in document:
+            return Outcome(error=str(document["error"]))
+        return Outcome.of(document.get("verdict", document), read_history(run))
+
+
+def _break(server: Server, run: Path, options: Sequence[str]) -> dict[str, Any]:
     """Start the server, run the nemesis against it, and end it."""
     with tempfile.TemporaryDirectory(prefix=f"{server.name}-") as scratch:
         directory = Path(scratch)
@@ -149,7 +176,7 @@ def _break(server: Server, options: Sequence[str]) -> dict[str, Any]:
             bootstrap = ",".join(f"127.0.0.1:{server.port(each)}" for each in server.ids)
             replicas = ["--replication", str(len(server.ids))]
             control = ["--bootstrap", bootstrap, "--control", f"commands:{nodes}"]
-            return _run([*options, *control, *replicas])
+            return _run(run, [*options, *control, *replicas])
         finally:
             for pid_file in directory.glob("*.pid"):
                 _end(int(pid_file.read_text()))
@@ -168,29 +195,15 @@ def _node_table(server: Server, node_id: int, directory: Path) -> str:
     return f'[[nodes]]\nid = {node_id}\npid_file = "{pid_file}"\nstart = "sh {script}"\n\n'
 
 
-def _run(options: Sequence[str]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="others-") as scratch:
-        command = [sys.executable, "-m", "quorumlog", "chaos", "run", "--json", *options]
-        done = subprocess.run(
-            [*command, "--out", f"{scratch}/run"], capture_output=True, text=True, check=False
-        )
+def _run(run: Path, options: Sequence[str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "quorumlog", "chaos", "run", "--json", *options]
+    done = subprocess.run(
+        [*command, "--out", str(run)], capture_output=True, text=True, check=False
+    )
     if done.returncode > _EXIT_UNKNOWN or not done.stdout.strip():
-        return {"error": done.stderr.strip().splitlines()[-1:]}
+        return {"error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
     document: dict[str, Any] = json.loads(done.stdout)
     return document
-
-
-def _print_row(name: str, document: dict[str, Any]) -> None:
-    verdict = document.get("verdict", document)
-    anomalies = {
-        found: result["count"]
-        for found, result in verdict.get("anomalies", {}).items()
-        if result["severity"] == "invalid"
-    }
-    found = ", ".join(f"{anomaly} x{count}" for anomaly, count in anomalies.items())
-    found = found or "; ".join(verdict.get("unknown_because", [])) or str(document.get("error", ""))
-    acknowledged = verdict.get("figures", {}).get("acknowledged", "")
-    print(f"| {name} | {verdict.get('valid', 'no run')} | {acknowledged} | {found} |", flush=True)
 
 
 def _wait_for(port: int) -> None:

@@ -17,8 +17,14 @@ from typing import Any, Final
 
 from benchmarks import failover, load
 from benchmarks.admission import admission
+from benchmarks.compaction import compaction
+from benchmarks.durable import durable
+from benchmarks.history_checks import history_checks
 from benchmarks.measure import Figure, Table, cpu_seconds, resident_mb
+from benchmarks.metadata import metadata as metadata_commits
 from benchmarks.peers import apache_kafka, bare_mb_per_s
+from benchmarks.recovery import recovery
+from benchmarks.simulation import simulation
 from benchmarks.slow_disk import slow_disk
 from quorumlog import Admin, LocalCluster, Producer
 from quorumlog.client import NewTopic
@@ -31,8 +37,9 @@ PATIENCE_S: Final = 30.0
 _IDLE_S: Final = 8.0
 _SESSION_S: Final = int(FAST_DEFAULTS["broker.session.timeout.ms"]) / 1000
 _PARTS: Final = (
-    *("admission", "start", "idle", "failover", "throughput", "latency", "sparse"),
-    *("confluent", "slow_disk", "bare", "kafka"),
+    *("admission", "start", "idle", "failover", "metadata", "throughput", "latency", "sparse"),
+    *("confluent", "durable", "recovery", "compaction", "slow_disk", "simulation"),
+    *("history_checks", "bare", "kafka"),
 )
 
 
@@ -63,7 +70,7 @@ def start(table: Table, directory: Path) -> LocalCluster:
             name="3 nodes: command -> ready",
             value=_up(directory),
             unit="s",
-            goal=2.0,
+            goal=1.5,
             apache_kafka="9.6 s",
         )
     )
@@ -98,7 +105,7 @@ def idle(table: Table, cluster: LocalCluster) -> None:
             name="idle: resident memory of the largest node",
             value=max(map(resident_mb, pids)),
             unit="MB",
-            goal=80,
+            goal=55,
             apache_kafka="310-400 MB",
         )
     )
@@ -149,6 +156,11 @@ def fail_over(table: Table, cluster: LocalCluster) -> None:
             apache_kafka="session 9 s: not measured",
         )
     )
+
+
+def metadata(table: Table, cluster: LocalCluster) -> None:
+    """Measure commits of metadata, and how soon they go on without the controller."""
+    metadata_commits(table, cluster, TOPIC)
 
 
 def _spread_leaders(cluster: LocalCluster) -> None:
@@ -337,16 +349,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as scratch:
         cluster = start(table, Path(scratch) / "cluster")
         try:
-            for part in (idle, latency, throughput, confluent, sparse, fail_over):
+            for part in (idle, latency, throughput, confluent, sparse, metadata, fail_over):
                 if part.__name__.replace("fail_over", "failover") in parts:
                     part(table, cluster)
         finally:
             cluster.stop()
-    if "slow_disk" in parts:
-        slow_disk(table)
-    for peer in (bare, kafka):
-        if peer.__name__ in parts:
-            peer(table)
+    for alone in (
+        *(durable, recovery, compaction, slow_disk),
+        *(simulation, history_checks, bare, kafka),
+    ):
+        if alone.__name__ in parts:
+            alone(table)
     if given.out:
         given.out.write_text(table.markdown() + "\n")
     if given.json:

@@ -34,16 +34,14 @@ from quorumlog.broker.partitions.io.ticks import Ticks
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.partitions.log.offset_lookup import look_up_epoch_end, look_up_offset
-from quorumlog.broker.partitions.log.partition_driver import Surroundings
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_number
 from quorumlog.clock import monotonic_ms, wall_clock_ms
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
-from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
-from quorumlog.storage.io.disk import Disk
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -56,13 +54,25 @@ from quorumlog.wire.codec.identifiers import (
 )
 
 STRAYS: Final = "strays"  # the lane in the disk queue of what concerns the whole directory
-FOLLOW_UP_S: Final = 0.02  # while many logs are opened: what the first of them need waits so long
+# While many logs are opened, what the first of them need waits so long. A follow-up looks at all
+# that are open, and asks the leaders for all of them: so it is rarer, the more there are.
+FOLLOW_UP_S: Final = 0.02
+FOLLOW_UP_PER_LOG_S: Final = 0.000_05
+LOOKS_PER_LAG: Final = 4  # at a follower that asks nothing new, until it would leave the ISR
 
 _logger: Final = logging.getLogger(__name__)
 
 
 def _random_session_id() -> int:
     return 1 + random_number(2**31 - 1)
+
+
+def _new_sessions(settings: BrokerSettings) -> FetchSessions:
+    return FetchSessions(
+        settings.max_incremental_fetch_session_cache_slots,
+        new_id=_random_session_id,
+        sweep_max_ms=settings.replica_lag_time_max_ms // LOOKS_PER_LAG,
+    )
 
 
 class Replicas:
@@ -78,9 +88,7 @@ class Replicas:
         *,
         broker_id: BrokerId,
         settings: BrokerSettings,
-        log_settings: LogSettings,
-        disk: Disk,
-        log_directory: str,
+        logs: LogDirectory,
         controller: ControllerClient,
         wall_ms: Callable[[], int] = wall_clock_ms,
         partition_rules: PartitionRules = KAFKA_RULES,
@@ -99,7 +107,8 @@ class Replicas:
         self._follow_up_due: asyncio.TimerHandle | None = None
         self._threads: Final = DiskThreads(self._fail)
         self._disk: Final[DiskQueue] = disk_queue or self._threads
-        self._logs: Final = LogDirectory(disk, log_directory, log_settings)
+        self._flush_threads: Final = DiskThreads(self._fail)
+        self._logs: Final = logs
         self._replicas: Final = ReplicaSet(
             broker_id,
             settings,
@@ -112,8 +121,7 @@ class Replicas:
         self.drivers: Final = self._replicas.drivers  # read them, do not feed them
         self.appends: Final = Appends(self._replicas, wall_ms=wall_ms)
         self.response_memory: Final = ResponseMemory(settings.queued_max_response_bytes)
-        slots = settings.max_incremental_fetch_session_cache_slots
-        self.fetch_sessions: Final = FetchSessions(slots, new_id=_random_session_id)
+        self.fetch_sessions: Final = _new_sessions(settings)
         missing = self._replicas.error_for_missing
         self.fetches: Final = Fetches(
             self.drivers, missing, self.response_memory, self.fetch_sessions, self._disk
@@ -123,7 +131,8 @@ class Replicas:
         interval_ms = settings.replica_high_watermark_checkpoint_interval_ms
         files = self._logs.checkpoints
         self._checkpoints: Final = Checkpoints(self._disk, files, self.drivers, interval_ms)
-        self._ticks: Final = Ticks(self._replicas, settings, wall_ms)
+        rule = partition_rules.retention()
+        self.ticks: Final = Ticks(self._replicas, settings, wall_ms, self._disk, rule, files=files)
         wake_fetchers = self._fetchers.wake
         self._log_starts: Final = LogStarts(self._disk, files, self.drivers, wake_fetchers)
         self.deletions: Final = RecordDeletions(self._replicas)
@@ -135,8 +144,12 @@ class Replicas:
         self._tasks: Final = Tasks(self._fail)
 
     def _surroundings(self) -> Surroundings:
+        # Threads of their own: acknowledgements must not wait for logs that are being opened.
+        flushes = self._flush_threads if self._disk is self._threads else self._disk
         return Surroundings(
+            now_ms=monotonic_ms,
             disk=self._disk,
+            flushes=flushes,
             checkpoints=self._logs.checkpoints,
             readers=self.fetches,
             fetchers=self._fetchers,
@@ -157,7 +170,10 @@ class Replicas:
             wall_ms=wall_ms,
             failed=self._fail,
         )
-        return ReplicaFetchers(new_fetcher, peer_addresses)
+        rate = self.settings.follower_replication_throttled_rate
+        fetchers = ReplicaFetchers(new_fetcher, peer_addresses)
+        fetchers.throttle(self.broker_id, rate, lambda: self.image)
+        return fetchers
 
     # --- Life ---
 
@@ -167,8 +183,10 @@ class Replicas:
         self._replicas.remove_files()
         self._tasks.start(self._proposals.run())
         self._tasks.start(self._log_starts.run())
-        self._tasks.start(self._ticks.run())
+        self._tasks.start(self.ticks.run())
         self._tasks.start(self._checkpoints.run())
+        self._tasks.start(self.ticks.retention.run())
+        self._tasks.start(self.ticks.cleaner.run())
 
     async def stop(self) -> None:
         """Answer all waiting requests, close every log, mark a clean shutdown. Raises StorageError.
@@ -187,8 +205,10 @@ class Replicas:
             driver.fail_waiting(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.fetches.stop()
         await self._threads.drain()
+        await self._flush_threads.drain()
         await self._close_logs()
         self._threads.close()
+        self._flush_threads.close()
         if not self.failure.done():
             self.failure.cancel()
 
@@ -235,8 +255,9 @@ class Replicas:
         if not self._replicas.is_opening:
             self._follow_up()
         elif self._follow_up_due is None:
+            delay_s = FOLLOW_UP_S + FOLLOW_UP_PER_LOG_S * len(self.drivers)
             loop = asyncio.get_running_loop()
-            self._follow_up_due = loop.call_later(FOLLOW_UP_S, self._follow_up)
+            self._follow_up_due = loop.call_later(delay_s, self._follow_up)
 
     def _follow_up(self) -> None:
         """Tell the fetchers and the fetches that wait what has changed."""

@@ -1,11 +1,14 @@
 """The settings that a broker reads: Kafka's names (dots are underscores here) and defaults."""
 
 from dataclasses import dataclass
+from typing import Final
 
-from quorumlog.settings.kinds import INT_MAX
+from quorumlog.settings.kinds import INT_MAX, POSITIVE, choice
 from quorumlog.settings.servers import (
     DEFAULT_REPLICATION_FACTOR,
     NUM_PARTITIONS,
+    THROTTLED_RATE,
+    ServerSetting,
     behind,
     flag,
     integer,
@@ -13,6 +16,9 @@ from quorumlog.settings.servers import (
     row,
 )
 from quorumlog.settings.topics import SEGMENT_BYTES_MIN, TopicConfig
+
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+RACK_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,7 @@ class BrokerSettings:
     message_max_bytes: int = behind(TopicConfig.max_message_bytes)
     log_message_timestamp_before_max_ms: int = behind(TopicConfig.message_timestamp_before_max_ms)
     log_message_timestamp_after_max_ms: int = behind(TopicConfig.message_timestamp_after_max_ms)
+    log_message_timestamp_type: str = behind(TopicConfig.message_timestamp_type)
     producer_id_expiration_ms: int = integer(
         86_400_000, "How long the sequence numbers of a silent producer are known."
     )
@@ -38,10 +45,47 @@ class BrokerSettings:
         600_000, "How often silent producers are looked for."
     )
 
+    # Durability.
+    # DEVIATION: not in Kafka. docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
+    log_flush_acks: bool = flag(
+        False,
+        "Whether replicas count, and producers are answered, only when records are on the disk: "
+        "then no acknowledged record is lost if all nodes lose power at once. Not in Kafka.",
+    )
+
+    # Retention.
+    log_cleaner_backoff_ms: int = long(
+        15_000, "How long the cleaner rests when no log needs it.", least=0
+    )
+    log_cleaner_delete_retention_ms: int = behind(TopicConfig.delete_retention_ms)
+    log_cleaner_io_max_bytes_per_second: float = row(
+        ServerSetting(
+            kind=POSITIVE,
+            default="1.7976931348623157E308",
+            documentation="How many bytes the cleaner reads and writes in a second at most.",
+        )
+    )
+    log_cleaner_max_compaction_lag_ms: int = behind(TopicConfig.max_compaction_lag_ms)
+    log_cleaner_min_cleanable_ratio: float = behind(TopicConfig.min_cleanable_dirty_ratio)
+    log_cleaner_min_compaction_lag_ms: int = behind(TopicConfig.min_compaction_lag_ms)
+    log_retention_ms: int = behind(TopicConfig.retention_ms)
+    log_retention_bytes: int = behind(TopicConfig.retention_bytes)
+    log_retention_check_interval_ms: int = long(
+        300_000, "How often segments are looked for that are too old or too many."
+    )
+
     # Fetch.
     fetch_max_bytes: int = integer(57_671_680, "The most bytes of one answer to a consumer.")
     max_incremental_fetch_session_cache_slots: int = integer(
         1000, "How many fetch sessions (KIP-227) are kept.", least=0
+    )
+    replica_selector_class: str = row(
+        ServerSetting(
+            kind=choice("", LEADER_SELECTOR, RACK_SELECTOR),
+            default="",
+            documentation="Which replica a consumer is told to read from (KIP-392): one in its "
+            "own rack with RackAwareReplicaSelector, else the leader.",
+        )
     )
 
     # Replication.
@@ -63,6 +107,7 @@ class BrokerSettings:
     replica_fetch_backoff_ms: int = integer(
         1000, "How long a follower waits after a fetch that failed.", least=0
     )
+    follower_replication_throttled_rate: int = row(THROTTLED_RATE)
     replica_socket_timeout_ms: int = integer(
         30_000, "When a follower gives up on a request to a leader."
     )

@@ -11,7 +11,7 @@ from dataclasses import MISSING, fields
 from typing import Final
 
 from quorumlog.chaos.faults.fault import ROLES, StepFault
-from quorumlog.chaos.faults.registry import step_fault
+from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.schedule import Action, Option, Schedule
 
 _QUIET_MS: Final = 1_500  # between faults that take turns: recovery must be possible
@@ -32,7 +32,8 @@ def draw_schedule(
 ) -> Schedule:
     """Draw a schedule that fits `duration_ms`. The same arguments give the same schedule.
 
-    Faults take turns, and so do roles, in orders drawn per seed: a short run meets each of them.
+    Faults take turns, and so do roles, in orders drawn per seed: a short run meets each of them. A
+    fault that names its role, as `kill:group-coordinator`, always hits that.
     With `overlap`, a fault may begin while others last, at most _AT_ONCE_MAX of them. Raises
     ValueError for a fault that consists of no steps, or that has a parameter without a default.
     """
@@ -43,13 +44,13 @@ def draw_schedule(
     actions: list[Action] = []
     now_ms = rng.randint(500, 1_500)
     while kinds:
-        kind = next(turns)
+        kind, role = next(turns)
         lasts_ms = rng.randint(*kind.drawn_duration_ms)
         if overlap:
             now_ms = max(now_ms, _free_from_ms(actions, kind))
         if now_ms + lasts_ms > duration_ms:
             break
-        target = next(roles) if {*ROLES} <= {*kind.targets} else kind.targets[0]
+        target = role or (next(roles) if {*ROLES} <= {*kind.targets} else kind.targets[0])
         action = Action(
             t_us=now_ms * 1000, fault=kind(), target=target, duration_us=lasts_ms * 1000
         )
@@ -68,12 +69,12 @@ def draw_schedule(
     )
 
 
-def _drawable(name: str) -> type[StepFault]:
-    kind = step_fault(name)
+def _drawable(text: str) -> tuple[type[StepFault], str | None]:
+    kind, role = fault_and_role(text)
     for parameter in fields(kind):
         if parameter.default is MISSING:
             raise ValueError(f"fault {kind.name} needs {parameter.name}: give it in a --schedule")
-    return kind
+    return kind, role
 
 
 def _free_from_ms(actions: Sequence[Action], kind: type[StepFault]) -> int:

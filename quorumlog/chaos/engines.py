@@ -2,7 +2,7 @@
 
 All ways call the same functions, so the choice changes the time and never the verdict. Spark costs
 a JVM and seconds before it begins; then it uses all cores
-(docs/decisions/0025-the-engine-is-chosen-by-size.md, 0069-spark-moves-blocks-of-bytes.md).
+(docs/decisions/0025-the-engine-is-chosen-by-size.md, 0081-large-histories-are-checked-in-parts.md).
 """
 
 import os
@@ -21,27 +21,32 @@ EngineChoice = Literal["auto", "spark", "local"]
 BYTES_PER_MESSAGE: Final = 500  # what a check of a whole table held at its peak, rounded up
 BYTES_IN_A_FILE: Final = 4  # of a message, compressed, and rather too few: 8 were measured
 MEMORY_SHARE: Final = 0.25  # of the machine; the rest belongs to others
+MESSAGES_OF_A_TABLE: Final = 1_500_000  # beyond, the same in parts is faster and holds less
+MESSAGES_FOR_SPARK: Final = 20_000_000  # below, the start of a JVM costs what its cores save
+CORES_FOR_SPARK: Final = 4  # it needs twice the CPU time: on two cores it is not faster
 CGROUP_LIMIT: Final = Path("/sys/fs/cgroup/memory.max")
 
 
-def choose_engine(path: str | Path, *, master: str | None, memory_bytes: int) -> Engine:
-    """Return the engine for the history at `path` on a machine with `memory_bytes`.
+def choose_engine(path: str | Path, *, master: str | None, cores: int) -> Engine:
+    """Return the engine for the history at `path` on a machine with so many cores.
 
-    Spark for a history whose table does not fit into the memory, if Spark is installed: there are
-    parts to be checked side by side.
+    Spark for a history of many messages, if Spark is installed and there are cores to share them.
     A Spark master that is named, or a Spark session that is active already, asks for Spark, and so
     does a path that only Spark can read. JSON lines are read by this process in any case.
     Raises HistoryError if there is no history, or its Parquet file cannot be read.
     """
     if master is not None or is_given() or is_remote(path):
         return "spark"
-    fits = fits_into_memory(locate_history(local_path(path)), memory_bytes)
-    return "local" if fits or find_spec("pyspark") is None else "spark"
+    is_large = messages_in(locate_history(local_path(path))) >= MESSAGES_FOR_SPARK
+    worth_it = is_large and cores >= CORES_FOR_SPARK
+    return "spark" if worth_it and find_spec("pyspark") is not None else "local"
 
 
-def fits_into_memory(file: Path, memory_bytes: int) -> bool:
-    """Tell whether this process may hold the table of a Parquet file. Raises HistoryError."""
-    return messages_in(file) * BYTES_PER_MESSAGE <= memory_bytes * MEMORY_SHARE
+def is_one_table(file: Path, memory_bytes: int) -> bool:
+    """Tell whether a Parquet file is checked as one table. Raises HistoryError."""
+    messages = messages_in(file)
+    fits = messages * BYTES_PER_MESSAGE <= memory_bytes * MEMORY_SHARE
+    return fits and messages <= MESSAGES_OF_A_TABLE
 
 
 def messages_in(file: Path) -> int:

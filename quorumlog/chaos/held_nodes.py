@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from quorumlog.chaos.faults.fault import UNDONE_BY
+from quorumlog.chaos.faults.fault import MAY_END, UNDONE_BY
 
 _START: Final = "start"
 _OF_THE_PROCESS: Final = frozenset({"resume", "feed"})  # what ends with the process
@@ -30,6 +30,7 @@ class HeldNodes:
         self._holds: Final[dict[tuple[str, int], list[str]]] = defaultdict(list)
         # What is being undone, and by which action: until that is over, its hold counts.
         self._returning: Final[dict[tuple[str, int], str]] = {}
+        self._may_end: Final[dict[int, str]] = {}  # see `may_end`
 
     def is_down(self, node_id: int) -> bool:
         """Tell whether an action has killed or stopped the node, and not started it again."""
@@ -38,6 +39,13 @@ class HeldNodes:
     def is_held(self, node_id: int) -> bool:
         """Tell whether any action holds the node."""
         return any(node == node_id and held for (_, node), held in self._holds.items())
+
+    def may_end(self, node_id: int) -> str | None:
+        """Return the last action that broke the disk of the node's process, if one did.
+
+        The process may give up later, too, when the disk works again.
+        """
+        return self._may_end.get(node_id)
 
     def take(self, operation: str, node_ids: Iterable[int], action_id: str) -> tuple[int, ...]:
         """Note what the action does; return the nodes on which it is to be performed."""
@@ -49,6 +57,8 @@ class HeldNodes:
             if not held:
                 fresh.append(node_id)
             held.append(action_id)
+            if undo in MAY_END:
+                self._may_end[node_id] = action_id
         return tuple(fresh)
 
     def give_back(self, operation: str, node_ids: Iterable[int]) -> None:
@@ -73,6 +83,8 @@ class HeldNodes:
             if {*held} == {action_id}:
                 alone.append(node_id)
                 self._returning[undo, node_id] = action_id
+                if undo == _START and not any(self._holds[broken, node_id] for broken in MAY_END):
+                    self._may_end.pop(node_id, None)  # the next process meets a disk that works
             else:
                 held[:] = [holder for holder in held if holder != action_id]
         return tuple(alone)
@@ -98,7 +110,13 @@ class HeldNodes:
                 ended += [Hold(undo, node_id, action_id) for action_id in holders]
         return ended
 
+    def survived(self, holds: Iterable[Hold]) -> None:
+        """Take back what `died` returned: these processes have not ended after all."""
+        for hold in holds:
+            self._holds[hold.undo, hold.node_id].append(hold.action_id)
+
     def clear(self) -> None:
         """Forget all holds."""
         self._holds.clear()
         self._returning.clear()
+        self._may_end.clear()

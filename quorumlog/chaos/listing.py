@@ -9,7 +9,8 @@ from quorumlog.chaos.drivers.driver import CAPABILITIES
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
 from quorumlog.chaos.faults.fault import CLIENT, NODE_ROLES, StepFault
 from quorumlog.chaos.faults.registry import STEP_FAULTS
-from quorumlog.chaos.mutants import MUTANTS
+from quorumlog.chaos.mutants import every_mutant
+from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.node_simulation.target import SimulatedMachines
 from quorumlog.chaos.workloads.registry import WORKLOADS
 
@@ -30,9 +31,10 @@ def listing() -> dict[str, Any]:
         "capabilities": dict(CAPABILITIES),  # of drivers
         "back_ends": {
             LocalProcesses.name: LocalProcesses.text,
+            "netns": _namespaces(),
             **{name: kind.text for name, kind in BACK_ENDS.items()},
         },
-        "mutants": {name: mutant.breaks for name, mutant in MUTANTS.items()},
+        "mutants": every_mutant(),
     }
 
 
@@ -42,6 +44,8 @@ def _fault(kind: type[StepFault]) -> dict[str, Any]:
     back_ends = []
     if not reason:
         back_ends.append("proxy" if kind.imposes else "processes")
+    if kind.imposes and not LocalProcesses.missing(kind, "netns"):
+        back_ends.append("netns")
     if not kind.imposes and kind.needs <= _COMMANDED:
         back_ends.append("commands")
     if kind.needs <= SimulatedMachines.operations and kind.imposes <= SimulatedMachines.effects:
@@ -51,9 +55,16 @@ def _fault(kind: type[StepFault]) -> dict[str, Any]:
         "what": kind.text,
         "roles": list(kind.targets),
         "backends": back_ends,
+        "control": kind.is_control,
         "available": not reason,
         "why_not": reason,
     }
+
+
+def _namespaces() -> str:
+    text = "nodes of this machine in network namespaces, whose links the kernel cuts: needs root"
+    reason = namespaces.why_not()
+    return f"{text} (not here: {reason})" if reason else text
 
 
 def _driver(name: str, text: str) -> dict[str, Any]:

@@ -2,11 +2,13 @@
 
 Each action is a task of its own, so faults may overlap. It resolves a role at the moment of the
 fault, by what the cluster says of itself then. A node that ends although nothing here killed it is
-recorded as `node-ended`: a finding, whatever the reason.
+recorded as `node-ended`: a finding, whatever the reason. One whose disk a fault has broken may give
+up and name the error; then it is down because of that fault.
 """
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -37,9 +39,12 @@ Record = Callable[[str, str, str], object]
 """Called with (f, node, details): how the nemesis writes a row of the history."""
 
 NODE_ENDED: Final = "node-ended"
+GAVE_UP: Final = "gave-up"  # a node whose disk was broken has ended, as it should
 NOT_READY: Final = "not-ready"  # it runs, but does not take part: no finding by itself
 SKIPPED: Final = "skipped"  # an action that found nothing to do
 _KILLS: Final = frozenset({"kill", "lose_power", "fail_fsync"})  # the process ends at once
+# The exit status that says "it cannot run here", and the words of the errors that disks get.
+_GAVE_UP: Final = re.compile(r"ended with status 1: .*(No space left|Input/output error)")
 STOP: Final = "stop-"  # before the name of a fault: the row that ends what holds on links
 
 
@@ -150,6 +155,7 @@ class Nemesis:
     async def _take_back(self, steps: Sequence[AnyStep], act: _Act) -> None:
         for step in steps:
             try:
+                await self.note_ended()  # what a fault of its disk has ended is started, too
                 await self._perform(step, act)
                 await asyncio.sleep(step.wait_us / MILLION)
             except NodeUnavailable as error:
@@ -206,6 +212,9 @@ class Nemesis:
         except NodeUnavailable as error:
             if operation in UNDONE_BY:
                 self._held.give_back(operation, error.node_ids or fresh)
+            running = await self._back_end.running() if died else ()
+            self._held.survived(hold for hold in died if hold.node_id in running)
+            died = [hold for hold in died if hold.node_id not in running]
             raise
         else:
             if operation == "stop":  # before, a paused process has to go on, or it would not stop
@@ -268,10 +277,21 @@ class Nemesis:
         known = {node_id for node_id in node_ids if self._held.is_down(node_id)} | self._ended
         running = await self._back_end.running()
         for node_id in node_ids:
-            # It may have been killed, or have started, while the back end looked.
-            if node_id not in {*running, *known} and not self._held.is_down(node_id):
-                self._ended.add(node_id)
-                self._record(NODE_ENDED, str(node_id), self._back_end.last_words(node_id))
+            # It may have been killed, or noted, or have started, while the back end looked.
+            seen = node_id in {*running, *known, *self._ended}
+            if not seen and not self._held.is_down(node_id):
+                self._note_end_of(node_id, self._back_end.last_words(node_id))
+
+    def _note_end_of(self, node_id: int, last_words: str) -> None:
+        action_id = self._held.may_end(node_id)
+        if action_id is None or not _GAVE_UP.search(last_words):
+            self._ended.add(node_id)
+            self._record(NODE_ENDED, str(node_id), last_words)
+            return
+        self._held.take("kill", (node_id,), action_id)  # until that action starts it
+        number = int(action_id)
+        fault = self._schedule.actions[number - 1].fault.name
+        self._record(GAVE_UP, str(node_id), details_of(number, fault, last_words))
 
     async def _resolve(
         self, target: Target, running: Sequence[int], rng: random.Random

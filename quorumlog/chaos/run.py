@@ -18,22 +18,24 @@ from typing import Final
 
 from quorumlog.chaos import cluster_states
 from quorumlog.chaos.back_ends.back_end import BackEnd
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses, needs_links, started
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses, equipment_for, started
 from quorumlog.chaos.back_ends.registry import open_back_end
 from quorumlog.chaos.drawn_schedule import draw_schedule
 from quorumlog.chaos.drivers.driver import Driver
 from quorumlog.chaos.drivers.registry import check_capable, load_driver
-from quorumlog.chaos.faults.registry import step_fault
+from quorumlog.chaos.faults.registry import fault_and_role
 from quorumlog.chaos.figures import figures
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, write_meta
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.nemesis import Nemesis, check_schedule
+from quorumlog.chaos.network import namespaces
+from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY, SCHEDULE_FILE, make_room
 from quorumlog.chaos.run_meta import meta_at_end, meta_at_start, topic_settings
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import Clients, Setup, Topic, options_of
-from quorumlog.cluster import LocalCluster
+from quorumlog.cluster import ClusterShape, LocalCluster
 
 WARM_UP_S: Final = 2.0
 COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
@@ -63,7 +65,8 @@ class RunSettings:
     duration_s: float = 60.0
     overlap: bool = True  # of the drawn faults: one may begin while others last
     seed: int = 0
-    nodes: int = 3
+    shape: ClusterShape = field(default_factory=ClusterShape)  # of the cluster that the run starts
+    network: NetworkKind = "proxy"  # how links are broken
     driver: str = "client"
     bootstrap: str | None = None  # a cluster that the run does not start
     control: str | None = None  # how to break that: NAME:ARGUMENT of back_ends.registry
@@ -80,7 +83,7 @@ class RunSettings:
         if not 0 < self.duration_s < inf:
             raise ValueError(f"--duration {self.duration_s:g} s: it must be above 0")
         for name in self.faults:
-            step_fault(name)
+            fault_and_role(name)
 
     @property
     def all_options(self) -> dict[str, Option]:
@@ -165,6 +168,8 @@ def _schedule(settings: RunSettings) -> Schedule:
             "a cluster given by --bootstrap cannot be killed or paused from here: use --fault none,"
             " or say how by --control"
         )
+    if settings.bootstrap is not None and settings.network != "proxy":
+        raise ValueError(f"--network {settings.network}: a cluster of --bootstrap has its own")
     if settings.bootstrap is None and settings.control is not None:
         raise ValueError("--control is for a cluster that runs already: give its --bootstrap")
     if settings.schedule is not None:
@@ -187,9 +192,22 @@ def _schedule(settings: RunSettings) -> Schedule:
 
 def _check_own_cluster(settings: RunSettings, schedule: Schedule) -> None:
     """Raise InvalidArgument or ValueError for what cannot be, before an earlier run is removed."""
-    cluster = LocalCluster(nodes=settings.nodes, config=settings.config)
+    cluster = _own_cluster(settings, None)
     cluster.check()
-    check_schedule(schedule, LocalProcesses(cluster))
+    if settings.network == "netns" and (reason := namespaces.why_not()):
+        raise ValueError(f"--network netns: {reason}")
+    check_schedule(schedule, LocalProcesses(cluster, network=settings.network))
+
+
+def _own_cluster(settings: RunSettings, directory: Path | None) -> LocalCluster:
+    return LocalCluster(
+        directory,
+        nodes=settings.shape.nodes,
+        controllers=settings.shape.controllers,
+        brokers=settings.shape.brokers,
+        config=settings.config,
+        node_module=settings.node_module,
+    )
 
 
 @contextmanager
@@ -200,14 +218,11 @@ def _cluster(
     if settings.bootstrap is not None:
         yield settings.bootstrap, outside
         return
-    progress("start", 0.0, f"{settings.nodes} nodes")
-    cluster = LocalCluster(
-        settings.out / CLUSTER_DIRECTORY,
-        nodes=settings.nodes,
-        config=settings.config,
-        node_module=settings.node_module,
-    )
-    with started(cluster, with_links=needs_links(schedule), seed=schedule.seed) as back_end:
+    progress("start", 0.0, f"{len(settings.shape.roles)} nodes")
+    cluster = _own_cluster(settings, settings.out / CLUSTER_DIRECTORY)
+    with started(
+        cluster, equipment_for(schedule, settings.network), seed=schedule.seed
+    ) as back_end:
         progress("start", 1.0, cluster.bootstrap)
         yield cluster.bootstrap, back_end
 
@@ -264,7 +279,7 @@ class _Phases:
             await nemesis.note_ended()  # since it was healed
         self.progress("final reads", 1.0, self._figures())
         done, messages = [] if nemesis is None else nemesis.done, self.history.messages
-        asked_for = [step_fault(name).name for name in settings.faults]
+        asked_for = [fault_and_role(name)[0].name for name in settings.faults]
         return RunSummary(
             figures=figures(messages),
             sends_ok=messages["ok", "send"],
@@ -289,7 +304,7 @@ class _Phases:
     async def _create(self, topic: Topic) -> None:
         replicas = topic.replication_factor
         if self.settings.bootstrap is None:
-            replicas = min(replicas, self.settings.nodes)
+            replicas = min(replicas, self.settings.shape.broker_count)
         try:
             await self.driver.create_topic(
                 self.bootstrap,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from quorumlog.chaos.run import RunSettings, RunSummary
 
 _PLANNED: Final = (  # what a reader wants to know of the settings, as they were given
-    "workload", "duration_s", "seed", "driver", "bootstrap", "control", "topic",
+    "workload", "duration_s", "seed", "driver", "network", "bootstrap", "control", "topic",
     "partitions", "replication_factor", "config", "node_module",
 )  # fmt: skip
 _LIBRARIES: Final = {name: name for name in ("aiokafka", "kafka-python")} | {
@@ -48,7 +48,8 @@ def meta_at_start(settings: "RunSettings", schedule: Schedule) -> dict[str, Any]
         "workload_options": settings.all_options,
         "model": settings.model,
         "dense": find_workload(settings.workload).dense,
-        "nodes": settings.nodes if settings.bootstrap is None else None,
+        "nodes": len(settings.shape.roles) if settings.bootstrap is None else None,
+        "controllers": settings.shape.controllers,
         **{name: getattr(settings, name) for name in _PLANNED},
         "driver_version": _version(settings.driver),
         "faults": sorted({action.fault.name for action in schedule.actions}),

@@ -1,5 +1,6 @@
 """Judges a history on disk, by either engine."""
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ from types import MappingProxyType
 from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.checkers.guess import guess_model
 from quorumlog.chaos.checkers.registry import CHECKERS, DEFAULT_MODEL, find_checker
-from quorumlog.chaos.engines import EngineChoice, choose_engine, fits_into_memory, machine_memory
+from quorumlog.chaos.engines import EngineChoice, choose_engine, is_one_table, machine_memory
 from quorumlog.chaos.history import HistoryError, read_history, read_meta
 from quorumlog.chaos.history.files import is_foreign, locate_history, named_model
 from quorumlog.chaos.spark.paths import is_remote, local_path
@@ -27,7 +28,7 @@ def verify_history(
     """Check the history at `path`: a run's directory or a file.
 
     Both engines give the same verdict. "auto" takes Spark, if it is installed, for a history
-    that does not fit into the memory, for a path with a scheme (hdfs://...), or if a Spark
+    of many messages, for a path with a scheme (hdfs://...), or if a Spark
     `master` is named, also by `spark_conf` (Spark's own settings). `model` names the checker;
     None: the one that the history or `meta.json` beside it names, or for a file of another tool the
     only one that has its operations. Raises history.HistoryError,
@@ -36,7 +37,7 @@ def verify_history(
     started = time.perf_counter()
     if engine == "auto":
         engine = choose_engine(
-            path, master=master or spark_conf.get("spark.master"), memory_bytes=machine_memory()
+            path, master=master or spark_conf.get("spark.master"), cores=os.cpu_count() or 1
         )
     model = model or _model_of(path)
     try:
@@ -56,8 +57,8 @@ def verify_history(
 
 
 def _check_here(file: Path, model: str, progress: Callable[[str], None]) -> Verdict:
-    """Check in this process: the whole table, or in parts if it may be too large for the memory."""
-    if not fits_into_memory(file, machine_memory()):
+    """Check in this process: the whole table, or in parts if it is large."""
+    if not is_one_table(file, machine_memory()):
         from quorumlog.chaos.parts.local import check_in_parts
         from quorumlog.chaos.parts.sources import find_row_groups
 

@@ -1,9 +1,11 @@
 """`quorumlog chaos run | list | export`: break a cluster, save the history, judge it, report."""
 
+import logging
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -26,6 +28,7 @@ from quorumlog.cli.chaos_list import list_command
 from quorumlog.cli.chaos_serve import serve_command
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.export_command import export
+from quorumlog.cli.options import Brokers, Controllers
 from quorumlog.cli.output import (
     EXIT_INTERRUPTED,
     EXIT_UNKNOWN,
@@ -47,7 +50,7 @@ from quorumlog.cli.verify import (
     judge,
     print_verdict,
 )
-from quorumlog.cluster import ClusterError, InvalidArgument
+from quorumlog.cluster import ClusterError, ClusterShape, InvalidArgument
 
 if TYPE_CHECKING:
     from quorumlog.chaos.checkers import Verdict
@@ -82,6 +85,9 @@ def run_command(
     duration: options.Duration = None,
     seed: options.Seed = 0,
     nodes: options.Nodes = 3,
+    controllers: Controllers = None,
+    brokers: Brokers = None,
+    network: options.Network = "proxy",
     driver: options.DriverName = "client",
     bootstrap: options.Bootstrap = None,
     control: options.Control = None,
@@ -98,18 +104,15 @@ def run_command(
     node_module: options.NodeModule = None,
     json: options.Json = False,
 ) -> None:
-    """Break a cluster under load; judge what clients saw.
-
-    Exit status 0: every acknowledged record survived, in order, once. 1: not so. 2: not known.
+    """Break a cluster under load; judge what clients saw. Exit status 0: valid, 1: not, 2: unknown.
 
     \b
       quorumlog chaos run --fault kill,pause --duration 60s --out run
-      quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s
+      quorumlog chaos run --mutant high-watermark --fault pause_kill --partitions 1
       quorumlog chaos run --bootstrap host:9092 --fault none --driver confluent
     """
     conf = check_engine(engine, master, spark_conf)
-    out = out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")
-    with _honest_status(out):
+    with _honest_status(out := out or Path("runs") / time.strftime("%Y%m%dT%H%M%S")):
         given = None if schedule is None else _read_schedule(schedule)
         name, values = _workload(workload, workload_option or [], rate, given)
         settings = RunSettings(
@@ -120,7 +123,8 @@ def run_command(
             overlap=overlap,
             duration_s=_duration_s(duration, given),
             seed=seed,
-            nodes=nodes,
+            shape=ClusterShape(nodes, controllers, brokers),
+            network=network,
             driver=driver,
             bootstrap=bootstrap,
             control=control,
@@ -129,9 +133,8 @@ def run_command(
             node_module=_node_module(mutant, node_module),
             partitions=partitions,
             replication_factor=replication,
-            command=("quorumlog", *sys.argv[1:]),
         )
-        summary = _run_with_progress(settings)
+        summary = _run_with_progress(replace(settings, command=("quorumlog", *sys.argv[1:])))
         verdict, report = judge(out, engine=engine, master=master, conf=conf)
     _show(summary, verdict, out, report if json else None)
 
@@ -222,6 +225,8 @@ def _run_with_progress(settings: RunSettings) -> RunSummary:
         TimeElapsedColumn(),
         TextColumn("{task.fields[figures]}"),
     )
+    # Clients warn of nodes that they cannot reach. Here that is what the run is for.
+    logging.getLogger("quorumlog.client").setLevel(logging.ERROR)
     with Progress(*columns, console=Console(stderr=True)) as progress:
         return run(settings, _Bars(progress).update)
 

@@ -8,7 +8,8 @@ import typer
 
 from quorumlog.chaos.drivers.registry import DRIVERS
 from quorumlog.chaos.faults.registry import STEP_FAULTS
-from quorumlog.chaos.mutants import MUTANTS
+from quorumlog.chaos.mutants import MUTANTS, every_mutant, mutant_module
+from quorumlog.chaos.network.links import NetworkKind
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.workloads.registry import WORKLOADS
 
@@ -31,6 +32,15 @@ def _one_of(known: Mapping[str, object], what: str, text: str) -> Any:
     )
 
 
+def _check_mutant(name: str | None) -> str | None:
+    if name is not None:
+        try:
+            mutant_module(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    return name
+
+
 Workload = Annotated[
     str | None,
     _one_of(
@@ -46,7 +56,7 @@ WorkloadOption = Annotated[
 Fault = Annotated[
     str,
     typer.Option(
-        metavar="FAULT[,FAULT]",
+        metavar="FAULT[:ROLE],...",
         help=f"What breaks: {', '.join(STEP_FAULTS)}; or {NO_FAULTS}.",
         autocompletion=lambda: [*STEP_FAULTS, NO_FAULTS],
     ),
@@ -63,6 +73,10 @@ Duration = Annotated[
 Seed = Annotated[int, typer.Option(metavar="N", help="Decides schedule and workload.")]
 Nodes = Annotated[
     int, typer.Option(metavar="N", help="Nodes of the cluster that is started.", min=1)
+]
+Network = Annotated[
+    NetworkKind,
+    typer.Option(help="How links are cut: by forwarders, or by the kernel, which needs root."),
 ]
 DriverName = Annotated[str, _one_of(DRIVERS, "driver", f"Client library: {', '.join(DRIVERS)}.")]
 Bootstrap = Annotated[
@@ -95,7 +109,12 @@ Config = Annotated[
 ]
 MutantName = Annotated[
     str | None,
-    _one_of(MUTANTS, "mutant", f"Plant a bug, to see it found: {', '.join(MUTANTS)}."),
+    typer.Option(
+        metavar="NAME",
+        help=f"Plant a bug, to see it found: {', '.join(MUTANTS)}, or one of docs/recall.md.",
+        callback=_check_mutant,
+        autocompletion=lambda: [*every_mutant()],
+    ),
 ]
 NodeModule = Annotated[
     str | None, typer.Option(metavar="MODULE", help="A Python module of yours, run as each node.")

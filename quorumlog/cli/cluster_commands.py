@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeSettings
+from quorumlog.cli.options import DEFAULT_DIR, Brokers, Controllers, Dir, Json, NodeSettings
 from quorumlog.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -35,12 +35,6 @@ Nodes = Annotated[
         show_default=str(_NODES),
         help="How many nodes, each broker and controller.",
     ),
-]
-Controllers = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Instead: nodes that are controllers only.")
-]
-Brokers = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="And nodes that are brokers only.")
 ]
 Port = Annotated[
     int | None,
@@ -166,10 +160,12 @@ def _describe(cluster: LocalCluster, ready_s: float) -> dict[str, Any]:
 
 def _print_ready(described: dict[str, Any], ready_s: float) -> None:
     nodes = described["nodes"]
+    width = max(len(node["kafka"] or "") for node in nodes)
     data(f"{len(nodes)} nodes ready in {ready_s:.2f} s   bootstrap {described['bootstrap']}")
     for node in nodes:
         data(
-            f"  node {node['id']}  {'+'.join(node['roles']):17}  kafka {node['kafka']}"
+            f"  node {node['id']}  {'+'.join(node['roles']):17}"
+            f"  kafka {node['kafka'] or '-':{width}}"
             f"  control {node['control']}  pid {node['pid']}"
         )
 
@@ -297,7 +293,9 @@ def _print_status(described: dict[str, Any]) -> None:
             state = f"pid {node['pid']}" if node["answers"] else f"pid {node['pid']}, no answer"
             if node["fenced"]:
                 state += ", fenced"
-        data(f"  node {node['id']}  {'+'.join(node['roles']):17}  {node['kafka']:21}  {state}")
+        data(
+            f"  node {node['id']}  {'+'.join(node['roles']):17}  {node['kafka'] or '':21}  {state}"
+        )
     for name, topic in sorted(described["topics"].items()):
         data(f"  topic {name}")
         for index, partition in enumerate(topic["partitions"]):

@@ -14,7 +14,9 @@ app = command_group("Show and change settings of topics and brokers.")
 Kind = Annotated[
     Literal["topic", "broker"], typer.Argument(metavar="topic|broker", help="What has them.")
 ]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic's name, the broker's id.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="The topic's name; the broker's id, '' for all.")
+]
 Changes = list[str] | None
 
 SOURCES: Final = {  # KIP-226
@@ -85,6 +87,7 @@ def alter(
     Examples:
       quorumlog configs alter topic orders --set retention.ms=3600000 --delete segment.ms
       quorumlog configs alter topic orders --append cleanup.policy=compact
+      quorumlog configs alter broker '' --set log.retention.ms=3600000
     """
     if not (values or delete or append or subtract):
         fail("nothing to change: give --set, --delete, --append or --subtract", EXIT_USAGE)

@@ -78,14 +78,15 @@ def json_line(record: ConsumerRecord) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        "key": _text(record.key),
-        "value": _text(record.value),
-        "headers": [[name, _text(value)] for name, value in record.headers],
+        "key": text_or_base64(record.key),
+        "value": text_or_base64(record.value),
+        "headers": [[name, text_or_base64(value)] for name, value in record.headers],
     }
     return json.dumps(described).encode() + b"\n"
 
 
-def _text(field: bytes | None) -> str | dict[str, str] | None:
+def text_or_base64(field: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes as JSON can hold them: text, or {"base64": "..."} if they are not UTF-8."""
     if field is None:
         return None
     try:

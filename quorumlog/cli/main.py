@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typer import Typer
 
 
+_JUDGING: Final = frozenset({"verify", "chaos", "simulate"})
 _CANNOT_WRITE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 
 
@@ -64,6 +65,15 @@ COMMANDS: Final[dict[str, Command]] = {
         ),
         is_group=True,
     ),
+    "reassign": Command(
+        "reassign_command",
+        "Move the partitions of a topic to other brokers.",
+        (
+            "quorumlog reassign --topic orders --brokers 2,3,4",
+            "quorumlog reassign --topic orders --partition 0 --brokers 1,2 --detach",
+            "quorumlog reassign --topic orders --cancel",
+        ),
+    ),
     "configs": Command(
         "config_commands",
         "Show and change settings of topics and brokers.",
@@ -82,6 +92,31 @@ COMMANDS: Final[dict[str, Command]] = {
             "quorumlog groups reset-offsets billing --topic orders --to-earliest",
         ),
         is_group=True,
+    ),
+    "quorum": Command(
+        "quorum_commands",
+        "Show the metadata quorum.",
+        ("quorumlog quorum describe", "quorumlog quorum describe --json | jq .leader_id"),
+        is_group=True,
+    ),
+    "elect": Command(
+        "elect_command",
+        "Elect the leaders of partitions.",
+        (
+            "quorumlog elect --preferred",
+            "quorumlog elect --preferred --topic orders",
+            "quorumlog elect --unclean --topic orders --partition 3",
+        ),
+    ),
+    "dump-log": Command(
+        "dump_log_command",
+        "Print the files of a log directory.",
+        (
+            "quorumlog dump-log data/orders-0",
+            "quorumlog dump-log data/orders-0/00000000000000000000.log --offset 40 --values",
+            "quorumlog dump-log data/__consumer_offsets-3 --json | jq .files[].batches",
+            "quorumlog dump-log data --batches --index-sanity",
+        ),
     ),
     "produce": Command(
         "record_commands",
@@ -106,7 +141,7 @@ COMMANDS: Final[dict[str, Command]] = {
         (
             "quorumlog chaos list",
             "quorumlog chaos run --fault kill,pause --duration 60s --out run",
-            "quorumlog chaos run --mutant high-watermark --fault pause_kill --duration 10s",
+            "quorumlog chaos run --mutant high-watermark --fault pause_kill --partitions 1",
         ),
         is_group=True,
     ),
@@ -180,12 +215,13 @@ def _load(app: "Typer", name: str, command: Command) -> None:
     from importlib import import_module
 
     module = import_module(f"quorumlog.cli.{command.module}")
-    found = module.app if command.is_group else getattr(module, name)
+    found = module.app if command.is_group else getattr(module, name.replace("-", "_"))
     epilog = _shown(command.examples)
     if command.is_group:
         app.add_typer(found, name=name, short_help=command.summary, epilog=epilog)
     else:
-        app.command(name=name, short_help=command.summary, epilog=epilog)(found)
+        kind = getattr(module, "COMMAND", None)  # a class of its own, if it has one
+        app.command(name=name, cls=kind, short_help=command.summary, epilog=epilog)(found)
 
 
 def _not_loaded() -> None:
@@ -212,13 +248,13 @@ def main() -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # `quorumlog status | true`: the reader wants no more
         _drop_stdout()
-        sys.exit(1)
+        sys.exit(_status_without_output(arguments))
     except OSError as error:
         if error.errno not in _CANNOT_WRITE or error.filename is not None:
             raise
         _drop_stdout()
         sys.stderr.write(f"quorumlog: cannot write the output: {error.strerror}\n")
-        sys.exit(1)
+        sys.exit(_status_without_output(arguments))
     sys.exit(status)
 
 
@@ -261,6 +297,14 @@ def _open_what_is_closed() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - it is open until the process ends
+
+
+def _status_without_output(arguments: Sequence[str]) -> int:
+    """Return the status of a command whose output could not be written.
+
+    It is 2 (unknown) where 1 would say that the verdict is invalid.
+    """
+    return 2 if {*arguments[:1]} & _JUDGING else 1
 
 
 def _drop_stdout() -> None:

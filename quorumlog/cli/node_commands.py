@@ -1,14 +1,16 @@
-"""`quorumlog node kill | stop | start | pause | resume`: one node of a cluster."""
+"""`quorumlog node kill | stop | start | pause | resume | unregister`: one node of a cluster."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from quorumlog.cli.connect import Bootstrap, ask_admin
 from quorumlog.cli.options import DEFAULT_DIR, Dir, Json, NodeId, command_group
 from quorumlog.cli.output import cluster_errors, outcome, say
+from quorumlog.client import Admin
 from quorumlog.cluster import LocalCluster
 
-app = command_group("Kill, pause, stop or start one node of a cluster.")
+app = command_group("Kill, pause, stop, start or unregister one node of a cluster.")
 
 
 class _Action(NamedTuple):
@@ -51,3 +53,24 @@ def _add(name: str, action: _Action) -> None:
 
 for _name, _action in _ACTIONS.items():
     _add(_name, _action)
+
+
+@app.command()
+def unregister(
+    node_id: NodeId, bootstrap: Bootstrap = None, directory: Dir = DEFAULT_DIR, json: Json = False
+) -> None:
+    """Let the cluster forget a broker that will not come back.
+
+    Stop it before. The cluster refuses if no other broker is known to hold all records of a
+    partition. Assignments still name the broker: `reassign` moves its partitions.
+
+    \b
+    Example:
+      quorumlog node unregister 3
+    """
+
+    async def work(admin: Admin) -> None:
+        await admin.unregister_broker(node_id)
+
+    ask_admin(bootstrap, directory, work)
+    outcome({"node": node_id, "unregistered": True}, f"unregistered node {node_id}", json=json)

@@ -33,6 +33,14 @@ Dir = Annotated[
     Path, typer.Option("--dir", metavar="DIR", help="The directory that holds the cluster.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors too.")]
+Controllers = Annotated[
+    int | None,
+    typer.Option(metavar="C", min=1, help="With --brokers: nodes that are controllers only."),
+]
+Brokers = Annotated[
+    int | None,
+    typer.Option(metavar="B", min=1, help="With --controllers: nodes that are brokers only."),
+]
 NodeSettings = Annotated[
     list[str] | None,
     typer.Option(

@@ -5,7 +5,7 @@ With --json, stdout holds exactly one document, also when the command fails: {"e
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
@@ -51,6 +51,15 @@ def document(value: Any) -> None:
     _answer.is_given = True
     sys.stdout.write(json.dumps(value, indent=2) + "\n")
     sys.stdout.flush()
+
+
+def begin_document() -> Callable[[str], Any]:
+    """Return what writes the document on stdout, piece by piece: from here on it is the caller's.
+
+    The pieces must come to exactly one document.
+    """
+    _answer.is_given = True
+    return sys.stdout.write
 
 
 def outcome(value: Any, *lines: str, json: bool) -> None:

@@ -4,11 +4,11 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import typer
 from rich.console import Console
@@ -19,6 +19,7 @@ from quorumlog.chaos.simulation import WORLDS, SimulationResult, replay, shrink
 from quorumlog.chaos.simulation import simulate as run_seed
 from quorumlog.chaos.simulation.running import DEFAULT_WORLD
 from quorumlog.chaos.simulation.worlds.registry import WorldKind
+from quorumlog.cli import simulate_options as options
 from quorumlog.cli.duration import parse_duration_ms
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
 
@@ -26,130 +27,103 @@ _SHOWN_VIOLATIONS: Final = 20
 _SEEDS_PER_JOB_MAX: Final = 8
 _ESTIMATE_AFTER_S: Final = 2.0
 _WORTH_TELLING_S: Final = 20.0
-_NODES: Final = "nodes"
-_SUBJECTS: Final = {kind.name: kind.text for kind in WORLDS.values()} | {
-    _NODES: "whole nodes and the real client, by what clients see"
-}
-_SUBJECT_HELP: Final = "What is simulated: " + "; ".join(
-    f"{name}, {text}" for name, text in _SUBJECTS.items()
-)
-_SEEDS: Final = 200
-_DURATION: Final = "60s"
-_NODES_SEEDS: Final = 20
-_NODES_DURATION: Final = "12s"
-
-
-_Subject = Annotated[
-    str,
-    typer.Argument(help=_SUBJECT_HELP, autocompletion=lambda: list(_SUBJECTS)),
-]
-_Seeds = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N",
-        help=f"How many seeds, from 0 on ({_SEEDS}; {_NODES_SEEDS} of whole nodes).",
-        min=1,
-    ),
-]
-_Seed = Annotated[int | None, typer.Option(metavar="N", help="Run this one seed only.")]
-_Duration = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        help=f"Simulated time of each seed ({_DURATION}; {_NODES_DURATION} of whole nodes).",
-    ),
-]
-_World = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME",
-        help="The same as the argument.",
-        autocompletion=lambda: list(_SUBJECTS),
-    ),
-]
-_NodeCount = Annotated[int, typer.Option(metavar="N", help="Voters, or brokers.", min=1, max=9)]
-_Faults = Annotated[
-    str | None,
-    typer.Option(metavar="FAULT[,FAULT]", help="Only these; a wrong name shows them all."),
-]
-_Mutant = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Break one rule of the world, to see it found; a wrong name shows them all.",
-        autocompletion=lambda: [name for kind in WORLDS.values() for name in kind.mutants],
-    ),
-]
-_ScheduleFile = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Replay this file: its world, seed, options, faults."),
-]
-_ShrinkTo = Annotated[
-    Path | None,
-    typer.Option("--shrink", metavar="FILE", help="Write the smallest failing schedule here."),
-]
-_Config = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME=VALUE", help="A setting of the nodes; only for whole nodes."),
-]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+COMMAND: Final = options.ShrinkNeedsNoFile
+"""The class of the command, for main.py."""
 
 
 def simulate(
-    subject: _Subject = "",
-    seeds: _Seeds = None,
-    seed: _Seed = None,
-    duration: _Duration = None,
-    world: _World = "",
-    nodes: _NodeCount = 3,
-    faults: _Faults = None,
-    mutant: _Mutant = None,
-    schedule: _ScheduleFile = None,
-    shrink_to: _ShrinkTo = None,
-    config: _Config = None,
-    json_output: _Json = False,
+    subject: options.Subject = "",
+    seeds: options.Seeds = None,
+    seed: options.Seed = None,
+    duration: options.Duration = None,
+    world: options.World = "",
+    nodes: options.NodeCount = 3,
+    controllers: options.Controllers = None,
+    brokers: options.Brokers = None,
+    faults: options.Faults = None,
+    mutant: options.Mutant = None,
+    schedule: options.ScheduleFile = None,
+    shrink_to: options.Shrink = None,
+    workload: options.Workload = None,
+    workload_option: options.WorkloadOption = None,
+    partitions: options.Partitions = None,
+    any_power_loss: options.AnyPowerLoss = False,
+    config: options.Config = None,
+    json_output: options.Json = False,
 ) -> None:
     """Run the real cores and logs, or whole nodes, through crashes and losses.
 
     Everything follows from the seed: a failing seed fails again, everywhere. Exit status 0 if no
     invariant broke, 1 if one did. A core runs two to five seeds of 60 s of a core world in a
-    second, and a seed of 12 s of whole nodes in about two.
+    second, and a seed of 12 s of whole nodes in about one.
     """
-    started_s = time.monotonic()
     subject = _subject(subject, world, schedule)
-    if subject == _NODES:
-        _simulate_nodes(
-            range(seeds or _NODES_SEEDS) if seed is None else range(seed, seed + 1),
-            schedule=schedule,
-            duration=duration or _NODES_DURATION,
-            nodes=nodes,
+    if subject == options.NODES:
+        from quorumlog.cli import simulate_nodes as whole
+
+        asked = whole.Asked(
+            duration=duration or options.DURATION_OF_NODES,
+            shape=options.shape(nodes, controllers, brokers),
             faults=faults,
             mutant=mutant,
-            config=config or [],
-            shrink_to=shrink_to,
-            json_output=json_output,
+            workload=workload,
+            workload_options=tuple(workload_option or ()),
+            partitions=partitions,
+            any_power_loss=any_power_loss,
+            config=tuple(config or ()),
         )
+        wanted = _seeds(seeds or options.SEEDS_OF_NODES, seed)
+        whole.simulate_nodes(wanted, asked, schedule, shrink_to=shrink_to, json_output=json_output)
         return
-    duration = duration or _DURATION
-    if config:
-        fail("--config is for whole nodes: quorumlog simulate nodes", EXIT_USAGE)
+    given = (controllers, brokers, workload, workload_option, partitions, any_power_loss, config)
+    _refuse_options_of_nodes(dict(zip(options.OF_NODES, given, strict=True)))
+    flags = _Flags(duration or options.DURATION, faults)
+    started_s, started_cpu_s = time.monotonic(), _cpu_s()
     if schedule is None:
-        arguments = _arguments(subject, nodes, duration, faults, mutant)
-        wanted = range(seeds or _SEEDS) if seed is None else range(seed, seed + 1)
-        results = list(_run(wanted, arguments))
+        arguments = _arguments(subject, nodes, flags, mutant)
+        results = list(_run(_seeds(seeds or options.SEEDS, seed), arguments))
     else:
         results = [_replay(schedule, seed, mutant)]
+    seconds, cpu_s = time.monotonic() - started_s, _cpu_s() - started_cpu_s
     failed = [result for result in results if not result.valid]
-    summary = _summary(results, failed, time.monotonic() - started_s)
     if shrink_to is not None and failed:
-        _shrink(failed[0], shrink_to)
+        _shrink(failed[0], options.shrunk_file(shrink_to, failed[0].seed))
+    summary = _summary(results, failed, seconds, cpu_s)
+    _report(summary, failed, None if schedule is not None else flags, json_output=json_output)
+
+
+def _report(
+    summary: dict[str, Any],
+    failed: list[SimulationResult],
+    flags: "_Flags | None",
+    *,
+    json_output: bool,
+) -> None:
+    """Print what came of the runs; end with status 1 if a rule broke."""
     if json_output:
         document(summary)
     else:
         _print(summary)
-        _explain(failed, None if schedule is not None else _Flags(duration, faults))
+        _explain(failed, flags)
     if failed:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _refuse_options_of_nodes(given: Mapping[str, object]) -> None:
+    """End with a usage error if an option was given that only whole nodes have."""
+    for name, value in given.items():
+        if value:
+            fail(f"{name} is for whole nodes: quorumlog simulate nodes", EXIT_USAGE)
+
+
+def _seeds(count: int, one: int | None) -> range:
+    return range(count) if one is None else range(one, one + 1)
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process, and of those that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _subject(subject: str, world: str, schedule: Path | None) -> str:
@@ -157,9 +131,9 @@ def _subject(subject: str, world: str, schedule: Path | None) -> str:
     if subject and world and subject != world:
         fail(f"{subject} --world {world}: name one of them", EXIT_USAGE)
     chosen = subject or world or _subject_of(schedule)
-    if chosen not in _SUBJECTS:
+    if chosen not in options.SUBJECTS:
         name = chosen if subject else f"--world {chosen}"
-        fail(f"{name}: there are {', '.join(_SUBJECTS)}", EXIT_USAGE)
+        fail(f"{name}: there are {', '.join(options.SUBJECTS)}", EXIT_USAGE)
     return chosen
 
 
@@ -168,46 +142,8 @@ def _subject_of(schedule: Path | None) -> str:
     if schedule is not None:
         with suppress(OSError, ValueError):
             workload = Schedule.from_json(schedule.read_text()).workload
-            return workload if workload in WORLDS else _NODES
+            return workload if workload in WORLDS else options.NODES
     return DEFAULT_WORLD
-
-
-def _simulate_nodes(
-    seeds: Sequence[int],
-    *,
-    schedule: Path | None,
-    duration: str,
-    nodes: int,
-    faults: str | None,
-    mutant: str | None,
-    config: list[str],
-    shrink_to: Path | None,
-    json_output: bool,
-) -> None:
-    from quorumlog.cli import simulate_nodes as whole
-
-    started_s = time.monotonic()
-    wanted = whole.node_settings(
-        seeds,
-        schedule=schedule,
-        duration_ms=parse_duration_ms(duration),
-        nodes=nodes,
-        faults=faults,
-        mutant=mutant,
-        config=config,
-    )
-    outcomes = whole.run_nodes(wanted)
-    found = whole.summary(wanted, outcomes, time.monotonic() - started_s)
-    if json_output:
-        document(found)
-    else:
-        whole.show(found, outcomes)
-        if schedule is None:
-            whole.explain(wanted, outcomes, whole.again(duration, nodes, faults, mutant, config))
-    if shrink_to is not None:
-        whole.shrink_first(wanted, outcomes, shrink_to)
-    if status := whole.status_of(outcomes):
-        raise typer.Exit(status)
 
 
 class _Flags(NamedTuple):
@@ -222,7 +158,8 @@ def _explain(failed: list[SimulationResult], flags: _Flags | None) -> None:
     if failed:
         say("\n".join([f"how seed {failed[0].seed} came to it:", *failed[0].trace]))
     if failed and flags is not None:
-        say(f"again: {_command(failed[0], flags)}")
+        command = _command(failed[0], flags)
+        say(f"again: {command}\nshrink: {command} --shrink")
 
 
 def _shrink(result: SimulationResult, path: Path) -> None:
@@ -240,9 +177,7 @@ def _command(result: SimulationResult, flags: _Flags) -> str:
     return command + ("" if result.mutant is None else f" --mutant {result.mutant}")
 
 
-def _arguments(
-    world: str, nodes: int, duration: str, faults: str | None, mutant: str | None
-) -> dict[str, Any]:
+def _arguments(world: str, nodes: int, flags: _Flags, mutant: str | None) -> dict[str, Any]:
     """Return what every seed is run with; end with a usage error if it makes no sense."""
     kind = WORLDS[world]
     _check_mutant(kind, mutant)
@@ -250,14 +185,14 @@ def _arguments(
     if not least <= nodes <= most:
         fail(f"--nodes {nodes}: the world {world} has {least} to {most}", EXIT_USAGE)
     known = [fault.name for fault in kind.faults]
-    chosen = None if faults is None else [name.strip() for name in faults.split(",")]
+    chosen = None if flags.faults is None else [name.strip() for name in flags.faults.split(",")]
     for name in chosen or []:
         if name not in known:
             fail(f"--faults {name}: there are {', '.join(known)}", EXIT_USAGE)
     return {
         "world": world,
         "nodes": nodes,
-        "duration_ms": parse_duration_ms(duration),
+        "duration_ms": parse_duration_ms(flags.duration),
         "faults": chosen,
         "mutant": mutant,
     }
@@ -354,17 +289,32 @@ def _results(
 
 
 def _summary(
-    results: list[SimulationResult], failed: list[SimulationResult], seconds: float
+    results: list[SimulationResult],
+    failed: list[SimulationResult],
+    seconds: float,
+    cpu_s: float,
 ) -> dict[str, Any]:
+    """Return the document; `seed` and `digest` of one run, `failed` of several."""
+    committed = sum(result.committed for result in results)
+    simulated_ms = sum(result.simulated_ms for result in results)
+    one = results[0] if len(results) == 1 else None
+    found = [
+        {"seed": result.seed, "digest": result.digest, "anomalies": [result.violation]}
+        for result in failed
+    ]
     return {
         "valid": not failed,
+        **({"failed": found} if one is None else {"seed": one.seed}),
         "seeds": len(results),
+        "virtual_s": round(simulated_ms / 1000, 3),
+        "cpu_s": round(cpu_s, 3),
+        "operations": committed,
         "events": sum(result.events for result in results),
         "elections": sum(result.elections for result in results),
-        "committed": sum(result.committed for result in results),
-        "simulated_seconds": round(sum(result.simulated_ms for result in results) / 1000),
+        "committed": committed,
+        "simulated_seconds": round(simulated_ms / 1000),
         "seconds": round(seconds, 2),
-        "digest": results[0].digest if len(results) == 1 else None,
+        "digest": None if one is None else one.digest,
         "violations": [
             {"seed": result.seed, "violation": result.violation, "trace": result.trace}
             for result in failed

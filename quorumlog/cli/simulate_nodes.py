@@ -1,64 +1,132 @@
 """`quorumlog simulate nodes`: whole nodes, one process per core, and what to say about them."""
 
-import os
 import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+import typer
 from rich.console import Console
 from rich.progress import Progress
 
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked
-from quorumlog.chaos.node_simulation.settings import NODES_MAX, NodesResult, NodesSettings
+from quorumlog.chaos.node_simulation.settings import (
+    PARTITIONS,
+    NodesResult,
+    NodesSettings,
+)
 from quorumlog.chaos.node_simulation.simulate import settings_of, shrink
 from quorumlog.chaos.schedule import Schedule
-from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, fail, say
+from quorumlog.cli.duration import parse_duration_ms
+from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE, data, document, fail, say
+from quorumlog.cli.simulate_options import shrunk_file
+from quorumlog.cluster import ClusterShape
 
+_WORKLOAD: Final = "append_read"
 _SHOWN: Final = 20  # seeds
 _FINDINGS_SHOWN: Final = 3  # of a seed; --json has all
 
 
-def node_settings(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The options of the command line that, with a seed, say what a run is."""
+
+    duration: str
+    shape: ClusterShape
+    faults: str | None = None
+    mutant: str | None = None
+    workload: str | None = None
+    workload_options: tuple[str, ...] = ()
+    partitions: int | None = None
+    any_power_loss: bool = False
+    config: tuple[str, ...] = ()
+
+    def settings(self, seed: int) -> NodesSettings:
+        """Return what is to be run. Raises ValueError."""
+        drawn = settings_of(
+            seed,
+            duration_ms=parse_duration_ms(self.duration),
+            workload=self.workload or _WORKLOAD,
+            options=_pairs("--workload-option", self.workload_options),
+            faults=self._chosen_faults(),
+            shape=self.shape,
+            mutant=self.mutant,
+            config=_pairs("--config", self.config),
+        )
+        return replace(
+            drawn,
+            partitions=self.partitions or drawn.partitions,
+            any_power_loss=self.any_power_loss,
+        )
+
+    def _chosen_faults(self) -> list[str] | None:
+        if self.faults is None:
+            return None
+        return [name for name in self.faults.split(",") if name != "none"]
+
+    def command(self, seed: int) -> str:
+        """Return the command that runs the seed again."""
+        words = ["--seed", str(seed), "--duration", self.duration, *self.shape.options()]
+        for name, value in (
+            ("--faults", self.faults),
+            ("--mutant", self.mutant),
+            ("--workload", self.workload),
+            ("--partitions", self.partitions),
+        ):
+            words += [] if value is None else [name, str(value)]
+        for text in self.workload_options:
+            words += ["--workload-option", text]
+        words += ["--any-power-loss"] if self.any_power_loss else []
+        for text in self.config:
+            words += ["--config", text]
+        return f"quorumlog simulate nodes {shlex.join(words)}"
+
+
+def simulate_nodes(
     seeds: Sequence[int],
-    *,
+    asked: Asked,
     schedule: Path | None,
-    duration_ms: int,
-    nodes: int,
-    faults: str | None,
-    mutant: str | None,
-    config: Sequence[str],
-) -> list[NodesSettings]:
-    """Return what is to be run; end with a usage error if it makes no sense."""
-    if not 1 <= nodes <= NODES_MAX:
-        fail(f"--nodes {nodes}: there may be 1 to {NODES_MAX}", EXIT_USAGE)
-    chosen = None if faults is None else [name for name in faults.split(",") if name != "none"]
-    try:
-        drawn = [
-            settings_of(
-                seed,
-                duration_ms=duration_ms,
-                faults=chosen,
-                nodes=nodes,
-                mutant=mutant,
-                config=dict(_name_and_value(text) for text in config),
-            )
-            for seed in seeds
-        ]
+    *,
+    shrink_to: str | None,
+    json_output: bool,
+) -> None:
+    """Run the seeds, or the schedule of a file, and print what came of them."""
+    started_s = time.monotonic()
+    wanted = _settings(seeds, asked, schedule)
+    outcomes = run_nodes(wanted)
+    found = summary(wanted, outcomes, time.monotonic() - started_s)
+    if json_output:
+        document(found)
+    else:
+        show(found, outcomes)
         if schedule is None:
-            return drawn
-        return [replace(drawn[0], schedule=Schedule.from_json(schedule.read_text()))]
+            explain(wanted, outcomes, asked)
+    if shrink_to is not None:
+        _shrink_first(wanted, outcomes, shrink_to)
+    if any(map(has_failed, outcomes)):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _settings(seeds: Sequence[int], asked: Asked, schedule: Path | None) -> list[NodesSettings]:
+    """Return what is to be run; end with a usage error if it makes no sense."""
+    try:
+        if schedule is None:
+            return [asked.settings(seed) for seed in seeds]
+        drawn = asked.settings(seeds[0])
+        return [replace(drawn, schedule=Schedule.from_json(schedule.read_text()))]
     except (OSError, ValueError) as error:
         fail(str(error) if schedule is None else f"{schedule}: {error}", EXIT_USAGE)
 
 
-def _name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--config {text}: write it as name=value")
-    return name, value
+def _pairs(option: str, given: Sequence[str]) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        name, equals, pairs[name] = text.partition("=")
+        if not equals:
+            raise ValueError(f"{option} {text}: write it as name=value")
+    return pairs
 
 
 def run_nodes(wanted: Sequence[NodesSettings]) -> list[NodesResult | RunFailed]:
@@ -126,22 +194,22 @@ def _failure(settings: NodesSettings, outcome: NodesResult | RunFailed) -> dict[
     return {"seed": seed, "digest": outcome.digest, "anomalies": anomalies}
 
 
-def show(document: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) -> None:
+def show(found: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) -> None:
     """Print the same for a person."""
-    rate = document["virtual_s"] / max(document["cpu_s"], 0.01)
+    rate = found["virtual_s"] / max(found["cpu_s"], 0.01)
     data(
         f"{len(outcomes)} {'seed' if len(outcomes) == 1 else 'seeds'}, "
-        f"{document['virtual_s']:.0f} virtual seconds in "
-        f"{document['seconds']:.1f} s, {rate:.1f} per CPU second, "
-        f"{document['operations']} operations"
+        f"{found['virtual_s']:.0f} virtual seconds in "
+        f"{found['seconds']:.1f} s, {rate:.1f} per CPU second, "
+        f"{found['operations']} operations"
     )
-    if len(outcomes) == 1 and document["digest"]:
-        data(f"digest {document['digest']}")
-    failed = document.get("failed", [document] if document["valid"] is not True else [])
+    if len(outcomes) == 1 and found["digest"]:
+        data(f"digest {found['digest']}")
+    failed = found.get("failed", [found] if found["valid"] is not True else [])
     for one in failed[:_SHOWN]:
-        found = one["anomalies"]
-        more = f"; and {len(found) - _FINDINGS_SHOWN} more" if len(found) > _FINDINGS_SHOWN else ""
-        data(f"seed {one['seed']}: {'; '.join(found[:_FINDINGS_SHOWN])}{more}")
+        said = one["anomalies"]
+        more = f"; and {len(said) - _FINDINGS_SHOWN} more" if len(said) > _FINDINGS_SHOWN else ""
+        data(f"seed {one['seed']}: {'; '.join(said[:_FINDINGS_SHOWN])}{more}")
     if not failed:
         data("nothing was lost, and no rule was broken")
     for outcome in outcomes:
@@ -150,47 +218,41 @@ def show(document: dict[str, Any], outcomes: Sequence[NodesResult | RunFailed]) 
 
 
 def explain(
-    wanted: Sequence[NodesSettings], outcomes: Sequence[NodesResult | RunFailed], arguments: str
+    wanted: Sequence[NodesSettings], outcomes: Sequence[NodesResult | RunFailed], asked: Asked
 ) -> None:
-    """Say the command that runs the first failing seed again."""
+    """Say the command that runs the first failing seed again, and the one that shrinks it."""
     for settings, outcome in zip(wanted, outcomes, strict=True):
         if has_failed(outcome):
-            say(f"again: quorumlog simulate nodes --seed {settings.schedule.seed}{arguments}")
+            command = asked.command(settings.schedule.seed)
+            say(f"again: {command}\nshrink: {command} --shrink")
             return
 
 
-def again(
-    duration: str, nodes: int, faults: str | None, mutant: str | None, config: Sequence[str]
-) -> str:
-    """Return the options that, with the seed, give the same run."""
-    options = ["--duration", duration, "--nodes", str(nodes)]
-    options += [] if faults is None else ["--faults", faults]
-    options += [] if mutant is None else ["--mutant", mutant]
-    for text in config:
-        options += ["--config", text]
-    return f" {shlex.join(options)}"
-
-
-def shrink_first(
-    wanted: Sequence[NodesSettings],
-    outcomes: Sequence[NodesResult | RunFailed],
-    path: Path,
+def _shrink_first(
+    wanted: Sequence[NodesSettings], outcomes: Sequence[NodesResult | RunFailed], given: str
 ) -> None:
     """Write the smallest schedule of the first seed that fails."""
     for settings, outcome in zip(wanted, outcomes, strict=True):
         if isinstance(outcome, NodesResult) and has_failed(outcome):
             started_s = time.monotonic()
+            path = shrunk_file(given, outcome.seed)
             smallest = shrink(settings, outcome)
             path.write_text(smallest.to_json())
-            mutant = "" if settings.mutant is None else f" --mutant {settings.mutant}"
             say(
                 f"{len(outcome.schedule.actions)} faults became {len(smallest.actions)} in "
                 f"{time.monotonic() - started_s:.0f} s; replay: "
-                f"quorumlog simulate nodes --schedule {path}{mutant}"
+                f"quorumlog simulate nodes --schedule {path}{_besides(settings)}"
             )
             return
 
 
-def status_of(outcomes: Sequence[NodesResult | RunFailed]) -> int:
-    """Return the exit status."""
-    return EXIT_FAILED if any(map(has_failed, outcomes)) else os.EX_OK
+def _besides(settings: NodesSettings) -> str:
+    """Return the options that a schedule does not hold."""
+    words = settings.shape.options()
+    words += [] if settings.mutant is None else ["--mutant", settings.mutant]
+    if settings.partitions != PARTITIONS:
+        words += ["--partitions", str(settings.partitions)]
+    words += ["--any-power-loss"] if settings.any_power_loss else []
+    for name, value in settings.config.items():
+        words += ["--config", f"{name}={value}"]
+    return "".join(f" {shlex.quote(word)}" for word in words)

@@ -48,6 +48,15 @@ class TopicDescription:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionReassignment:
+    """A partition on its way to other replicas (KIP-455). `replicas`: all, old and new."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterDescription:
     """The live brokers; `controller_id` is one that takes administrative requests."""
 

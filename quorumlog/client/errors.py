@@ -53,6 +53,7 @@ DEFINITE: Final = frozenset(
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.TOPIC_ALREADY_EXISTS,
         ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
         ErrorCode.INVALID_REPLICATION_FACTOR,
         ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         ErrorCode.INVALID_CONFIG,

@@ -3,10 +3,12 @@
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.layout import FAST_DEFAULTS, ClusterSpec, NodeSpec
 from quorumlog.cluster.local_cluster import LocalCluster
+from quorumlog.cluster.roles import ClusterShape
 
 __all__ = [
     "FAST_DEFAULTS",
     "ClusterError",
+    "ClusterShape",
     "ClusterSpec",
     "InvalidArgument",
     "LocalCluster",

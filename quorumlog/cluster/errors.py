@@ -5,7 +5,7 @@ class ClusterError(Exception):
     """The cluster cannot do what was asked; the message says what to do about it."""
 
 
-class InvalidArgument(ClusterError):
+class InvalidArgument(ClusterError, ValueError):
     """An argument or a setting is invalid. Nothing was started and nothing was written."""
 
 

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from quorumlog.cluster.errors import ClusterError, InvalidArgument
 from quorumlog.cluster.ports import free_ports
+from quorumlog.cluster.roles import BROKER
 from quorumlog.cluster.secret import make_secret, secret_file
 
 CLUSTER_FILE: Final = "cluster.json"
@@ -49,8 +50,13 @@ class NodeSpec:
 
     id: int
     roles: tuple[str, ...]  # "broker", "controller"
-    kafka: str  # host:port
+    kafka: str  # host:port; of a node that is no broker, nothing listens there
     control: str  # host:port
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether it holds data partitions and serves clients."""
+        return BROKER in self.roles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +76,15 @@ class ClusterSpec:
     @property
     def bootstrap(self) -> str:
         """The Kafka addresses of all brokers, as clients want them."""
-        return ",".join(self._advertised(node) for node in self.nodes if "broker" in node.roles)
+        return ",".join(self._advertised(node) for node in self.nodes if node.is_broker)
 
     def _advertised(self, node: NodeSpec) -> str:
         listeners = self.detours.get(node.id, {}).get("advertised.listeners", node.kafka)
         return listeners.rpartition("://")[2]
+
+    def control_address(self, node: NodeSpec) -> str:
+        """Return the address of a node's control listener, `host:port`."""
+        return self.detours.get(node.id, {}).get("control.listener", node.control)
 
     def node(self, node_id: int) -> NodeSpec:
         """Return one node. Raises ClusterError with the ids there are."""
@@ -114,7 +124,7 @@ def plan(
         )
         for index, node_roles in enumerate(roles)
     )
-    brokers = sum("broker" in node.roles for node in nodes)
+    brokers = sum(node.is_broker for node in nodes)
     replicas = str(min(3, brokers))
     counts = {"default.replication.factor": replicas, "offsets.topic.replication.factor": replicas}
     cluster_id = urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
@@ -220,6 +230,20 @@ def wipe(directory: Path, node_id: int) -> None:
         raise ClusterError(f"cannot empty {data}: {error.strerror}") from error
 
 
+def lose_records(directory: Path, node_id: int) -> None:
+    """Cut off the newer half of each partition's log of a node, unnoticed. Raises ClusterError."""
+    for partition in data_directory(directory, node_id).iterdir():
+        segments = sorted(partition.glob("*.log")) if partition.name != METADATA_LOG else []
+        left = sum(segment.stat().st_size for segment in segments) // 2
+        try:
+            for segment in segments:
+                size = segment.stat().st_size
+                os.truncate(segment, min(size, left))
+                left -= min(size, left)
+        except OSError as error:
+            raise ClusterError(f"cannot cut {partition}: {error.strerror}") from error
+
+
 def load(directory: Path) -> ClusterSpec:
     """Read cluster.json. Raises ClusterError if there is none, or it is not one of ours."""
     path = directory / CLUSTER_FILE
@@ -254,8 +278,21 @@ def node_properties(
 ) -> Iterable[tuple[str, str]]:
     """Everything that one node is told, under Kafka's names where Kafka has one.
 
-    Without `settings`, only what is its own: its id, its addresses, and the voters.
+    Without `settings`, only what is its own: its id, its addresses, and the voters. Detours replace
+    what they name.
     """
+    detours = spec.detours.get(node.id, {})
+    for name, value in _own_properties(directory, spec, node):
+        if name not in detours:
+            yield name, value
+    yield from sorted(detours.items())
+    if settings:
+        yield from sorted(spec.config.items())
+
+
+def _own_properties(
+    directory: Path, spec: ClusterSpec, node: NodeSpec
+) -> Iterable[tuple[str, str]]:
     voters = ",".join(
         f"{other.id}@{other.control}" for other in spec.nodes if "controller" in other.roles
     )
@@ -269,9 +306,6 @@ def node_properties(
     secret = secret_file(directory)
     if secret is not None:
         yield "control.shared.secret.file", str(secret)
-    yield from sorted(spec.detours.get(node.id, {}).items())
-    if settings:
-        yield from sorted(spec.config.items())
 
 
 def port_of(address: str) -> int:

@@ -16,7 +16,8 @@ from typing import Any, Final, Self
 from quorumlog.cluster import layout, ports, registry, settings_check
 from quorumlog.cluster.errors import ClusterError, InvalidArgument, NodeFailed
 from quorumlog.cluster.layout import ClusterSpec, NodeSpec
-from quorumlog.cluster.processes import NodeProcess, Program
+from quorumlog.cluster.processes import Launch, NodeProcess, Program
+from quorumlog.cluster.roles import ClusterShape
 from quorumlog.cluster.running_clusters import STOP_TIMEOUT_S
 from quorumlog.cluster.time_limit import Say, TimeLimit, say_nothing
 
@@ -70,7 +71,7 @@ class LocalCluster:
             if defaults not in {"fast", "kafka"}:
                 raise InvalidArgument(f"--defaults {defaults}: it is fast or kafka")
             base = layout.FAST_DEFAULTS if defaults == "fast" else {}
-            roles = _roles(nodes, controllers, brokers)
+            roles = ClusterShape(nodes, controllers, brokers).roles
             planned = layout.plan(roles, host=host, port=port, config=base)
         self._adopt(replace(planned, config=settings_check.laid_over(planned.config, config or {})))
 
@@ -120,6 +121,10 @@ class LocalCluster:
         """
         self.spec = replace(self.spec, detours=detours)
 
+    def launch_by(self, node_id: int, launch: Launch) -> None:
+        """Launch the processes of a node in this way from now on; it is not recorded."""
+        self._process(node_id).launch = launch
+
     def check(self) -> list[str]:
         """Check the settings, by the nodes' own rules; return those without effect here, sorted.
 
@@ -130,8 +135,8 @@ class LocalCluster:
     def start(self, *, timeout_s: float = READY_TIMEOUT_S, say: Say = say_nothing) -> float:
         """Start every node that does not run; return the seconds until all were ready.
 
-        Ready: every broker is unfenced and there is an active controller. If a node fails, or no
-        node makes any progress for `timeout_s`, the ones started here are killed again. The
+        Ready: every broker is unfenced and there is an active controller. If a node fails, no node
+        makes any progress for `timeout_s`, or a signal comes, the ones started here are killed. The
         settings are recorded once all are ready with them. `say` is told what a long start is at.
         Raises InvalidArgument, and ClusterError for a port in use, before anything is written.
         """
@@ -148,13 +153,13 @@ class LocalCluster:
                 self._processes[node.id].spawn()
             for node in idle:
                 self._processes[node.id].wait_ready(limit)
+            self.spec = replace(self.spec, was_ready=True)
+            layout.save(self.directory, self.spec)
         except BaseException:
             for node in idle:
                 self._end(node.id, signal.SIGKILL)
             registry.running()  # forgets them
             raise
-        self.spec = replace(self.spec, was_ready=True)
-        layout.save(self.directory, self.spec)
         return time.monotonic() - started_s
 
     def _prepare(self, idle: list[NodeSpec]) -> None:
@@ -178,7 +183,7 @@ class LocalCluster:
         is_derived = control_port == kafka_port + layout.CONTROL_PORT_STEP
         derived = f", its Kafka port + {layout.CONTROL_PORT_STEP}" if is_derived else ""
         wanted = {node.control: f"control port{derived}"}
-        if "broker" in node.roles:
+        if node.is_broker:
             wanted = {node.kafka: "Kafka port", **wanted}
         for address, what in wanted.items():
             found = ports.obstacle(address.rpartition(":")[0], layout.port_of(address))
@@ -309,7 +314,7 @@ class LocalCluster:
 
     def node_status(self, node_id: int) -> dict[str, Any] | None:
         """Ask a node about itself and the cluster (GET /api/v1/status); None: no answer."""
-        host, _, port = self.spec.node(node_id).control.rpartition(":")
+        host, _, port = self.spec.control_address(self.spec.node(node_id)).rpartition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=_STATUS_TIMEOUT_S)
         try:
             connection.request("GET", "/api/v1/status")
@@ -342,8 +347,16 @@ class LocalCluster:
         }
 
     def describe_node(self, node: NodeSpec) -> dict[str, Any]:
-        """Return a node and its process as plain values, ready for JSON."""
-        return {**asdict(node), "roles": list(node.roles), "pid": self.pid(node.id)}
+        """Return a node and its process as plain values, ready for JSON.
+
+        A node that is no broker has no Kafka listener: `kafka` is None.
+        """
+        return {
+            **asdict(node),
+            "roles": list(node.roles),
+            "kafka": node.kafka if node.is_broker else None,
+            "pid": self.pid(node.id),
+        }
 
     def running(self) -> list[int]:
         """Return the ids of the nodes that run."""
@@ -381,14 +394,3 @@ def _temporary_path() -> Path:
 def _found(directory: Path) -> ClusterSpec | None:
     exists = (directory / layout.CLUSTER_FILE).exists()
     return layout.load(directory) if exists else None
-
-
-def _roles(nodes: int, controllers: int | None, brokers: int | None) -> list[tuple[str, ...]]:
-    if controllers is None and brokers is None:
-        if nodes < 1:
-            raise InvalidArgument(f"--nodes {nodes}: at least one is needed")
-        return [("broker", "controller")] * nodes
-    if not controllers or not brokers or controllers < 1 or brokers < 1:
-        raise InvalidArgument("--controllers and --brokers go together, each at least 1")
-    apart: list[tuple[str, ...]] = [("controller",) for _ in range(controllers)]
-    return [*apart, *(("broker",) for _ in range(brokers))]

@@ -1,8 +1,10 @@
 """Ports of this machine: which are free, and which process listens on the others."""
 
 import errno
+import os
 import random
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -10,28 +12,84 @@ from typing import Final, NamedTuple
 from quorumlog.cluster.errors import ClusterError
 
 FREE_PORTS: Final = range(15_000, 30_000)
-FREE_PORT_ATTEMPTS: Final = 500
+AT_ONCE_MAX: Final = 500
+_BLOCK: Final = 50  # ports that one process has for its clusters; the first one shows that
+_BLOCKS_MAX: Final = 20  # of one process; then those of stopped clusters are used again
 _PROC: Final = Path("/proc")
 _LISTEN: Final = "0A"  # the state in /proc/net/tcp
 
 
+class _Blocks:
+    """The ports that this process may choose from, in blocks that no other process has.
+
+    A process that has a block holds its first port for as long as it lives. So no other process
+    gives away a port whose node is not started yet, or is down for a while.
+    """
+
+    def __init__(self) -> None:
+        self._guards: Final[list[int]] = []  # descriptors of the sockets at the first ports
+        self._fresh: Final[list[int]] = []
+        self._given: Final[list[int]] = []
+
+    def candidates(self, host: str) -> Iterator[int]:
+        """Yield ports, those first that were not given before."""
+        given_before = random.SystemRandom().sample(self._given, len(self._given))
+        while self._fresh or (len(self._guards) < _BLOCKS_MAX and self._take_block(host)):
+            port = self._fresh.pop()
+            self._given.append(port)
+            yield port
+        yield from given_before
+
+    def _take_block(self, host: str) -> bool:
+        """Take a block that no process has; return whether there was one."""
+        starts = range(FREE_PORTS.start, FREE_PORTS.stop, _BLOCK)
+        for start in random.SystemRandom().sample(starts, len(starts)):
+            guard = _bound_alone(host, start)
+            if guard is not None:
+                self._guards.append(guard.detach())
+                self._fresh.extend(range(start + 1, start + _BLOCK))
+                return True
+        return False
+
+    def let_go(self) -> None:
+        """Close the descriptors, as in a forked child: the blocks are its parent's."""
+        for guard in self._guards:
+            os.close(guard)
+        for numbers in (self._guards, self._fresh, self._given):
+            numbers.clear()
+
+
+_blocks: Final = _Blocks()
+_choosing: Final = threading.Lock()
+os.register_at_fork(after_in_child=_blocks.let_go)
+
+
+def _bound_alone(host: str, port: int) -> socket.socket | None:
+    """Return a socket that has the port, or None if any other has it, or a part of it yet."""
+    probe = socket.socket()  # without SO_REUSEADDR: it takes no port that closes yet
+    try:
+        probe.bind((host, port))
+    except OSError:
+        probe.close()
+        return None
+    return probe
+
+
 def free_ports(host: str, count: int) -> list[int]:
-    """Choose ports of `host` at random that have no listener now. Raises ClusterError.
+    """Choose ports of `host` that have no listener now. Raises ClusterError.
 
     The range is not the one that the kernel gives to outgoing connections: the kernel could hand
-    out one of ours before the node has bound it. If another process takes one meanwhile, the node
-    says so.
+    out one of ours before the node has bound it. Other processes that choose by this function
+    choose other ports. If a process of another kind takes one meanwhile, the node says so.
     """
     ports: list[int] = []
-    for port in random.SystemRandom().sample(FREE_PORTS, FREE_PORT_ATTEMPTS):
-        with socket.socket() as probe:  # without SO_REUSEADDR: it takes no port that closes yet
-            try:
-                probe.bind((host, port))
-            except OSError:
-                continue
-        ports.append(port)
-        if len(ports) == count:
-            return ports
+    with _choosing:
+        for port in _blocks.candidates(host) if count <= AT_ONCE_MAX else ():
+            if (probe := _bound_alone(host, port)) is not None:
+                probe.close()
+                ports.append(port)
+            if len(ports) == count:
+                return ports
     raise ClusterError(f"{host} has no {count} free ports; give one with --port")
 
 

@@ -13,7 +13,8 @@ import select
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
 from typing import Any, Final
@@ -32,7 +33,8 @@ _EXIT_POLL_S: Final = 0.005
 class Program:
     """The program that runs as a node, and for how long.
 
-    `module`: the Python module. `detached`: the node outlives the process that starts it.
+    `module`: the Python module; words behind its name are its first arguments.
+    `detached`: the node outlives the process that starts it.
     `temporary`: the directory of the cluster goes with that process.
     """
 
@@ -45,7 +47,19 @@ class Program:
         """The start of the command line."""
         # A module of the user's may lie in the working directory, which -P leaves out.
         is_ours = self.module.partition(".")[0] == "quorumlog"
-        return [sys.executable, *(["-P"] if is_ours else []), "-m", self.module]
+        return [sys.executable, *(["-P"] if is_ours else []), "-m", *self.module.split()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How the process of one node is launched, beside its program.
+
+    `prefix`: a command that becomes the node's, in the same process. `environment`: variables that
+    are added to ours.
+    """
+
+    prefix: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class NodeProcess:
@@ -56,6 +70,7 @@ class NodeProcess:
 
     def __init__(self, directory: Path, cluster_id: str, node: NodeSpec, program: Program) -> None:
         self.node_id: Final = node.id
+        self.launch = Launch()
         self._node: Final = node
         self._cluster_id: Final = cluster_id
         self._program: Final = program
@@ -112,7 +127,8 @@ class NodeProcess:
     def _run(self, command: list[str], descriptors: list[int]) -> None:
         with self._log.open("ab") as log:
             self._child = subprocess.Popen(  # noqa: S603 - our own module, our own file
-                command,
+                [*self.launch.prefix, *command],
+                env={**os.environ, **self.launch.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -124,7 +140,7 @@ class NodeProcess:
                 directory=str(self._directory),
                 cluster_id=self._cluster_id,
                 node_id=self.node_id,
-                kafka=self._node.kafka,
+                kafka=self._node.kafka if self._node.is_broker else "",
                 pid=self._child.pid,
                 started=process_identity.started(self._child.pid) or "",
                 owner_pid=os.getpid(),

@@ -32,7 +32,7 @@ class Entry:
     directory: str  # absolute
     cluster_id: str
     node_id: int
-    kafka: str  # host:port
+    kafka: str  # host:port; empty for a node that is no broker
     pid: int
     started: str  # process_identity.started(pid)
     owner_pid: int  # the process that started it

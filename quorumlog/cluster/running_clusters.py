@@ -30,8 +30,8 @@ class RunningCluster:
 
     @property
     def bootstrap(self) -> str:
-        """`host:port,...` of the nodes that run."""
-        return ",".join(node.kafka for node in self.nodes)
+        """`host:port,...` of the brokers that run."""
+        return ",".join(node.kafka for node in self.nodes if node.kafka)
 
 
 def running(directory: Path | None = None) -> list[RunningCluster]:

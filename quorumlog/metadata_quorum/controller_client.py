@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex, TopicId
 
@@ -84,22 +85,27 @@ class ConfigChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicConfigChanges:
-    """What to alter in one topic. `replaces_all`: what is not named goes back to the default."""
+class ConfigChanges:
+    """What to alter in one topic. `replaces_all`: what is not named goes back to the default.
+
+    `is_broker`: it is not of a topic, but of the broker of this id; "": of all brokers.
+    """
 
     name: str
     changes: tuple[ConfigChange, ...]
     replaces_all: bool = False
+    is_broker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResult:
-    """What became of the configuration of one topic; with NONE, all that it is afterwards."""
+    """What became of the configuration of one topic or broker; with NONE, what it sets now."""
 
     name: str
     error_code: ErrorCode
     error_message: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
+    is_broker: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +117,29 @@ class ElectionResult:
     error_code: ErrorCode
     error_message: str | None = None
     leader_epoch: Epoch = Epoch(-1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reassignment:
+    """Which replicas a partition is to have, the preferred leader first (KIP-455).
+
+    None: the reassignment that is going on is cancelled.
+    """
+
+    topic: str
+    partition: int
+    replicas: tuple[BrokerId, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentResult:
+    """What became of one reassignment; with NONE, the partition epoch in which it has begun."""
+
+    topic: str
+    partition: int
+    error_code: ErrorCode
+    error_message: str | None = None
+    partition_epoch: Epoch = Epoch(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +169,17 @@ class QuorumDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsrProposal:
-    """AlterPartition (KIP-497) for one partition; `new_isr` pairs (broker id, broker epoch)."""
+    """AlterPartition (KIP-497) for one partition; `new_isr` pairs (broker id, broker epoch).
+
+    `is_recovering`: the leader has not recovered yet from an unclean election (KIP-704).
+    """
 
     topic_id: TopicId
     partition: PartitionIndex
     leader_epoch: Epoch
     partition_epoch: Epoch
     new_isr: tuple[tuple[BrokerId, int], ...]
+    is_recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +223,7 @@ class ControllerClient(Protocol):
         """Grow; a result per topic, in their order, after the metadata is committed."""
 
     async def alter_configs(
-        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+        self, topics: Sequence[ConfigChanges], *, validate_only: bool = False
     ) -> list[ConfigResult]:
         """Alter; a result per topic, in their order, after the metadata is committed."""
 
@@ -198,6 +231,14 @@ class ControllerClient(Protocol):
         self, partitions: Sequence[tuple[str, int]], *, unclean: bool = False
     ) -> list[ElectionResult]:
         """Elect; a result per (topic, partition), in their order, after the commit."""
+
+    async def alter_reassignments(
+        self, wanted: Sequence[Reassignment], *, may_change_replication_factor: bool = True
+    ) -> list[ReassignmentResult]:
+        """Start, change or cancel; a result per partition, in their order, after the commit."""
+
+    async def change_cluster(self, change: ClusterChange) -> Outcomes:
+        """Make the change; answered after the metadata is committed."""
 
     async def describe_quorum(self) -> QuorumDescription:
         """Ask the leader of the quorum."""
@@ -218,7 +259,8 @@ class BrokerRegistration:
     `directory_id` is its log directory's (`meta.properties`), `boot_id` that of the system which
     the machine runs: None if it cannot be read. `previous_broker_epoch` (KIP-966) is the epoch
     with which the process before this one closed every log; -1: it did not, or had none.
-    `min_insync_replicas` counts where the broker leads a topic that sets none.
+    `min_insync_replicas` counts where the broker leads a topic that sets none. `features`: the
+    levels that it works with.
     """
 
     broker_id: BrokerId
@@ -231,6 +273,7 @@ class BrokerRegistration:
     boot_id: str | None = None
     previous_broker_epoch: int = -1
     min_insync_replicas: int = 1
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

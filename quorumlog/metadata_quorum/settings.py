@@ -7,19 +7,65 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
-from quorumlog.settings.servers import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS, integer, row
+from quorumlog.settings.servers import (
+    DEFAULT_REPLICATION_FACTOR,
+    NUM_PARTITIONS,
+    behind,
+    flag,
+    integer,
+    long,
+    row,
+)
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Cluster-wide defaults, and how long a silent broker stays in the cluster."""
+    """Cluster-wide defaults, how long a silent broker stays in the cluster, and snapshots."""
 
     broker_session_timeout_ms: int = integer(
         9000, "After which silence the controller fences a broker."
     )
+    auto_leader_rebalance_enable: bool = flag(
+        True, "Whether the controller hands leaderships back to preferred replicas, now and then."
+    )
+    leader_imbalance_check_interval_seconds: int = integer(
+        300, "How long the controller waits between two looks for lost leaderships."
+    )
+    leader_imbalance_per_broker_percentage: int = integer(
+        10, "Of how many of its partitions a broker must lack the leadership.", least=0
+    )
+    metadata_log_max_record_bytes_between_snapshots: int = long(
+        20 * 1024 * 1024, "After so many committed bytes of metadata a node writes a snapshot."
+    )
+    metadata_log_max_snapshot_interval_ms: int = long(
+        3_600_000,
+        "After which time a node writes a snapshot, if metadata was committed; 0 is never.",
+        least=0,
+    )
+    metadata_log_segment_bytes: int = integer(
+        1024 * 1024 * 1024, "How long one file of the metadata log may be; it is deleted whole."
+    )
+    metadata_max_retention_bytes: int = long(
+        100 * 1024 * 1024,
+        "From which size on a node deletes metadata records that its snapshots hold; -1 is never.",
+        least=-1,
+    )
+    metadata_max_retention_ms: int = long(
+        604_800_000,
+        "From which age on a node deletes metadata records that its snapshots hold; -1 is never.",
+        least=-1,
+    )
+    unclean_leader_election_enable: bool = behind(TopicConfig.unclean_leader_election_enable)
     num_partitions: int = row(NUM_PARTITIONS)
     default_replication_factor: int = row(DEFAULT_REPLICATION_FACTOR)
+
+    @property
+    def log_settings(self) -> LogSettings:
+        """Of the metadata log. Time and size alone delete no record: a snapshot must hold it."""
+        return LogSettings(segment_bytes=self.metadata_log_segment_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from quorumlog.metadata_quorum.driver.committed_image import everything_in
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.image.difference import difference
 from quorumlog.wire.codec.identifiers import BrokerId
 
 
@@ -44,7 +44,7 @@ class BootGate:
         if self.opened.is_set() or broker is None or broker.broker_epoch != self._broker_epoch:
             return
         self.opened.set()
-        self._pass_on(everything_in(self._image))
+        self._pass_on(difference(ClusterImage(), self._image))
 
     def _pass_on(self, delta: ClusterDelta) -> None:
         for publisher in self._publishers:

@@ -55,6 +55,7 @@ class NodeConfig:
     control: Address
     voters: Mapping[int, str]  # node id -> host:port of its control listener
     log_dir: Path
+    rack: str | None  # told to clients; KIP-392
     peer_control: Mapping[int, str]  # instead of what other nodes advertise: id -> host:port
     peer_kafka: Mapping[int, str]
     shared_secret_file: Path | None
@@ -200,6 +201,7 @@ def build(values: Mapping[str, str]) -> NodeConfig:
         peer_control=_addresses("peer.control.addresses", texts.get("peer.control.addresses")),
         peer_kafka=_addresses("peer.kafka.addresses", texts.get("peer.kafka.addresses")),
         log_dir=_log_dir(texts["log.dirs"]),
+        rack=texts.get("broker.rack") or None,
         shared_secret_file=Path(secret_file) if secret_file else None,
         static=static,
         broker=static.group(BrokerSettings),

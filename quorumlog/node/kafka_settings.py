@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from quorumlog.settings.topics import NO_CLEANING, NO_FLUSHING, NO_TIERS, NO_UNCLEAN_ELECTION
+from quorumlog.settings.topics import NO_TIERS
 
 # What the names stand for -> the names. A name that takes effect one day leaves this table.
 GROUPS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        NO_CLEANING: """
-            log.retention.check.interval.ms log.cleaner.backoff.ms
+        "the cleaner is one thread, at half a core, with memory of its own choice": """
             log.cleaner.dedupe.buffer.size log.cleaner.enable log.cleaner.io.buffer.load.factor
-            log.cleaner.io.buffer.size log.cleaner.io.max.bytes.per.second log.cleaner.threads""",
-        NO_UNCLEAN_ELECTION: "unclean.leader.election.interval.ms",
-        NO_FLUSHING: """
+            log.cleaner.io.buffer.size log.cleaner.threads""",
+        "an unclean election that is allowed takes place at once": """
+            unclean.leader.election.interval.ms""",
+        "a node has one event loop, and flushes when replication needs it": """
             background.threads num.io.threads num.network.threads num.recovery.threads.per.data.dir
             num.replica.alter.log.dirs.threads num.replica.fetchers log.dir.failure.timeout.ms
             log.flush.offset.checkpoint.interval.ms log.flush.start.offset.checkpoint.interval.ms
@@ -33,8 +33,7 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             max.connections.per.ip max.connections.per.ip.overrides
             socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms""",
         "a node has one Kafka listener and one control listener": """
-            controller.listener.names early.start.listeners inter.broker.listener.name
-            broker.rack replica.selector.class""",
+            controller.listener.names early.start.listeners inter.broker.listener.name""",
         "transactions are not there yet": """
             add.partitions.to.txn.retry.backoff.max.ms add.partitions.to.txn.retry.backoff.ms
             transaction.abort.timed.out.transaction.cleanup.interval.ms transaction.max.timeout.ms
@@ -77,24 +76,21 @@ GROUPS: Final[Mapping[str, str]] = MappingProxyType(
             share.coordinator.state.topic.segment.bytes share.coordinator.threads
             share.coordinator.write.timeout.ms share.fetch.purgatory.purge.interval.requests
             offsets.topic.compression.codec offsets.commit.required.acks""",
-        "the metadata log is kept whole, its voters are fixed, a node hands over at its stop": """
+        "the metadata log is cut by size, its voters are fixed, a node hands over at its stop": """
             controlled.shutdown.enable controlled.shutdown.max.retries
             controlled.shutdown.retry.backoff.ms controller.performance.always.log.threshold.ms
             controller.performance.sample.period.ms controller.quorum.append.linger.ms
             controller.quorum.auto.join.enable controller.quorum.bootstrap.servers
             controller.socket.timeout.ms metadata.log.dir
-            metadata.log.max.record.bytes.between.snapshots
-            metadata.log.max.snapshot.interval.ms metadata.log.segment.bytes
-            metadata.log.segment.ms metadata.log.segment.min.bytes metadata.max.idle.interval.ms
-            metadata.max.retention.bytes metadata.max.retention.ms
+            metadata.log.segment.ms
+            metadata.log.segment.min.bytes metadata.max.idle.interval.ms
             server.max.startup.time.ms""",
-        "leaders are not moved back by themselves, and there are no quotas": """
-            auto.leader.rebalance.enable leader.imbalance.check.interval.seconds
-            leader.imbalance.per.broker.percentage alter.log.dirs.replication.quota.window.num
+        "there are no quotas": """
+            alter.log.dirs.replication.quota.window.num
             alter.log.dirs.replication.quota.window.size.seconds client.quota.callback.class
             controller.quota.window.num controller.quota.window.size.seconds quota.window.num
             quota.window.size.seconds replication.quota.window.num
-            replication.quota.window.size.seconds follower.replication.throttled.rate
+            replication.quota.window.size.seconds
             leader.replication.throttled.rate replica.alter.log.dirs.io.max.bytes.per.second""",
         "requests that cannot be answered yet wait in structures of our own": """
             delete.records.purgatory.purge.interval.requests

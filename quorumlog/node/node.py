@@ -9,6 +9,7 @@ Started in this order, stopped in the other:
 """
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any, Final
 
 from quorumlog.metadata_quorum.io.metadata_quorum import MetadataQuorum
@@ -44,22 +45,27 @@ class Node:
         shared_secret = read_secret(config.shared_secret_file)
         directory_id = identity.check_identity(disk, config)
         bind = substitutes.bind
-        self._control: Final = bind("control.listener", config.control)
-        self._kafka: Final = bind("listeners", config.kafka) if config.is_broker else None
-        self.quorum: Final = _open_quorum(disk, config, shared_secret, substitutes)
-        self.broker: Final = (
-            NodeBroker(
-                config,
-                self.quorum,
-                disk,
-                directory_id=directory_id,
-                substitutes=substitutes,
-                ready=self.ready,
-                on_fatal=self.fail,
+        with ExitStack() as bound:  # closed again if the rest fails
+            self._control: Final = bind("control.listener", config.control)
+            bound.callback(self._control.close)
+            self._kafka: Final = bind("listeners", config.kafka) if config.is_broker else None
+            if self._kafka is not None:
+                bound.callback(self._kafka.close)
+            self.quorum: Final = _open_quorum(disk, config, shared_secret, substitutes)
+            self.broker: Final = (
+                NodeBroker(
+                    config,
+                    self.quorum,
+                    disk,
+                    directory_id=directory_id,
+                    substitutes=substitutes,
+                    ready=self.ready,
+                    on_fatal=self.fail,
+                )
+                if config.is_broker
+                else None
             )
-            if config.is_broker
-            else None
-        )
+            bound.pop_all()
         add_routes(self.quorum.app, is_ready=self.ready.is_set, describe=self.describe)
 
     async def start(self) -> None:
@@ -74,6 +80,8 @@ class Node:
                 self._tasks.start(self._ready_with_leader())
         except StartFailed:
             await self.quorum.stop(resign=False)
+            if self._kafka is not None:
+                self._kafka.close()
             raise
 
     async def stop(self) -> None:

@@ -62,9 +62,7 @@ class NodeBroker:
         self.replicas: Final = Replicas(
             broker_id=broker_id,
             settings=config.broker,
-            log_settings=config.log,
-            disk=disk,
-            log_directory=str(config.log_dir),
+            logs=substitutes.new_logs(disk, str(config.log_dir), config.log),
             controller=quorum.controller,
             partition_rules=substitutes.partition_rules,
             peer_addresses=config.peer_kafka,
@@ -147,6 +145,7 @@ def _registration(
         host=config.advertised.host,
         port=config.advertised.port,
         control_address=config.control_address,
+        rack=config.rack,
         directory_id=directory_id,
         boot_id=read_boot_id(substitutes.boot_id_file),
         min_insync_replicas=config.broker.min_insync_replicas,

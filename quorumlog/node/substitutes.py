@@ -9,11 +9,13 @@ from quorumlog.broker.coordination.core.coordinator_shard import CoordinatorShar
 from quorumlog.broker.groups.core.coordinator import GroupCoordinator
 from quorumlog.broker.handlers.registry import HANDLERS
 from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.server.api import ApiHandler
 from quorumlog.metadata_quorum.io.parts import REAL_PARTS, QuorumParts
 from quorumlog.node.config import Address
 from quorumlog.node.identity import BOOT_ID_FILE, TextFile
 from quorumlog.node.listeners import bind
+from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk, RealDisk
 
 
@@ -24,6 +26,7 @@ class Substitutes:
     partition_rules: the rules of every replica; a mutant of the chaos lab breaks one.
     handlers: what answers each API, by its key.
     open_disk: opens the disk that holds `log.dirs`.
+    new_logs: opens the logs of partitions, given what LogDirectory is given.
     bind: binds a listener, given its setting's name and its address. Raises StartFailed.
     quorum: the parts of the metadata quorum and of its controller.
     coordinator, coordinator_shard: what a group coordinator is made of.
@@ -36,6 +39,7 @@ class Substitutes:
     partition_rules: PartitionRules = KAFKA_RULES
     handlers: Mapping[int, ApiHandler] = field(default_factory=lambda: HANDLERS)
     open_disk: Callable[[], Disk] = RealDisk
+    new_logs: Callable[[Disk, str, LogSettings], LogDirectory] = LogDirectory
     bind: Callable[[str, Address], socket.socket] = bind
     quorum: QuorumParts = REAL_PARTS
     coordinator: type[GroupCoordinator] = GroupCoordinator

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import Final, Generic, TypeVar
 
 INT_MAX: Final = 2**31 - 1
@@ -17,6 +18,7 @@ _BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))  # what Java's `trim` ta
 _WHOLE: Final = re.compile(r"[+-]?\d+")
 _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMMA: Final = re.compile(r"\s*,\s*")
+_REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 _TRUTH: Final = {"true": True, "false": False}
 
 T = TypeVar("T")
@@ -55,8 +57,10 @@ class Kind(Generic[T]):
 
 
 def text_of(value: object) -> str:
-    """Return a value as a properties file has it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value as a properties file has it, and as Kafka describes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value).replace("e+", "E") if isinstance(value, float) else str(value)
 
 
 def whole(config_type: ConfigType, least: int, most: int) -> Kind[int]:
@@ -128,14 +132,35 @@ def _ratio(text: str) -> str:
     return text
 
 
+def _positive(text: str) -> str:
+    text = text.strip(_BLANKS)
+    try:
+        number = float(text)
+    except ValueError:
+        raise BadValue("Not a number") from None
+    if not 0 < number < inf:
+        raise BadValue("Value must be above 0")
+    return text
+
+
 def _any(text: str) -> str:
     return text.strip(_BLANKS)
+
+
+def _replicas(text: str) -> str:
+    parts = _COMMA.split(text.strip(_BLANKS))
+    if parts not in ([""], ["*"]) and not all(map(_REPLICA.fullmatch, parts)):
+        raise BadValue("List must be * or made of partition:broker")
+    return ",".join(parts)
 
 
 FLAG: Final = Kind(type=ConfigType.BOOLEAN, normalize=_flag, parse=_TRUTH.__getitem__)
 OFF: Final = Kind(type=ConfigType.BOOLEAN, normalize=_off, parse=_TRUTH.__getitem__)
 """A flag of tiered storage: it cannot be true."""
+POSITIVE: Final = Kind(type=ConfigType.DOUBLE, normalize=_positive, parse=float)
 RATIO: Final = Kind(type=ConfigType.DOUBLE, normalize=_ratio, parse=float)
 TEXT: Final = Kind(type=ConfigType.STRING, normalize=_any, parse=str)
+REPLICAS: Final = Kind(type=ConfigType.LIST, normalize=_replicas, parse=str)
+"""Replicas, each as partition:broker, with commas between; or * for all."""
 TEXTS: Final = Kind(type=ConfigType.LIST, normalize=_any, parse=str)
 """A list with commas between; what may be in it, its reader checks."""

@@ -1,7 +1,7 @@
 """The settings that a node gets when it starts, under Kafka's names.
 
 The classes that read settings have them as fields, made here: `integer`, `long`, `flag`, `behind`
-and `row`. So a field is a row, too. Nothing of it changes while the node runs.
+and `row`. So a field is a row, too. What changes while a node runs: DYNAMIC.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from quorumlog.settings import kinds
 from quorumlog.settings.kinds import INT_MAX, LONG_MAX, BadValue, ConfigType, Kind, text_of
-from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicSetting
+from quorumlog.settings.topics import TOPIC_SETTINGS, Alias, TopicConfig, TopicSetting
 
 T = TypeVar("T")
 
@@ -38,6 +38,8 @@ class ConfigSource(IntEnum):
     """Where a value comes from, as in DescribeConfigs (KIP-226)."""
 
     DYNAMIC_TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -104,6 +106,13 @@ NUM_PARTITIONS: Final = ServerSetting(
     default="1",
     documentation="How many partitions a topic gets that is made without a number.",
 )
+THROTTLED_RATE: Final = ServerSetting(
+    name="follower.replication.throttled.rate",
+    kind=kinds.whole(ConfigType.LONG, 0, LONG_MAX),
+    default=str(LONG_MAX),
+    documentation="How many bytes a second a broker fetches, at most, of the replicas that "
+    "follower.replication.throttled.replicas of their topics names.",
+)
 DEFAULT_REPLICATION_FACTOR: Final = ServerSetting(
     name="default.replication.factor",
     kind=kinds.whole(ConfigType.INT, 1, INT_MAX),
@@ -154,6 +163,7 @@ IDENTITY: Final[tuple[ServerSetting[Any], ...]] = (
         "Where this node reaches the Kafka listeners of others, if not there: id@host:port,...",
     ),
     _identity("log.dirs", kinds.TEXTS, "The directory with everything that a node keeps."),
+    _identity("broker.rack", kinds.TEXT, "The rack or zone of the node, which clients are told."),
 )
 """The identity and the addresses of a node; `node.config` checks their forms."""
 
@@ -251,6 +261,44 @@ class StaticConfig:
             for one, default in defaults
             if default is not None
         ]
+
+
+def dynamic_settings() -> dict[str, ServerSetting[Any]]:
+    """Return what can be altered while a broker runs: what holds for topics, and the throttle.
+
+    # DEVIATION: Kafka alters more, and min.insync.replicas for the whole cluster.
+    # docs/decisions/0091-a-brokers-settings-of-topics-change-while-it-runs.md
+    """
+    fixed = {TopicConfig.min_insync_replicas.server}
+    rows = [_behind(topic) for topic in TOPIC_SETTINGS.values() if topic.server]
+    rows.append(THROTTLED_RATE)
+    return {row.name: row for row in rows if row.name not in fixed}
+
+
+DYNAMIC: Final[Mapping[str, ServerSetting[Any]]] = MappingProxyType(dynamic_settings())
+
+
+class BrokerConfig:
+    """The configuration of a broker that is in force: as it started, and what was altered since.
+
+    `own` was altered for this broker, `cluster` for all.
+    """
+
+    def __init__(
+        self, static: StaticConfig, own: Mapping[str, str], cluster: Mapping[str, str]
+    ) -> None:
+        self.table: Final = static.table
+        self.texts: Final[Mapping[str, str]] = {**static.texts, **cluster, **own}
+        self._static: Final = static
+        self._altered: Final = (
+            (own, ConfigSource.DYNAMIC_BROKER),
+            (cluster, ConfigSource.DYNAMIC_DEFAULT_BROKER),
+        )
+
+    def levels(self, name: str) -> list[Level]:
+        """Return the values that a setting is given, the first in force, and its defaults."""
+        altered = [Level(name, of[name], source) for of, source in self._altered if name in of]
+        return altered + self._static.levels(name)
 
 
 _ANY_WHOLE: Final = kinds.whole(ConfigType.LONG, -LONG_MAX, LONG_MAX)

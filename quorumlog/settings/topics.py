@@ -17,13 +17,11 @@ MINUTE_MS: Final = 60 * 1000
 HOUR_MS: Final = 60 * MINUTE_MS
 SEGMENT_BYTES_MIN: Final = 1 << 20  # KIP-1030
 
-NO_CLEANING: Final = "retention and compaction are not there yet: a log keeps everything"
-NO_FLUSHING: Final = "a node has one event loop, and flushes when replication needs it"
+NO_DELAY: Final = "the file of a removed segment goes at once: no reader needs it"
+NO_PREALLOCATION: Final = "a file grows with its records"
 NO_TIERS: Final = "tiered storage is not there"
 NO_QUOTAS: Final = "there are no quotas"
 NO_RECOMPRESSION: Final = "a broker keeps batches as the producer compressed them"
-NO_APPEND_TIME: Final = "records keep the time that the producer gave them"
-NO_UNCLEAN_ELECTION: Final = "only a replica that has every committed record is elected"
 
 
 class Alias(NamedTuple):
@@ -148,21 +146,19 @@ class TopicConfig:
         "How long a compacted log keeps the marker of a deleted key.",
         least=0,
         server="log.cleaner.delete.retention.ms",
-        without_effect=NO_CLEANING,
     )
     file_delete_delay_ms = _long(
         60_000,
         "How long a file of a removed segment stays on the disk.",
         least=0,
         server="log.segment.delete.delay.ms",
-        without_effect=NO_CLEANING,
+        without_effect=NO_DELAY,
     )
     flush_messages = _long(
         LONG_MAX,
         "After how many records a log is flushed to the disk.",
         least=1,
         server="log.flush.interval.messages",
-        without_effect=NO_FLUSHING,
     )
     flush_ms = _long(
         LONG_MAX,
@@ -170,13 +166,11 @@ class TopicConfig:
         least=0,
         server="log.flush.interval.ms",
         aliases=(Alias("log.flush.scheduler.interval.ms", 1, str(LONG_MAX)),),
-        without_effect=NO_FLUSHING,
     )
     follower_replication_throttled_replicas = TopicSetting(
-        kinds.TEXTS,
+        kinds.REPLICAS,
         "",
         "The replicas whose fetches are slowed down: partition:broker,... or *.",
-        without_effect=NO_QUOTAS,
     )
     index_interval_bytes = _int(
         4096,
@@ -185,7 +179,7 @@ class TopicConfig:
         server="log.index.interval.bytes",
     )
     leader_replication_throttled_replicas = TopicSetting(
-        kinds.TEXTS,
+        kinds.REPLICAS,
         "",
         "The replicas that their leaders serve slowly: partition:broker,... or *.",
         without_effect=NO_QUOTAS,
@@ -209,7 +203,6 @@ class TopicConfig:
         "How long a record may stay uncompacted.",
         least=1,
         server="log.cleaner.max.compaction.lag.ms",
-        without_effect=NO_CLEANING,
     )
     max_message_bytes = _int(
         1_048_588,
@@ -234,21 +227,18 @@ class TopicConfig:
         "CreateTime",
         "Whether the time of a record is the producer's or that of its append.",
         server="log.message.timestamp.type",
-        without_effect=NO_APPEND_TIME,
     )
     min_cleanable_dirty_ratio = TopicSetting(
         kinds.RATIO,
         "0.5",
         "The part of a log that must be uncompacted before it is compacted.",
         server="log.cleaner.min.cleanable.ratio",
-        without_effect=NO_CLEANING,
     )
     min_compaction_lag_ms = _long(
         0,
         "How long a record stays uncompacted at least.",
         least=0,
         server="log.cleaner.min.compaction.lag.ms",
-        without_effect=NO_CLEANING,
     )
     min_insync_replicas = _int(
         1,
@@ -262,7 +252,7 @@ class TopicConfig:
         "false",
         "Whether the file of a new segment has its full size at once.",
         server="log.preallocate",
-        without_effect=NO_FLUSHING,
+        without_effect=NO_PREALLOCATION,
     )
     remote_log_copy_disable = TopicSetting(
         kinds.FLAG,
@@ -284,21 +274,19 @@ class TopicConfig:
     )
     retention_bytes = _long(
         -1,
-        "How many bytes a partition keeps; -1: all.",
+        "How many bytes a partition keeps, in whole segments; -1: all.",
         least=-1,
         server="log.retention.bytes",
-        without_effect=NO_CLEANING,
     )
     retention_ms = _long(
         604_800_000,
-        "How long a partition keeps records; -1: for ever.",
+        "How long a partition keeps records, in whole segments; -1: for ever.",
         least=-1,
         server="log.retention.ms",
         aliases=(
             Alias("log.retention.minutes", MINUTE_MS),
             Alias("log.retention.hours", HOUR_MS, "168"),
         ),
-        without_effect=NO_CLEANING,
     )
     segment_bytes = _int(
         1 << 30,
@@ -334,7 +322,6 @@ class TopicConfig:
         "false",
         "Whether a replica may lead that lacks committed records, if no other is there.",
         server="unclean.leader.election.enable",
-        without_effect=NO_UNCLEAN_ELECTION,
     )
 
 

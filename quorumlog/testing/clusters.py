@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from quorumlog.chaos.back_ends.local_processes import LocalProcesses, started
+from quorumlog.chaos.back_ends.local_processes import Equipment, LocalProcesses, started
 from quorumlog.chaos.run_directory import CLUSTER_DIRECTORY
 from quorumlog.cluster import LocalCluster
 from quorumlog.testing.options import OPTIONS
@@ -27,7 +27,7 @@ def cluster_for_one(
     trial.store.mkdir(parents=True, exist_ok=True)
     cluster = LocalCluster(trial.store / CLUSTER_DIRECTORY, **options)
     seed = trial.seed() if with_links else 0
-    with started(cluster, with_links=with_links, seed=seed) as back_end:
+    with started(cluster, Equipment(links=with_links), seed=seed) as back_end:
         watch(cluster, trial)
         yield back_end
 
@@ -48,7 +48,7 @@ def cluster_for_many(
     failed_before = request.session.testsfailed
     try:
         cluster = LocalCluster(directory, **options)
-        with started(cluster, with_links=with_links, seed=asked.seed or 0) as back_end:
+        with started(cluster, Equipment(links=with_links), seed=asked.seed or 0) as back_end:
             yield back_end
     finally:
         if not asked.keep and request.session.testsfailed == failed_before:

@@ -46,6 +46,7 @@ class _NumberingDriver(ClientDriver):
     """quorumlog's client, for reading."""
 
     def __init__(self, number_of: Callable[[bytes], int]) -> None:
+        super().__init__()
         self._number_of: Final = number_of
 
     async def consumer(self, bootstrap: str, client_id: str) -> DriverConsumer:  # type: ignore[override]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from quorumlog.chaos.node_simulation.settings import NodesSettings
     from quorumlog.chaos.run import RunSettings
     from quorumlog.chaos.schedule import Option
+    from quorumlog.cluster import ClusterShape
 
 CHAOS: Final = "chaos"
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
@@ -41,9 +42,17 @@ class ChaosMark:
     options: Mapping[str, "Option"] = field(default_factory=dict)
     simulated: bool = False
     nodes: int = 3
+    controllers: int | None = None  # with `brokers`, instead of `nodes`: nodes of one role each
+    brokers: int | None = None
     partitions: int = 0
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
+
+    def shape(self) -> "ClusterShape":
+        """Return how many nodes of which roles there are. Raises ValueError."""
+        from quorumlog.cluster import ClusterShape
+
+        return ClusterShape(self.nodes, self.controllers, self.brokers)
 
     def settings(self, out: "Path", seed: int) -> "RunSettings":
         """Return the settings of a run on real processes. Raises ValueError."""
@@ -59,7 +68,7 @@ class ChaosMark:
             faults=self.faults,
             duration_s=self.duration_s,
             seed=seed,
-            nodes=self.nodes,
+            shape=self.shape(),
             driver=self.driver,
             config=self.config,
             partitions=self.partitions or _PARTITIONS,
@@ -79,7 +88,7 @@ class ChaosMark:
             workload=self.workload,
             options=self.options,
             faults=self.faults,
-            nodes=self.nodes,
+            shape=self.shape(),
             config=self.config,
             mutant=self.mutant,
         )
@@ -93,23 +102,24 @@ class ChaosMark:
             *("--fault", ",".join(self.faults or ()) or "none"),
             *("--duration", f"{self.duration_s:g}s", "--seed", str(seed)),
             *_given("--driver", self.driver, "client"),
-            *_given("--nodes", self.nodes, 3),
+            *self.shape().options(),
             *_given("--partitions", self.partitions, 0),
             *_pairs("--workload-option", self.options),
             *_pairs("--config", self.config),
             *_given("--mutant", self.mutant, None),
         )
 
-    def simulation_command(self, seed: int) -> tuple[str, ...] | None:
-        """Return the same for simulated nodes; None: their command has not all that is asked."""
-        if self.workload != "append_read" or self.options or self.partitions:
-            return None
+    def simulation_command(self, seed: int) -> tuple[str, ...]:
+        """Return the same for simulated nodes."""
         faults = None if self.faults is None else ",".join(self.faults) or "none"
         return (
             *("quorumlog", "simulate", "nodes", "--seed", str(seed)),
             *("--duration", f"{self.duration_s:g}s"),
+            *_given("--workload", self.workload, "append_read"),
             *_given("--faults", faults, None),
-            *_given("--nodes", self.nodes, 3),
+            *self.shape().options(),
+            *_given("--partitions", self.partitions, 0),
+            *_pairs("--workload-option", self.options),
             *_pairs("--config", self.config),
             *_given("--mutant", self.mutant, None),
         )
@@ -165,7 +175,7 @@ def _mark_of(given: Mapping[str, Any]) -> ChaosMark:
 
 def _check_type(name: str, value: object) -> None:
     match name:
-        case "seed" | "nodes" | "partitions":
+        case "seed" | "nodes" | "controllers" | "brokers" | "partitions":
             is_right = type(value) is int and value >= (0 if name == "seed" else 1)
             noun = "a whole number"
         case "options" | "config":

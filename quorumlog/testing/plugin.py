@@ -33,9 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[OPTIONS] = read_options(config)
     config.addinivalue_line(
         "markers",
-        "chaos(workload, faults, duration, seed, driver, options, simulated, nodes, partitions, "
-        "config, mutant): carry out a chaos run before the body of the test, which fails if the "
-        "verdict is not valid",
+        "chaos(workload, faults, duration, seed, driver, options, simulated, nodes, controllers, "
+        "brokers, partitions, config, mutant): carry out a chaos run before the body of the test, "
+        "which fails if the verdict is not valid",
     )
 
 

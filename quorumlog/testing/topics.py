@@ -45,7 +45,7 @@ def create_topic(cluster: "LocalCluster", test_name: str, options: Mapping[str, 
     Without options it has one partition, on three brokers or as many as there are. Raises
     KafkaError, and TypeError for an option that NewTopic does not have.
     """
-    brokers = sum("broker" in node.roles for node in cluster.nodes)
+    brokers = sum(node.is_broker for node in cluster.nodes)
     wanted = {"num_partitions": 1, "replication_factor": min(_REPLICAS, brokers), **options}
     name = f"{topic_name(test_name)}-{secrets.token_hex(3)}"
     with SyncAdmin(cluster.bootstrap) as admin:
@@ -61,7 +61,7 @@ def topics_of(cluster: "LocalCluster") -> list[str]:
 def _wait_until_known(cluster: "LocalCluster", name: str) -> int:
     """Return the number of partitions once every running broker has heard of their leaders."""
     deadline_s = time.monotonic() + _KNOWN_TIMEOUT_S
-    brokers = {node.id for node in cluster.nodes if "broker" in node.roles}
+    brokers = {node.id for node in cluster.nodes if node.is_broker}
     while True:
         running = brokers.intersection(cluster.running())
         views = [_leaders(cluster.node_status(node_id), name) for node_id in sorted(running)]

@@ -25,11 +25,20 @@ from quorumlog.chaos.checkers import (
 )
 from quorumlog.chaos.checkers import verdict as verdict_module
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Severity
+from quorumlog.chaos.history.model import IN_TXN, Message
 from tests.chaos.test_borders import CASES
 from tests.chaos.test_false_verdicts import EVERY
 from tests.support.chaos.hand_made_histories import History, found
 
 NAMED = {name: make for name, (make, *_) in (CASES | EVERY).items()}
+
+
+def sent_in_txn(key: str, value: int) -> Message:
+    return Message(key, 0, value, f="send")
+
+
+def polled_in_txn(key: str, value: int) -> Message:
+    return Message(key, 0, value, f="poll")
 
 
 def _two(first: int, second: int) -> History:
@@ -39,6 +48,18 @@ def _two(first: int, second: int) -> History:
 ALONE: dict[str, Callable[[], History]] = {
     "phantom": lambda: History().sent(1).final((0, 1), (1, 99), end=2),
     "G1a": NAMED["a send that failed appears"],
+    "precommitted-read": lambda: (
+        History()
+        .txn(0, sent_in_txn("x-0", 1), polled_in_txn("x-0", 1), at=(0, 9))
+        .final((0, 1), end=1)
+    ),
+    "G1c": lambda: (
+        History()
+        .txn(0, sent_in_txn("x-0", 1), polled_in_txn("x-1", 2), at=(0, 9))
+        .txn(1, sent_in_txn("x-1", 2), polled_in_txn("x-0", 1), at=(1, 8))
+        .final((0, 1), end=1)
+        .final((0, 2), key="x-1", end=1)
+    ),
     "inconsistent-offsets": lambda: (
         History().sent(1).send(2, process=5, outcome="info").poll((0, 1)).poll((0, 2), process=2)
     ),
@@ -52,6 +73,9 @@ ALONE: dict[str, Callable[[], History]] = {
         History().send(1, 0).send(2, 2).poll((0, 1), (2, 2)).final((0, 1), (2, 2), end=3)
     ),
     "nonlinearizable-log": NAMED["sent one nanosecond after it"],
+    "G1c-realtime": lambda: (
+        History().poll((0, 1)).op(0, "send", [("x-0", 0, 1)], details=IN_TXN).final((0, 1), end=1)
+    ),
     "nonmonotonic-send": lambda: _two(1, 0),
     "int-nonmonotonic-send": lambda: (
         History().op(0, "send", [("x-0", 1, 1), ("x-0", 0, 2)]).final((0, 2), (1, 1), end=2)

@@ -11,11 +11,13 @@ import typer
 from typer.testing import CliRunner
 
 from quorumlog.chaos.drawn_schedule import draw_schedule
-from quorumlog.chaos.mutants import MUTANTS
+from quorumlog.chaos.mutants import MUTANTS, mutant_module
+from quorumlog.chaos.node_simulation.mutants import MUTANTS as SIMULATED
 from quorumlog.chaos.run import RunSettings
 from quorumlog.chaos.run_meta import meta_at_start
 from quorumlog.cli.chaos_commands import app
 from quorumlog.cli.verify import check_engine
+from quorumlog.cluster.processes import Program
 
 
 @pytest.mark.parametrize(
@@ -87,10 +89,19 @@ def test_settings_that_no_run_can_have_are_refused(changes: dict[str, object]) -
 
 def test_every_mutant_is_a_module_that_the_wheel_has() -> None:
     result = CliRunner().invoke(app, ["list", "--json"])
-    assert set(json.loads(result.stdout)["mutants"]) == set(MUTANTS)
+    assert set(json.loads(result.stdout)["mutants"]) == {*MUTANTS, *SIMULATED}
+    assert not {*MUTANTS} & {*SIMULATED}
     for mutant in MUTANTS.values():
         assert importlib.util.find_spec(mutant.module) is not None
         assert mutant.module.startswith("quorumlog.")
+
+
+@pytest.mark.parametrize("name", ["cuts_too_much", "cuts-too-much"])
+def test_a_mutant_of_the_simulation_runs_as_a_process_too(name: str) -> None:
+    program = Program(module=mutant_module(name))
+    *_, module, argument = program.command
+    assert importlib.util.find_spec(module) is not None
+    assert SIMULATED[argument].of == "storage"
 
 
 def test_the_list_says_of_each_fault_what_it_needs_and_what_is_possible_here() -> None:

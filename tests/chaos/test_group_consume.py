@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quorumlog.chaos.checkers import Verdict
+from quorumlog.chaos.checkers import Verdict, check_history
 from quorumlog.chaos.drivers.driver import DriverError, Record
 from quorumlog.chaos.history import HistoryWriter, read_history
+from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.verify import verify_history
 from quorumlog.chaos.workloads.group_consume import WORKLOAD, GroupConsume, GroupConsumeOptions
 from quorumlog.chaos.workloads.workload import Setup
 from tests.support.chaos.group_in_memory import GroupInMemory
+from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.log_in_memory import TOPIC
 
 SENDS = 150
@@ -156,6 +159,23 @@ async def test_a_broken_coordinator_is_found(
     found = {result.name: result for result in verdict.results}
     assert anomaly in found, list(found)
     assert found[anomaly].witnesses[0]["ops"]
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_static_member_takes_the_place_of_one_that_is_gone(is_gone: bool) -> None:
+    """It is given the same partitions in the same generation (KIP-345), but never beside it."""
+    history = History().sent(1)
+    for process in (4, 14):
+        history.op(process, "join")
+        owned: list[Any] = [("x-0", -1, 6, "", "assigned"), ("x-0", 0, 1, "", "group_poll")]
+        history.op(process, "group_poll", owned)
+        if not is_gone:
+            history.op(4, "group_poll")
+    history.op(14, "commit", [("x-0", 1, 6)]).final((0, 1), end=1)
+    table = table_of(rows_of(history.ops))
+    verdict = check_history(table, "group_log")
+    found = [result.name for result in verdict.results]
+    assert found == ([] if is_gone else ["split-ownership"]), verdict.as_json()
 
 
 @pytest.mark.jumping_time

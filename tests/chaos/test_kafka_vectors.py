@@ -1,4 +1,4 @@
-"""Jepsen's operations in, Jepsen's anomalies out: every vector, or a reason why not."""
+"""Jepsen's operations in, Jepsen's anomalies out: every vector."""
 
 import json
 from fnmatch import fnmatch
@@ -18,12 +18,6 @@ VECTORS = [
     .splitlines()
 ]
 
-# Anomalies between the operations of transactions: not judged in this version.
-NOT_COVERED = {
-    "info-txn-proved-by-one-read": "all of an indeterminate transaction, proved by one read",
-    "precommitted-read": "a transaction that reads what it sends",
-    "G1c-wr-only": "a cycle of reads (G1c)",
-}
 # Found and named, and no fault of Kafka's, whose transactions do not isolate their writes.
 LEGAL = {"G0-realtime", "int-send-skip"}
 # Nothing was acknowledged in these, so nothing that could be lost was proved to be there.
@@ -42,10 +36,6 @@ def test_a_vector_gives_what_it_must_and_nothing_else(
 ) -> None:
     verdict = check_history(read(vector, tmp_path))
     names, expected = set(found(verdict)), set(vector["expect"])
-    if vector["name"] in NOT_COVERED:
-        assert vector["txn"]
-        assert verdict.valid is not True or not names
-        return
     allowed = expected | set(vector["may_also"])
     assert all(any(fnmatch(name, one) for one in allowed) for name in names)
     assert all(any(fnmatch(name, one) for name in names) for one in expected)
@@ -59,8 +49,8 @@ def test_a_vector_gives_what_it_must_and_nothing_else(
         assert all(result.severity is Severity.INVALID for result in bad)
 
 
-def test_what_is_not_covered_is_a_vector() -> None:
-    assert {*NOT_COVERED, *UNKNOWN} <= {vector["name"] for vector in VECTORS}
+def test_what_is_unknown_is_a_vector() -> None:
+    assert {*UNKNOWN} <= {vector["name"] for vector in VECTORS}
 
 
 def test_an_array_of_operations_is_read_as_lines_are(tmp_path: Path) -> None:

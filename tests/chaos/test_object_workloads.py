@@ -64,6 +64,18 @@ async def test_registers_of_a_sound_log_are_linearizable(tmp_path: Path) -> None
     assert {row["micro"][0]["key"] for row in rows} == {"r0", "r1", "r2"}
 
 
+@pytest.mark.jumping_time
+async def test_a_read_that_compaction_overtakes_tells_nothing(tmp_path: Path) -> None:
+    """Every poll finds the log compacted: of what was there at the mark, nothing may be left."""
+    log = KeysInMemory()
+    log.serve = lambda records: sorted({record.key: record for record in records}.values())
+    verdict = await judged_registers(tmp_path, log)
+    assert verdict.valid is True, verdict.as_json()
+    rows = read_history(tmp_path).to_pylist()
+    outcomes = [row["type"] for row in rows if row["f"] == "read"]
+    assert min(outcomes.count("ok"), outcomes.count("fail")) > 2
+
+
 def drops_a_write(records: list[Record], record: Record) -> int:
     if record.key != b"mark" and int(record.value) % 10 == 5:
         return len(records)

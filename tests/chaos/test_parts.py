@@ -1,18 +1,25 @@
 """However a history is cut into parts, its verdict is that of the whole, with every witness."""
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.checkers.checker import Checker, Facts
 from quorumlog.chaos.checkers.kafka_log import CHECKER
-from quorumlog.chaos.history import HistoryError
+from quorumlog.chaos.checkers.verdict import Partial
+from quorumlog.chaos.history import HistoryError, parquet
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.parquet import write_operations
-from quorumlog.chaos.parts import local, sources
-from quorumlog.chaos.parts.cutting import cut_by_key, cut_by_process, pack, unpack
+from quorumlog.chaos.parts import local, plan, sources
+from quorumlog.chaos.parts.cutting import Cuts, cut_by_key, cut_by_process, pack, unpack
 from quorumlog.chaos.parts.local import check_in_parts
 from quorumlog.chaos.parts.sources import find_row_groups
 from tests.support.chaos.hand_made_histories import rows_of
@@ -48,6 +55,47 @@ def test_the_verdict_is_that_of_the_whole(
     assert len(groups.chunks) > 5
     monkeypatch.setattr(local, "MICRO_PER_PART", groups.micro // parts)
     same(check_in_parts(groups, CHECKER), check_history(whole))
+
+
+@pytest.fixture
+def hot(monkeypatch: pytest.MonkeyPatch) -> tuple[Checker, Counter[bool]]:
+    """Small keys are hot; return a checker, and how many keys it proved clean, and how many not."""
+    monkeypatch.setattr(plan, "HOT", 40)
+    monkeypatch.setattr(plan, "MICRO_PER_RANGE", 20)
+    proofs, ranges = Counter[bool](), CHECKER.ranges
+    assert ranges is not None
+    stitch = ranges.stitch
+
+    def counted(evidence: Sequence[Any], facts: Facts) -> Partial | None:
+        partial = stitch(evidence, facts)
+        proofs[partial is not None] += 1
+        return partial
+
+    return replace(CHECKER, ranges=replace(ranges, stitch=counted)), proofs
+
+
+def test_the_verdict_is_the_same_whether_hot_keys_are_proved_clean_or_not(
+    whole: pa.Table, tmp_path: Path, hot: tuple[Checker, Counter[bool]]
+) -> None:
+    file, (checker, proofs) = tmp_path / "history.parquet", hot
+    pq.write_table(whole, file, row_group_size=400)
+    groups = find_row_groups(file)
+    assert groups is not None
+    same(check_in_parts(groups, checker), check_history(whole))
+    assert min(proofs[True], proofs[False]) >= 5
+
+
+def test_a_key_is_cut_if_it_is_large_and_its_messages_have_offsets() -> None:
+    size = plan.HOT + plan.MICRO_PER_RANGE
+    extents = {
+        "large": plan.Extent(size, 10, 50, 50 + size),
+        "not placed": plan.Extent(size, plan.MICRO_PER_RANGE + 1, 0, size),
+        "small": plan.Extent(plan.HOT, 0, 0, plan.HOT),
+    }
+    made = plan.plan_of(extents, 3 * size, CHECKER, parts_for=lambda micro: micro // size)
+    assert (made.parts, {*made.places}) == (2, {"not placed", "small"})
+    assert made.cuts == {"large": Cuts(2, (50, 50 + (size + 1) // 3, 50 + 2 * (size + 1) // 3))}
+    assert made.parts_in_all == 5
 
 
 def test_parts_hold_everything_once_in_order(whole: pa.Table) -> None:
@@ -103,3 +151,25 @@ def test_a_row_group_that_was_changed_is_an_error(whole: pa.Table, tmp_path: Pat
     assert groups is not None
     with pytest.raises(HistoryError, match="not a history"):
         check_in_parts(groups, CHECKER)
+
+
+def test_neither_row_groups_nor_chunks_grow_with_the_polls(
+    whole: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "MICRO_OF_A_GROUP", 60)
+    monkeypatch.setattr(sources, "MICRO_PER_CHUNK", 150)
+    file = tmp_path / "history.parquet"
+    write_operations(whole, file, whole.schema.metadata)
+    lengths = pc.list_value_length(whole.column("micro")).to_pylist()
+    largest = max(lengths)
+    groups = find_row_groups(file)
+    assert groups is not None
+    tables = [[*sources.read_groups(file, chunk)] for chunk in groups.chunks]
+    sizes = [[pc.sum(pc.list_value_length(one["micro"])).as_py() for one in few] for few in tables]
+    assert pa.concat_tables(one for few in tables for one in few).equals(
+        whole.replace_schema_metadata(None)
+    )
+    assert all(size <= max(60, largest) for few in sizes for size in few)
+    assert all(sum(few) <= 150 or len(few) == 1 for few in sizes)
+    assert max(len(few) for few in sizes) > 1
+    same(check_in_parts(groups, CHECKER), check_history(whole))

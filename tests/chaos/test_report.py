@@ -11,6 +11,7 @@ from quorumlog.chaos.history import read_history, write_meta
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.report import write_report
 from quorumlog.chaos.report.chart import number, ticks
+from quorumlog.chaos.report.series import key_points, run_series
 from tests.support.chaos.hand_made_histories import History, rows_of
 from tests.support.chaos.random_histories import good, lose
 
@@ -95,6 +96,53 @@ def test_its_size_is_bounded(tmp_path: Path) -> None:
         history.send(n + 1, n, process=n % 70)
         history.poll((n, n + 1), process=100 + n % 3, at=(history.now_ns, history.now_ns + 50))
     assert len(report_of(history.table(), tmp_path)) < 500_000
+
+
+def test_a_sample_of_the_offsets_shows_every_kind_from_first_to_last() -> None:
+    history = History()
+    for n in range(100):  # a send and a poll in turn: every second row is of one kind
+        history.send(n, n).poll((n, n))
+    points = key_points(run_series(history.table()), "x-0", 100, keep=[])
+    last = {kind: place for place, kind in enumerate(points.kinds)}
+    assert points.total == 200
+    assert {kind: points.offsets[place] for kind, place in last.items()} == {
+        "sent": 98,
+        "polled": 98,
+    }
+
+
+def test_no_line_of_latencies_crosses_a_silence(tmp_path: Path) -> None:
+    history = History()
+    for n in range(20):
+        history.send(n, n)
+    history.now_ns += 10**9
+    for n in range(20, 40):
+        history.send(n, n)
+    page = report_of(history.table(), tmp_path)
+    assert page.count('class="line p99"') == 2
+
+
+def test_a_fault_of_several_steps_is_called_by_its_name(tmp_path: Path) -> None:
+    history = History().sent(1)
+    history.nemesis("pause", "2,3", details="#1 pause_kill: partition-leader")
+    history.nemesis("kill", "1", details="#1 pause_kill: partition-leader")
+    history.nemesis("kill", "3", details="#2 kill: isr-follower")
+    history.nemesis("partition_one", "1", details="#3 partition_one: any; 1->2 2->1")
+    history.op(5, "send", [("x-0", 0, 7)])
+    page = report_of(history.table(), tmp_path)
+    assert "pause_kill (partition-leader): pause 2,3, kill 1" in page
+    assert ">kill 3 (isr-follower)</text>" in page
+    assert "partition_one 1 (any), 1-&gt;2 2-&gt;1, " in page
+    assert "<td>pause 2,3 (pause_kill), kill 1 (pause_kill), kill 3, partition_one 1</td>" in page
+    assert ">pause_kill</text>" in page
+
+
+def test_an_error_that_no_partition_told_has_no_plot_of_offsets(tmp_path: Path) -> None:
+    history = History().sent(1, 2).poll((0, 1), (1, 2))
+    history.op(1, "poll", [], "fail", error="OFFSET_OUT_OF_RANGE: it is gone")
+    page = report_of(history.final((0, 1), (1, 2), end=2).table(), tmp_path)
+    assert "truncated-read" in page
+    assert "Offsets of" not in page
 
 
 def test_ticks_are_round() -> None:

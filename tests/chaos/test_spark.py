@@ -20,8 +20,11 @@ from quorumlog.chaos.history import HistoryError, HistoryWriter, read_history
 from quorumlog.chaos.history.pairing import table_of
 from quorumlog.chaos.history.parquet import write_operations
 from quorumlog.chaos.history.schema import facts_of
+from quorumlog.chaos.parts import plan
+from quorumlog.chaos.spark import engine as spark_engine
 from quorumlog.chaos.spark.engine import check_input, check_on_spark
-from quorumlog.chaos.spark.inputs import frame_of, remote, remote_metadata
+from quorumlog.chaos.spark.inputs import remote, remote_metadata
+from quorumlog.chaos.spark.inputs import table_of as input_of
 from quorumlog.chaos.spark.session import spark_session
 from quorumlog.chaos.verify import verify_history
 from tests.chaos.test_kafka_vectors import VECTORS, read
@@ -156,8 +159,29 @@ def test_wild_histories_give_the_same_verdict_however_they_are_cut(session: Any)
     whole = apart([table_of(rows_of(wild(seed))) for seed in range(150)])
     local = check_history(whole)
     for parts in (1, 5):
-        given = frame_of(session, whole)
+        given = input_of(session, whole)
         same(check_input(session, given, CHECKER, Facts(), parts=parts), local)
+
+
+def test_hot_keys_are_proved_clean_in_ranges_or_checked_as_a_whole(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "HOT", 50)
+    monkeypatch.setattr(plan, "MICRO_PER_RANGE", 40)
+    check_whole, doubted = spark_engine._check_whole, []
+
+    def noted(blocks: Any, cuts: Any, *others: Any) -> Any:
+        doubted.extend(cuts)
+        return check_whole(blocks, cuts, *others)
+
+    monkeypatch.setattr(spark_engine, "_check_whole", noted)
+    sketches = [good(seed) for seed in (1, 2)]
+    lose(sketches[0])
+    whole = apart([table_of(rows_of(sketch.ops)) for sketch in sketches])
+    checked = check_input(session, input_of(session, whole), CHECKER, Facts(), parts=3)
+    same(checked, check_history(whole))
+    assert checked.valid is False
+    assert len(doubted) == 1
 
 
 def test_a_file_that_spark_reads_gives_the_same_verdict(session: Any, tmp_path: Path) -> None:
@@ -223,6 +247,7 @@ with spark_session("local[1]", is_short=True) as session:
     print(session.sparkContext._gateway.proc.pid, flush=True)
     if sys.argv[1] == "idle":
         os.kill(os.getpid(), signal.SIGINT)
+    session.sparkContext.parallelize([-1], 1).map(abs).collect()
     threading.Thread(target=interrupt_when_it_works, args=[session], daemon=True).start()
     session.sql("SELECT sum(id) FROM range(1000000000000)").collect()
 """

@@ -21,6 +21,9 @@ DONE = {  # what a history must hold at the least: (f, type) and how often
 }
 
 
+OPTIONS = {"group_consume": {"static": 1}}  # beside dynamic members
+
+
 def schedule_of(role: str) -> Schedule:
     actions = (
         Action(t_us=500_000, fault=step_fault("kill")(), target=role, duration_us=800_000),
@@ -33,7 +36,12 @@ def schedule_of(role: str) -> Schedule:
 def test_a_kill_and_a_pause_are_survived(tmp_path: Path, workload: str) -> None:
     role = "metadata-leader" if workload == "metadata_linearizable" else "partition-leader"
     settings = RunSettings(
-        out=tmp_path, workload=workload, schedule=schedule_of(role), seed=1, duration_s=6.0
+        out=tmp_path,
+        workload=workload,
+        options=OPTIONS.get(workload, {}),
+        schedule=schedule_of(role),
+        seed=1,
+        duration_s=6.0,
     )
     summary = run(settings, lambda *_: None)
     verdict = verify_history(tmp_path, engine="local", model=find_workload(workload).model)

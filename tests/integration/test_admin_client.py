@@ -197,3 +197,27 @@ def test_the_commands_of_an_administrator(cluster: LocalCluster, tmp_path: Path)
     assert "there is no group g" in command("groups", "lag", "g", status=1)
     assert "'typo'" in command("consume", "typo", status=1)
     assert "typo" not in command("topics", "list").split()
+
+
+def unregister(cluster: LocalCluster, node_id: int) -> dict[str, object]:
+    command = [sys.executable, "-m", "quorumlog", "node", "unregister", str(node_id), "--json"]
+    command += ["--bootstrap", cluster.bootstrap]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    document: dict[str, object] = json.loads(run.stdout)
+    return document
+
+
+async def test_a_stopped_node_is_unregistered_and_comes_back_as_a_new_one(
+    cluster: LocalCluster,
+) -> None:
+    await fill(cluster, "kept", 3)
+    assert "in service" in str(unregister(cluster, 3))
+    await asyncio.to_thread(cluster.stop_node, 3)
+    assert unregister(cluster, 3) == {"node": 3, "unregistered": True}
+    async with Admin(cluster.bootstrap) as admin:
+        with pytest.raises(KafkaError) as caught:
+            await admin.unregister_broker(3)
+        assert caught.value.code == ErrorCode.BROKER_ID_NOT_REGISTERED
+        await asyncio.to_thread(cluster.start_node, 3)
+        while len((await admin.describe_topics(["kept"]))["kept"].partitions[0].isr) < 3:
+            await asyncio.sleep(0.05)  # it starts from nothing, as far as the controller knows

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.chaos.back_ends.local_processes import started
+from quorumlog.chaos.back_ends.local_processes import Equipment, started
 from quorumlog.chaos.faults.drop_request import DropRequests
 from quorumlog.chaos.faults.fault import StepFault
 from quorumlog.chaos.faults.isolate_role import IsolateRole
@@ -88,7 +88,7 @@ async def partitions(cluster: LocalCluster) -> list[dict[str, Any]]:
 
 async def test_a_follower_whose_fetches_are_lost_leaves_the_isr(tmp_path: Path) -> None:
     config = {"replica.lag.time.max.ms": "1500"}
-    with started(LocalCluster(tmp_path, nodes=3, config=config), with_links=True) as nodes:
+    with started(LocalCluster(tmp_path, nodes=3, config=config), Equipment(links=True)) as nodes:
         cluster = nodes.cluster
         everybody = {*nodes.node_ids}
         async with Admin(cluster.bootstrap) as admin:

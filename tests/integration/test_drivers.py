@@ -1,6 +1,8 @@
 """Every driver keeps the protocol of drivers/driver.py, against one real cluster."""
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -18,6 +20,7 @@ from quorumlog.chaos.drivers.driver import (
     Membership,
     OffsetAt,
     Record,
+    SendFailed,
 )
 from quorumlog.chaos.drivers.limits import LimitedDriver
 from quorumlog.chaos.drivers.registry import DRIVERS, DriverUnavailable, load_driver
@@ -106,6 +109,21 @@ async def test_what_is_sent_is_read_with_key_headers_and_time(
             for n in range(5)
         ]
     assert {(record.partition, record.offset) for record in again} == {(1, n) for n in range(5)}
+
+
+async def test_a_producer_of_kafka_python_ends_with_a_record_in_flight(bootstrap: str) -> None:
+    """Its library closes nothing while a record is in flight, and would send it later."""
+    driver = load_driver("kafka-python")
+    await driver.create_topic(bootstrap, "closed", partitions=1, replication_factor=1)
+    before = {*threading.enumerate()}
+    producer = await driver.producer(bootstrap, "p", Batching(linger_ms=2_000))
+    pending = await producer.send("closed", 0, b"1")
+    await producer.close()
+    with contextlib.suppress(SendFailed):  # it may have been sent, but is not sent any more
+        await pending
+    for thread in {*threading.enumerate()} - before:
+        await asyncio.to_thread(thread.join, WAIT_S)
+        assert not thread.is_alive()
 
 
 async def test_offsets_are_asked_for_by_time(

@@ -115,14 +115,15 @@ def test_a_folder_of_hostile_modules_harms_nothing(terminal: Terminal) -> None:
 
 
 def test_a_container_settings_start_a_cluster_and_are_named(terminal: Terminal) -> None:
-    settings = ("--config", "log.retention.hours=168", "--config", "num.io.threads=8")
+    names = ("log.retention.hours=168", "log.cleaner.threads=1", "num.io.threads=8")
+    settings = [word for name in names for word in ("--config", name)]
     script = " ".join(["$Q up --detach", *ONE_NODE, *settings])
     ended = terminal.shell(script)
     assert ended.returncode == 0, ended
     assert "without effect here" in ended.stderr
-    assert "log.retention.hours, num.io.threads" in ended.stderr
+    assert "log.cleaner.threads, num.io.threads" in ended.stderr
     log = (terminal.path / "quorumlog-data/node-1/node.log").read_text()
-    assert "have no effect here: log.retention.hours, num.io.threads" in log
+    assert "have no effect here: log.cleaner.threads, num.io.threads" in log
 
 
 def test_every_cluster_of_the_user_is_found_and_stopped(terminal: Terminal) -> None:

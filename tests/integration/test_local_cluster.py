@@ -199,6 +199,22 @@ def test_a_node_that_fails_at_the_start_is_reported_with_its_last_words(tmp_path
         cluster.start()
 
 
+def test_a_start_that_is_interrupted_at_its_last_step_leaves_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def save(directory: Path, spec: layout.ClusterSpec) -> None:
+        if spec.was_ready:
+            raise KeyboardInterrupt
+        saved(directory, spec)
+
+    saved = layout.save
+    monkeypatch.setattr(layout, "save", save)
+    cluster = LocalCluster(tmp_path / "c", nodes=1)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.start()
+    assert cluster.running() == []
+
+
 def test_a_port_that_another_bound_first_is_named_even_when_it_shows_late(tmp_path: Path) -> None:
     spec = layout.plan([("broker", "controller")], host="127.0.0.1", port=0, config={})
     layout.save(tmp_path, spec)

@@ -105,7 +105,10 @@ class Nodes:
         return find() or 0
 
     async def register(self, node_id: int) -> int:
-        """Register a broker and have it unfenced; return its epoch."""
+        """Register a broker and have it unfenced; return its epoch.
+
+        While another broker is silent, a new process is refused, and tries again.
+        """
         node = self.running[node_id]
         registration = BrokerRegistration(
             broker_id=BrokerId(node_id),
@@ -115,7 +118,12 @@ class Nodes:
             control_address=self.address(node_id),
             directory_id=f"directory-{node_id}",
         )
-        reply = await node.controller.register_broker(registration)
+        async with asyncio.timeout(10):
+            while True:
+                reply = await node.controller.register_broker(registration)
+                if reply.error_code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    break
+                await asyncio.sleep(0.01)
         assert reply.error_code is ErrorCode.NONE, reply
         await eventually(lambda: node.image.end_offset > reply.broker_epoch)
         heartbeat = BrokerHeartbeat(
@@ -211,7 +219,7 @@ async def test_all_nodes_killed_at_once_come_back_with_what_was_committed(tmp_pa
         await nodes.stop(1, 2, 3, resign=False)
         await nodes.start(1, 2, 3)
         await nodes.active()
-        await nodes.register(1)
+        await asyncio.gather(*map(nodes.register, (1, 2, 3)))
         after = await nodes.agree()
         assert after.topics.keys() == before.topics.keys()
         assert after.epoch > before.epoch

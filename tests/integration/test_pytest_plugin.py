@@ -54,7 +54,10 @@ def test_the_example_project_passes_with_two_workers(project: Path) -> None:
         "quorumlog_seed": "3",
         "quorumlog_verdict": "valid",
     }
-    assert properties["test_a_cluster_that_forgets_is_found_out"]["quorumlog_verdict"] == "invalid"
+    assert (
+        properties["test_a_cluster_that_spoils_what_it_serves_is_found_out"]["quorumlog_verdict"]
+        == "invalid"
+    )
     assert [*(project / "base").glob("*/quorumlog/*")] == []  # what passed leaves nothing
     assert nodes_in(str(project)) == []
 
@@ -131,9 +134,7 @@ def test_a_chaos_run_ends_with_ctrl_c_as_well(tmp_path: Path) -> None:
 FAILS = """
 import pytest
 
-@pytest.mark.chaos(
-    faults=["pause_kill"], duration="5s", seed=7, mutant="high-watermark", options={"rate": 300}
-)
+@pytest.mark.chaos(faults=[], duration="5s", seed=7, mutant="spoils-reads", options={"rate": 300})
 def test_fails(): pass
 """
 
@@ -145,8 +146,8 @@ def test_a_failed_run_is_kept_and_names_the_command_that_repeats_it(tmp_path: Pa
     run = tmp_path / "runs" / "test_it.py-test_fails"
     assert f"kept    {run}" in done.stdout
     assert (
-        "repeat  quorumlog chaos run --workload append_read --fault pause_kill --duration 5s "
-        "--seed 7 --workload-option rate=300 --mutant high-watermark" in done.stdout
+        "repeat  quorumlog chaos run --workload append_read --fault none --duration 5s "
+        "--seed 7 --workload-option rate=300 --mutant spoils-reads" in done.stdout
     )
     names = {path.name for path in run.iterdir()}
     assert {"history.jsonl", "schedule.json", "verdict.json", "report.html", "cluster"} <= names

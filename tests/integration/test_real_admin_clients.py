@@ -1,6 +1,7 @@
 """What unmodified admin clients are told: operations, features, settings, what is not there."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka
 import kafka
@@ -10,9 +11,15 @@ from aiokafka.admin.config_resource import ConfigResource as AioResource
 from aiokafka.admin.config_resource import ConfigResourceType as AioResourceType
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # not in __all__
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     ConfigResource,
     ConfigSource,
+    ResourcePatternType,
+    ResourceType,
 )
 from confluent_kafka.cimpl import NewTopic
 
@@ -183,3 +190,30 @@ async def test_a_creation_is_answered_with_the_settings_as_they_are_kept(bootstr
     assert kept.items() <= {config.name: config.value for config in made.configs or []}.items()
     assert {name for name, source in sources.items() if source == 1} == given.keys()
     assert (sources["segment.bytes"], sources["retention.ms"]) == (4, 5)
+
+
+def test_confluent_kafka_creates_finds_and_deletes_acls(bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    acl = AclBinding(
+        ResourceType.TOPIC,
+        "or",
+        ResourcePatternType.PREFIXED,
+        "User:ann",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    admin.create_acls([acl])[acl].result(WAIT_S)
+    anyone: Any = None  # which its types do not know
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC,
+        "orders",
+        ResourcePatternType.MATCH,
+        anyone,
+        anyone,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    assert admin.describe_acls(wanted).result(WAIT_S) == [acl]
+    assert admin.delete_acls([wanted])[wanted].result(WAIT_S) == [acl]
+    assert admin.describe_acls(wanted).result(WAIT_S) == []

@@ -8,11 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quorumlog.metadata_quorum.cluster_changes import Outcomes, UnregisterBroker
 from quorumlog.metadata_quorum.controller.brokers import active_brokers
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
+    AlterConfigs,
     AlterPartitions,
-    AlterTopicConfigs,
     CreatePartitions,
     Decision,
     DeleteTopics,
@@ -20,59 +21,19 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
+    ConfigChanges,
     IsrProposal,
     NewPartitions,
     NewTopic,
-    TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, PartitionImage
-from quorumlog.metadata_quorum.image.replay import check_partition
+from quorumlog.metadata_quorum.image.partition_check import check_partition
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
-from tests.support.metadata_quorum.controllers import Bench, T, image_of
+from tests.support.metadata_quorum.controller_steps import ALL, SCHEDULES, TROUBLES, WRITERS
+from tests.support.metadata_quorum.controllers import Bench, T, image_of, one_at_once
+from tests.support.metadata_quorum.indexes import check_index
 from tests.support.sizes import examples
-
-ALL = (1, 2, 3, 4)
-BROKERS = st.sampled_from(ALL)
-TROUBLED = st.integers(1, 3)
-NAMES = st.sampled_from(["a", "b"])
-FATES = ("killed", "closed", "lost_power", "wiped")
-WRITERS = {"register", "come_back", "died", "wait"}  # whose decisions may be split
-RARELY = st.sampled_from([False] * 7 + [True])
-STEPS = st.one_of(
-    st.tuples(st.just("register"), BROKERS, st.sampled_from("xy"), st.sampled_from([0, 0, 1])),
-    st.tuples(st.just("heartbeat"), BROKERS, RARELY, RARELY, RARELY),
-    st.tuples(st.just("heartbeat"), BROKERS, st.just(False), st.just(False), st.just(False)),
-    st.tuples(st.just("died"), BROKERS),
-    st.tuples(st.just("died_half_way"), BROKERS, st.integers(1, 3)),
-    st.tuples(st.just("come_back"), BROKERS, st.sampled_from(FATES)),
-    st.tuples(st.just("come_back"), BROKERS, st.sampled_from(FATES)),
-    st.tuples(st.just("wait"), st.sampled_from([100, 5000, 9000])),
-    st.tuples(st.just("create"), NAMES, st.integers(1, 3), st.integers(1, 4)),
-    st.tuples(st.just("grow"), NAMES, st.integers(1, 4)),
-    st.tuples(st.just("delete"), NAMES),
-    st.tuples(st.just("min_isr"), NAMES, st.integers(1, 3)),
-    st.tuples(st.just("prefer"), NAMES, st.integers(0, 1)),
-    st.tuples(st.just("alter"), NAMES, st.integers(0, 1), st.integers(0, 15), RARELY, RARELY),
-    st.tuples(st.just("alter"), NAMES, st.just(0), st.just(15), st.just(False), st.just(False)),
-    st.tuples(st.just("producer_ids"), BROKERS),
-    st.tuples(st.just("fail_over"), st.integers(0, 3)),
-)
-SCHEDULES = st.lists(STEPS, min_size=5, max_size=40)
-LET_IN = st.tuples(st.just("heartbeat"), TROUBLED, st.just(False), st.just(False), st.just(False))
-JOIN = st.tuples(
-    st.just("alter"), st.just("a"), st.just(0), st.just(7), st.just(False), st.just(False)
-)
-TROUBLES = st.one_of(
-    st.tuples(st.just("prefer"), st.just("a"), st.just(0)),
-    st.tuples(st.just("min_isr"), st.just("a"), st.integers(1, 3)),
-    st.tuples(st.just("died"), TROUBLED),
-    st.tuples(st.just("come_back"), TROUBLED, st.sampled_from(FATES)),
-    LET_IN,
-    LET_IN,
-    JOIN,
-    st.tuples(st.just("fail_over"), st.integers(0, 2)),
-)
 
 
 class World(Bench):
@@ -85,6 +46,7 @@ class World(Bench):
     written = 0
 
     def __post_init__(self) -> None:
+        self.controller_class = one_at_once()
         super().__post_init__()
         self.least = dict.fromkeys(ALL, 1)  # min.insync.replicas in their configurations
         self.disks = dict.fromkeys(ALL, (0, 0))
@@ -111,8 +73,9 @@ class World(Bench):
         """A decision may be cut off behind any record: that is a legal state, too."""
         for record in decision.records:
             super().carry_out(replace(decision, records=(record,)))
-            active = active_brokers(self.controller.cluster)
-            assert all({*partition.isr} <= active for _, partition in self.all()), record
+            brokers = self.controller.cluster.brokers.values()
+            unfenced = {broker.broker_id for broker in brokers if not broker.fenced}
+            assert all({*partition.isr} <= unfenced for _, partition in self.all()), record
         return decision.response
 
     def do_register(self, broker_id: int, incarnation: str, address: int) -> None:
@@ -190,6 +153,21 @@ class World(Bench):
         self.written = len(self.log) - written
         self.do_fail_over(lost)
 
+    def do_unregister(self, broker_id: int) -> None:
+        """Forget a broker that nothing needs: what its disk holds counts no more."""
+        cluster = self.controller.cluster
+        broker = cluster.brokers.get(BrokerId(broker_id))
+        is_needed = broker is None or not broker.fenced or self.holds_alone(broker_id)
+        outcomes = self.ask(UnregisterBroker(broker_id=BrokerId(broker_id)))
+        assert isinstance(outcomes, Outcomes)
+        assert (outcomes.results[0].error_code is ErrorCode.NONE) is not is_needed
+        assert is_needed or broker_id not in cluster.brokers
+        for _, partition in self.all():
+            assert is_needed or broker_id not in {*partition.isr, *partition.elr}
+
+    def holds_alone(self, broker_id: int) -> bool:
+        return any({*one.isr, *one.elr} == {broker_id} for _, one in self.all())
+
     def do_wait(self, time_ms: int) -> None:
         self.now_ms += time_ms
         while self.carry_out(self.controller.decide_expiry(self.now_ms)) is not None:
@@ -209,7 +187,7 @@ class World(Bench):
 
     def do_min_isr(self, name: str, least: int) -> None:
         change = ConfigChange(name="min.insync.replicas", value=str(least))
-        self.ask(AlterTopicConfigs(topics=(TopicConfigChanges(name=name, changes=(change,)),)))
+        self.ask(AlterConfigs(topics=(ConfigChanges(name=name, changes=(change,)),)))
 
     def do_prefer(self, name: str, index: int) -> None:
         before = self.controller.cluster.partition(name, index)
@@ -225,13 +203,27 @@ class World(Bench):
             assert after == before
             assert before.leader_id == before.replicas[0] or before.replicas[0] not in before.isr
 
+    def do_reassign(self, name: str, index: int, target: list[int] | None) -> None:
+        before = self.controller.cluster.partition(name, index)
+        [result] = self.reassign((name, index, None if target is None else tuple(target)))
+        after = self.controller.cluster.partition(name, index)
+        if before is None or after is None:
+            assert result.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif result.error_code is not ErrorCode.NONE:
+            assert after == before
+        else:
+            wanted = {*target} if target else {*before.replicas} - {*before.adding_replicas}
+            assert {*after.replicas} - {*after.removing_replicas} == wanted
+            assert after.is_reassigned or {*after.replicas} == wanted
+
     def do_alter(self, name: str, index: int, mask: int, drifts: bool, reboots: bool) -> None:
         cluster = self.controller.cluster
         partition, topic_id = cluster.partition(name, index), cluster.topic_id(name)
         if partition is None or topic_id is None or partition.leader_id not in cluster.brokers:
             return
         leader = cluster.brokers[partition.leader_id]
-        members = [cluster.brokers[b] for b in partition.replicas if mask >> (b - 1) & 1]
+        there = [b for b in partition.replicas if b in cluster.brokers]
+        members = [cluster.brokers[b] for b in there if mask >> (b - 1) & 1]
         if not all(map(self.is_running, [leader, *members])):
             return
         seen_epochs = [m.broker_epoch - (reboots and m is not leader) for m in members]
@@ -251,6 +243,8 @@ class World(Bench):
             assert leader in members
             assert not drifts
             assert not reboots or members == [leader]
+        elif response.results[0].error_code is ErrorCode.NEW_LEADER_ELECTED:
+            assert leader.broker_id in partition.removing_replicas
         elif not (drifts or reboots) and leader in members:
             assert not {m.broker_id for m in members} <= active_brokers(cluster)
 
@@ -263,7 +257,7 @@ class World(Bench):
         """The next controller finds the last decision only in part: it was in several batches."""
         del self.log[len(self.log) - min(lost, self.written) :]
         self.controller = self.take_over()
-        self.carry_out(self.controller.decide_activation())
+        self.activate()
 
 
 def min_isr(image: ClusterImage, topic_id: TopicId, partition: PartitionImage) -> int:
@@ -276,6 +270,7 @@ def min_isr(image: ClusterImage, topic_id: TopicId, partition: PartitionImage) -
 def check(world: World, before: dict[tuple[bytes, int], PartitionImage]) -> None:
     cluster = world.controller.cluster
     assert world.controller.check_invariants() == []
+    check_index(cluster.by_broker, image_of(cluster), map(BrokerId, ALL))
     active = active_brokers(cluster)
     now = image_of(cluster)
     for name, topic in now.topics.items():

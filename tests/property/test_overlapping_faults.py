@@ -52,7 +52,8 @@ async def carry_out(seed: int, *, ends: bool) -> None:
             await asyncio.sleep(at_s)
             nodes.end_by_itself(node_id)
     if not nodes.ended:
-        assert (nodes.is_running, nodes.paused) == ({1, 2, 3}, set()), f"seed {seed}: {rows}"
+        back = {1, 2, 3} - nodes.gave_up  # some of them after their fault
+        assert (nodes.is_running >= back, nodes.paused) == (True, set()), f"seed {seed}: {rows}"
     await nemesis.heal()
     assert (nodes.is_running, nodes.paused) == ({1, 2, 3}, set()), f"seed {seed}: {rows}"
     ended = [int(node) for f, node, _ in rows if f == NODE_ENDED]

@@ -28,8 +28,8 @@ from quorumlog.chaos.simulation.worlds.brokers.mutants import (
     IgnoresDivergence,
     LetsLaggardsJoin,
     TruncatesToItsHighWatermark,
-    Unchecked,
 )
+from quorumlog.chaos.simulation.worlds.brokers.rules import Unchecked
 from quorumlog.metadata_quorum.image import PartitionImage
 from quorumlog.storage.core.producer_snapshot import SnapshotEntry
 from quorumlog.wire.codec.error_codes import ErrorCode

@@ -15,6 +15,9 @@ from quorumlog.metadata_quorum.core.messages import (
     EndQuorumEpochResponse,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    SnapshotId,
     VoteRequest,
     VoteResponse,
 )
@@ -30,6 +33,8 @@ EPOCHS = st.one_of(
 ).map(Epoch)
 OFFSETS = st.integers(-1, 12).map(Offset)
 ERRORS = st.sampled_from((ErrorCode.NONE, ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH))
+SNAPSHOTS = st.builds(SnapshotId, OFFSETS, EPOCHS)
+SIZES = st.integers(-1, 3)
 IS_LED = {"leader_id": NODES, "leader_epoch": EPOCHS}
 REQUESTS = st.one_of(
     st.builds(VoteRequest, replica_id=NODES, replica_epoch=EPOCHS, voter_id=st.just(BrokerId(1)),
@@ -39,6 +44,8 @@ REQUESTS = st.one_of(
     st.builds(FetchRequest, replica_id=NODES, current_leader_epoch=EPOCHS, fetch_offset=OFFSETS,
               last_fetched_epoch=EPOCHS, max_wait_ms=st.integers(-1, 500),
               high_watermark=OFFSETS),
+    st.builds(FetchSnapshotRequest, replica_id=NODES, current_leader_epoch=EPOCHS,
+              snapshot_id=SNAPSHOTS, position=SIZES),
 )  # fmt: skip
 RESPONSES = st.one_of(
     st.builds(VoteResponse, error_code=ERRORS, **IS_LED, vote_granted=st.booleans()),
@@ -46,7 +53,9 @@ RESPONSES = st.one_of(
     st.builds(EndQuorumEpochResponse, error_code=ERRORS, **IS_LED),
     st.builds(FetchResponse, error_code=ERRORS, **IS_LED, high_watermark=OFFSETS,
               diverging_epoch=st.none() | st.builds(DivergingEpoch, epoch=EPOCHS,
-                                                    end_offset=OFFSETS)),
+                                                    end_offset=OFFSETS),
+              snapshot_id=st.none() | SNAPSHOTS),
+    st.builds(FetchSnapshotResponse, error_code=ERRORS, **IS_LED, size=SIZES, position=SIZES),
 )  # fmt: skip
 RECORDS = st.none() | st.builds(
     events.FetchedRecords,
@@ -58,20 +67,32 @@ STEPS = st.one_of(
     st.builds(events.Ticked),
     st.builds(events.RequestReceived, request_id=st.just(0), request=REQUESTS),
     st.builds(events.ResponseReceived, request_id=st.integers(1, 30), source=NODES,
-              response=RESPONSES, records=RECORDS),
+              response=RESPONSES, records=RECORDS, snapshot_bytes=st.integers(0, 3)),
     st.builds(events.RequestFailed, request_id=st.integers(1, 30)),
     st.builds(events.PeerProcessDied, node_id=NODES),
     st.builds(events.ResignRequested),
 )  # fmt: skip
+AT_START = st.sampled_from((
+    events.Started(),
+    events.Started(
+        leader_epoch=Epoch(3), log_end_offset=Offset(6), flushed_offset=Offset(6),
+        epoch_starts=((Epoch(2), Offset(4)), (Epoch(3), Offset(5))),
+        log_start=SnapshotId(Offset(4), Epoch(1)), snapshot_id=SnapshotId(Offset(5), Epoch(2)),
+    ),
+))  # fmt: skip
+ANSWERS = effects.SendResponse | effects.AnswerFetch | effects.AnswerFetchSnapshot
 TOLD_OF_LOSS = ("one leader in epoch", "3: what is committed is not truncated")
 
 
 @examples(300)
 @given(
     node_id=st.sampled_from((1, 9)),
+    started=AT_START,
     steps=st.lists(st.tuples(st.integers(0, 1500), STEPS), max_size=40),
 )
-def test_no_peer_can_break_a_node(node_id: int, steps: list[tuple[int, events.Event]]) -> None:
+def test_no_peer_can_break_a_node(
+    node_id: int, started: events.Started, steps: list[tuple[int, events.Event]]
+) -> None:
     """Two leaders in one epoch, and lost commits, may end it: those it must not survive."""
     node = Quorum(
         node_id=BrokerId(node_id),
@@ -80,10 +101,14 @@ def test_no_peer_can_break_a_node(node_id: int, steps: list[tuple[int, events.Ev
         random_fraction=lambda: 0.5,
     )
     now_ms, request_id = 0, 100
-    orders = node.step(0, events.Started())
+    orders = node.step(0, started)
+    drafts: list[SnapshotId] = []
     unanswered: set[int] = set()
     for elapsed_ms, drawn in steps:
         now_ms, event, epoch = now_ms + elapsed_ms, drawn, node.leader_epoch
+        if drafts and isinstance(drawn, events.PeerProcessDied):  # the check takes its time
+            is_whole = drawn.node_id != 9
+            event = events.SnapshotChecked(snapshot_id=drafts.pop(), is_whole=is_whole)
         if isinstance(drawn, events.RequestReceived):
             request_id += 1
             event = events.RequestReceived(request_id=request_id, request=drawn.request)
@@ -100,6 +125,8 @@ def test_no_peer_can_break_a_node(node_id: int, steps: list[tuple[int, events.Ev
                 return
             raise
         _note_answers(orders, unanswered)
+        drafts += [one.snapshot_id for one in orders if isinstance(one, effects.CheckSnapshot)]
+        assert len(drafts) <= 1
         assert node.leader_epoch - epoch <= EPOCH_STEP_MAX + 1  # + 1: it stands, too
         deadline_ms = node.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > now_ms  # all that was due is done
@@ -110,5 +137,7 @@ def test_no_peer_can_break_a_node(node_id: int, steps: list[tuple[int, events.Ev
 def _note_answers(orders: list[effects.Effect], unanswered: set[int]) -> None:
     """Each request is answered once."""
     for order in orders:
-        if isinstance(order, effects.SendResponse | effects.AnswerFetch):
+        if isinstance(
+            order, effects.SendResponse | effects.AnswerFetch | effects.AnswerFetchSnapshot
+        ):
             unanswered.remove(order.request_id)

@@ -1,7 +1,7 @@
 """A schedule is read back as it was written; a file with any other content is refused."""
 
 import json
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -29,26 +29,20 @@ JSON = st.recursive(
 )
 
 
-SPECIAL: dict[str, st.SearchStrategy[Any]] = {  # what not every value of its type is legal for
-    "times": st.integers(1, 100),
-    "share_percent": st.integers(1, 90),
-    "api": st.sampled_from(sorted(APIS)),
-}
-
-
-def values(of: Any) -> st.SearchStrategy[Any]:
+def values(parameter: Field[Any]) -> st.SearchStrategy[Any]:
+    of: Any = parameter.type
+    if parameter.name == "api":
+        return st.sampled_from(sorted(APIS))
     if get_origin(of) is Literal:
         return st.sampled_from(get_args(of))
-    return st.text() if of is str else st.integers(100_000, 1_000_000)
+    legal = parameter.metadata.get("range", (100_000, 1_000_000))
+    return st.text() if of is str else st.integers(*legal)
 
 
 @st.composite
 def faults(draw: st.DrawFn) -> Fault:
     kind = draw(st.sampled_from(sorted(FAULTS.values(), key=lambda kind: kind.name)))
-    parameters = {
-        parameter.name: draw(SPECIAL.get(parameter.name, values(parameter.type)))
-        for parameter in fields(kind)
-    }
+    parameters = {parameter.name: draw(values(parameter)) for parameter in fields(kind)}
     return kind(**parameters)
 
 

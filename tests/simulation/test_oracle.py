@@ -4,7 +4,7 @@ import pytest
 
 from quorumlog.chaos.simulation.kernel.rules import Violation
 from quorumlog.chaos.simulation.worlds.entries import Entry
-from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
+from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle, digest_of
 
 A, B, C = (Entry(1, content, 0) for content in (b"a", b"b", b"c"))
 NEWER = Entry(2, b"n", 0)
@@ -171,3 +171,53 @@ def test_the_end_is_what_was_said() -> None:
     bad.acknowledge(1, B)
     with pytest.raises(Violation, match="acked-lost"):
         bad.finish(3, [A])
+
+
+STATE = digest_of("", [A, B])
+
+
+def committed_oracle() -> Oracle:
+    """A and B are committed, and node 3 has lost both."""
+    made = oracle()
+    made.advanced(1, 2, leads_epoch=1)
+    made.logs[3], made.durable_ends[3] = [], 0
+    return made
+
+
+def test_a_node_goes_on_from_a_snapshot() -> None:
+    good = committed_oracle()
+    good.installs(3, 2, STATE)
+    good.installed(3)
+    assert good.records_below(3, 2, 2, STATE) == [A, B]
+    good.recovered(3, [A, B], 1)
+    good.finish(3, [A, B])
+
+
+def test_a_crash_in_an_installation_leaves_the_log_or_the_snapshot() -> None:
+    for found in ([A], [A, B]):
+        good = committed_oracle()
+        good.logs[3], good.durable_ends[3] = [A], 1
+        good.installs(3, 2, STATE)
+        good.recovered(3, found, 1)
+    bad = committed_oracle()
+    bad.logs[3], bad.durable_ends[3] = [A], 1
+    bad.installs(3, 2, STATE)
+    with pytest.raises(Violation, match="durability"):
+        bad.recovered(3, [], 1)
+
+
+def test_a_snapshot_holds_what_all_have_committed() -> None:
+    with pytest.raises(Violation, match="applied-equal"):
+        committed_oracle().installs(3, 2, digest_of("", [B, A]))
+    with pytest.raises(Violation, match="snapshot-committed"):
+        oracle().installs(3, 2, STATE)
+
+
+def test_a_snapshot_is_not_older_than_what_a_node_knows() -> None:
+    with pytest.raises(Violation, match="snapshot-behind"):
+        committed_oracle().installs(1, 1, digest_of("", [A]))
+
+
+def test_no_records_are_missing_between_a_snapshot_and_the_log() -> None:
+    with pytest.raises(Violation, match="no-gap"):
+        committed_oracle().records_below(3, 2, 1, digest_of("", [A]))

@@ -19,7 +19,7 @@ def replicated() -> ReplicationOracle:
         oracle.recovered(broker_id, AT, [])
         oracle.appended(broker_id, AT, log)
     oracle.elected(AT, Members((1, 2), 1))
-    oracle.showed(1, AT, 1, leads=True)
+    oracle.showed(1, AT, 1, leads=True, leader_epoch=1)
     return oracle
 
 
@@ -29,8 +29,8 @@ def broken(rule: str) -> "pytest.RaisesExc[Violation]":
 
 def test_what_holds_is_accepted() -> None:
     oracle = replicated()
-    oracle.showed(1, AT, 2, leads=True)
-    oracle.showed(2, AT, 2, leads=False)
+    oracle.showed(1, AT, 2, leads=True, leader_epoch=1)
+    oracle.showed(2, AT, 2, leads=False, leader_epoch=1)
     oracle.acknowledge(AT, 1, b"b")
     oracle.appended(3, AT, [B])
     oracle.elected(AT, Members((1, 2, 3), 1))
@@ -39,7 +39,7 @@ def test_what_holds_is_accepted() -> None:
 
 def test_a_member_of_isr_or_elr_holds_what_is_committed() -> None:
     oracle = replicated()
-    oracle.showed(1, AT, 2, leads=True)
+    oracle.showed(1, AT, 2, leads=True, leader_epoch=1)
     with broken("isr-complete"):
         oracle.elected(AT, Members((1, 2, 3), 1))
 
@@ -48,7 +48,7 @@ def test_nothing_is_committed_that_a_member_lacks() -> None:
     oracle = replicated()
     oracle.elected(AT, Members((1, 2, 3), 1))
     with broken("isr-complete"):
-        oracle.showed(1, AT, 2, leads=True)
+        oracle.showed(1, AT, 2, leads=True, leader_epoch=1)
 
 
 def test_a_member_that_cuts_what_is_committed_is_seen() -> None:
@@ -80,12 +80,12 @@ def test_nothing_is_found_that_was_not_written() -> None:
 
 def test_a_follower_does_not_commit_first() -> None:
     with broken("commit-led"):
-        replicated().showed(2, AT, 2, leads=False)
+        replicated().showed(2, AT, 2, leads=False, leader_epoch=1)
 
 
 def test_nothing_is_shown_that_is_not_held() -> None:
     with broken("commit-held"):
-        replicated().showed(3, AT, 2, leads=True)
+        replicated().showed(3, AT, 2, leads=True, leader_epoch=1)
 
 
 def test_all_show_the_same() -> None:
@@ -93,7 +93,7 @@ def test_all_show_the_same() -> None:
     oracle.truncated(3, AT, 0)
     oracle.appended(3, AT, [OTHER])
     with broken("commit-agreed"):
-        oracle.showed(3, AT, 1, leads=False)
+        oracle.showed(3, AT, 1, leads=False, leader_epoch=1)
 
 
 def test_what_is_acknowledged_is_committed_there() -> None:
@@ -107,7 +107,7 @@ def test_sequences_are_committed_once_and_in_order() -> None:
     oracle.appended(1, AT, [first, third])
     oracle.elected(AT, Members((1,), 1))
     with broken("exactly-once"):
-        oracle.showed(1, AT, 2, leads=True)
+        oracle.showed(1, AT, 2, leads=True, leader_epoch=1)
 
 
 def test_all_replicas_are_equal_in_the_end() -> None:

@@ -12,8 +12,8 @@ import pytest
 from quorumlog.chaos.faults.kill import Kill
 from quorumlog.chaos.schedule import Action, Schedule, ScheduleError
 from quorumlog.chaos.simulation import replay, shrink, simulate
+from quorumlog.chaos.simulation.worlds.drawn_faults import QUORUM_FAULTS
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
-from quorumlog.chaos.simulation.worlds.registry import QUORUM_FAULTS
 from quorumlog.invariants import InvariantViolation
 from tests.support.metadata_quorum.scripted_cluster import ScriptedCluster
 from tests.support.sizes import tries
@@ -39,6 +39,11 @@ FOUND: dict[str, tuple[int, int, dict[str, Any]]] = {
     "answers_stale_fetches": (0, 10, {}),
     "waits_for_ever": (0, 10, {}),
     "never_resigns": (0, 1, {}),
+    "half_snapshot": (13, 14, {}),
+    "sees_no_epoch_below_start": (19, 19, {}),
+    "skips_what_is_gone": (5, 20, {}),
+    "forgets_start": (19, 19, {}),
+    "forgets_snapshot_epoch": (5, 13, {}),
 }
 
 

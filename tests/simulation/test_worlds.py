@@ -1,4 +1,4 @@
-"""The worlds with brokers and groups: seeds hold, mutants are found, runs replay and shrink."""
+"""Worlds with brokers, groups, logs: seeds hold, mutants are found, runs replay and shrink."""
 
 import pytest
 
@@ -14,8 +14,17 @@ FOUND = [
     ("partition", "ignores_divergence", 0, "commit-agreed"),
     ("partition", "truncates_to_its_high_watermark", 2, "isr-complete"),
     ("partition", "shrinks_before_it_is_granted", 0, "isr-complete"),
-    ("composed", "keeps_the_elr_while_it_commits", 0, "isr-complete"),
+    ("composed", "keeps_the_elr_while_it_commits", 1, "isr-complete"),
     ("composed", "elects_whoever_lives", 2, "isr-complete"),
+    ("composed", "ends_before_all_are_in_sync", 0, "reassign-ends"),
+    ("composed", "leaves_what_was_added", 0, "reassign-ends"),
+    ("composed", "drops_the_old_replicas_at_once", 28, "reassign-keeps"),
+    ("composed", "drops_the_leader_without_an_election", 10, "liveness"),
+    ("composed", "fences_before_the_last_slice", 2, "controller"),
+    ("composed", "elects_without_leave", 3, "unclean"),
+    ("composed", "passes_over_the_eligible", 2, "isr-complete"),
+    ("composed", "keeps_the_isr_of_the_lost_history", 95, "isr-complete"),
+    ("composed", "keeps_what_was_committed", 10, "liveness"),
     ("groups", "answers_commits_early", 0, "acked-committed"),
     ("groups", "shows_uncommitted_offsets", 16, "fetched-committed"),
     ("groups", "takes_any_generation", 9, "old-generation"),
@@ -25,13 +34,28 @@ FOUND = [
     ("groups", "loads_the_oldest_offsets", 18, "offset-lost"),
     ("groups", "serves_before_all_is_committed", 139, "one-assignment"),
     ("groups", "serves_after_it_resigned", 36, "one-assignment"),
+    ("logs", "removes_what_is_not_committed", 3, "committed-kept"),
+    ("logs", "ages_by_the_oldest_record", 0, "retained"),
+    ("logs", "forgets_where_it_starts", 0, "start-kept"),
+    ("logs", "drops_the_newest", 1, "newest-kept"),
+    ("logs", "cleans_what_is_not_committed", 1, "newest-kept"),
+    ("logs", "forgets_keys_when_full", 1, "cleaned"),
 ]
 LONGER = {"elects_whoever_lives", "takes_any_generation"}  # they need more than 6 s
+MOVES = ["reassign", "kill", "pause"]
+MOVING = {
+    "ends_before_all_are_in_sync",
+    "leaves_what_was_added",
+    "drops_the_old_replicas_at_once",
+    "drops_the_leader_without_an_election",
+}
 
 
-@pytest.mark.parametrize("world", ["partition", "composed", "groups"])
-def test_seeds_hold(world: str) -> None:
-    for seed in range(8):
+@pytest.mark.parametrize(
+    ("world", "seeds"), [("partition", 8), ("composed", 8), ("groups", 8), ("logs", 3)]
+)
+def test_seeds_hold(world: str, seeds: int) -> None:
+    for seed in range(seeds):
         result = simulate(seed, world=world, duration_ms=5_000)
         assert result.valid, result
         assert result.committed > 0
@@ -44,16 +68,24 @@ def test_seeds_hold_with_other_numbers_of_brokers(world: str, nodes: int) -> Non
         assert simulate(seed, world=world, nodes=nodes, duration_ms=3_000).valid
 
 
-@pytest.mark.parametrize("world", ["partition", "groups"])
+@pytest.mark.parametrize("world", ["partition", "groups", "logs"])
 def test_each_kind_of_fault_alone(world: str) -> None:
     for fault in WORLDS[world].faults:
         assert simulate(7, world=world, duration_ms=2_500, faults=[fault.name]).valid
 
 
+def test_a_kill_does_not_leave_only_brokers_that_lost_their_power() -> None:
+    """The third of three members is killed after two lost their power: by right, records go."""
+    assert simulate(1037, world="composed", nodes=5, duration_ms=6_000).valid
+
+
 @pytest.mark.parametrize(("world", "mutant", "seed", "rule"), FOUND)
 def test_a_mutant_is_found(world: str, mutant: str, seed: int, rule: str) -> None:
     duration_ms = 10_000 if mutant in LONGER else 6_000
-    violation = simulate(seed, world=world, mutant=mutant, duration_ms=duration_ms).violation
+    faults = MOVES if mutant in MOVING else None
+    violation = simulate(
+        seed, world=world, mutant=mutant, duration_ms=duration_ms, faults=faults
+    ).violation
     assert violation is not None
     assert violation.startswith(f"{rule}: ")
 
@@ -69,7 +101,7 @@ def test_equal_arguments_give_an_equal_result(world: str) -> None:
 
 def test_a_failing_run_shows_its_end_and_shrinks() -> None:
     mutant = "keeps_the_elr_while_it_commits"
-    failing = simulate(0, world="composed", mutant=mutant, duration_ms=6_000)
+    failing = simulate(1, world="composed", mutant=mutant, duration_ms=6_000)
     assert any("records-" in line and "Leader" in line for line in failing.trace)
     smallest = Schedule.from_json(shrink(failing).to_json())
     assert len(smallest.actions) < len(failing.schedule.actions)

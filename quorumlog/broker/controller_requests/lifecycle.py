@@ -23,9 +23,11 @@ from quorumlog.metadata_quorum.controller_client import (
     HeartbeatReply,
 )
 from quorumlog.metadata_quorum.image import BrokerImage, ClusterDelta, ClusterImage
+from quorumlog.metadata_quorum.image.features import SUPPORTED
 from quorumlog.settings.servers import integer
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_LEADER
 
 REGISTRATION_BACKOFF: Final = Backoff(50, 1000)
 SHUTDOWN_HEARTBEAT_S: Final = 0.1
@@ -69,7 +71,7 @@ class BrokerLifecycle:
         self.unfenced: Final = asyncio.Event()
         self.failure: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self.broker_epoch = -1
-        self._registration = registration
+        self._registration = replace(registration, features=dict(SUPPORTED))
         self._registrar: Final = registrar
         self._settings: Final = settings
         self._registered: Final = registered
@@ -81,7 +83,9 @@ class BrokerLifecycle:
         self._tasks: Final = Tasks(self._fail)
 
     def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:  # noqa: ARG002 - the Protocol's
-        """Take over the new image."""
+        """Take over the new image. A new controller is told at once that this broker lives."""
+        if image.controller_id not in {self._image.controller_id, NO_LEADER}:
+            self._wake.set()
         self._image = image
         self._note_registration()
 

@@ -2,7 +2,7 @@
 
 from quorumlog.broker.responses.config_alterations import Resource, alter_resources
 from quorumlog.broker.server.api import BrokerContext, answers
-from quorumlog.metadata_quorum.controller_client import ConfigChange, TopicConfigChanges
+from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigChanges
 from quorumlog.wire.codec.messages.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -26,5 +26,5 @@ async def handle(
 
 def _resource(asked: AlterConfigsResource) -> Resource:
     changes = tuple(ConfigChange(name=config.name, value=config.value) for config in asked.configs)
-    wanted = TopicConfigChanges(name=asked.resource_name, changes=changes, replaces_all=True)
+    wanted = ConfigChanges(name=asked.resource_name, changes=changes, replaces_all=True)
     return Resource(resource_type=asked.resource_type, wanted=wanted)

@@ -124,5 +124,5 @@ def _configs(
             read_only=entry.read_only,
             config_source=entry.source,
         )
-        for entry in topic_entries(context.static, own)
+        for entry in topic_entries(context.config, own)
     ]

@@ -7,6 +7,7 @@ from quorumlog.broker.responses.config_entries import (
     ConfigEntry,
     ResourceType,
     broker_entries,
+    cluster_entries,
     topic_entries,
 )
 from quorumlog.broker.server.api import BrokerContext, answers
@@ -65,9 +66,9 @@ def _entries(
         case ResourceType.TOPIC:
             return _topic_entries(context, name)
         case ResourceType.BROKER if name == str(context.broker_id):
-            return broker_entries(context.static)
+            return broker_entries(context.config)
         case ResourceType.BROKER if not name:
-            return []  # what is set for all brokers while they run: nothing can be
+            return cluster_entries(context.image.broker_config(None))
         case ResourceType.GROUP if name:
             # DEVIATION: Kafka has settings of groups, of protocols that are not here.
             # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
@@ -82,7 +83,7 @@ def _entries(
 def _topic_entries(context: BrokerContext, name: str) -> Iterable[ConfigEntry] | _Refusal:
     topic = context.image.topics.get(name)
     if topic is not None:
-        return topic_entries(context.static, topic.configs)
+        return topic_entries(context.config, topic.configs)
     if is_topic_name(name):
         return _Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return _Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION)

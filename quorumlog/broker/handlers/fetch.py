@@ -15,9 +15,14 @@ from quorumlog.broker.fetching.core.fetch_sessions import (
     FetchSession,
 )
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.partitions.core.data_path import (
+    NO_REPLICA,
+    FetchedPartition,
+    PartitionFetch,
+)
 from quorumlog.broker.responses.leader_hints import leader_hints
 from quorumlog.broker.server.api import BrokerContext, Reply, answers
+from quorumlog.broker.settings import RACK_SELECTOR
 from quorumlog.clock import monotonic_ms
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import (
@@ -43,6 +48,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 TOPIC_IDS_SINCE: Final = 13
 REPLICA_STATE_SINCE: Final = 15
 NODE_ENDPOINTS_SINCE: Final = 16
+RACKS_SINCE: Final = 11
 _MOVED: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -154,6 +160,8 @@ def _spec(
     max_bytes = request.max_bytes
     if replica_id < 0:
         max_bytes = min(max_bytes, context.settings.fetch_max_bytes)
+    knows_racks = version >= RACKS_SINCE and replica_id == NO_REPLICA
+    goes_by_racks = context.settings.replica_selector_class == RACK_SELECTOR
     return FetchSpec(
         replica_id=replica_id,
         replica_epoch=replica_epoch,
@@ -163,6 +171,9 @@ def _spec(
         partitions=partitions,
         account=context.account if replica_id < 0 else None,
         session=session,
+        may_read_follower=knows_racks,
+        near_rack=request.rack_id if knows_racks and goes_by_racks else "",
+        awaits_commits=goes_by_racks and replica_id >= 0,
     )
 
 
@@ -206,6 +217,8 @@ def _partition(index: int, found: FetchedPartition, *, is_silent: bool) -> Parti
         aborted_transactions=None,
         records=found.records or b"",
     )
+    if found.preferred_replica != NO_REPLICA:
+        data.preferred_read_replica = found.preferred_replica
     if found.diverging is not None:
         data.diverging_epoch = EpochEndOffset(
             epoch=found.diverging.epoch, end_offset=found.diverging.end_offset

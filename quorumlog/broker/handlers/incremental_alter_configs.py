@@ -4,8 +4,8 @@ from quorumlog.broker.responses.config_alterations import Resource, alter_resour
 from quorumlog.broker.server.api import BrokerContext, answers
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
+    ConfigChanges,
     ConfigOperation,
-    TopicConfigChanges,
 )
 from quorumlog.wire.codec.messages.incremental_alter_configs import (
     AlterConfigsResource,
@@ -38,5 +38,5 @@ def _resource(asked: AlterConfigsResource) -> Resource:
             problem = f"Unknown operation type {config.config_operation}"
             break
         changes.append(ConfigChange(name=config.name, value=config.value, operation=operation))
-    wanted = TopicConfigChanges(name=asked.resource_name, changes=tuple(changes))
+    wanted = ConfigChanges(name=asked.resource_name, changes=tuple(changes))
     return Resource(resource_type=asked.resource_type, wanted=wanted, problem=problem)

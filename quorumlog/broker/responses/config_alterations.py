@@ -1,11 +1,11 @@
 """What AlterConfigs and IncrementalAlterConfigs have in common: which resources can be altered.
 
-Topics can. Brokers, groups, loggers and client metrics are refused with a word on why. Sources:
-KIP-133, KIP-226, KIP-339.
+Topics can, this broker, and the settings of all brokers. Groups, loggers and client metrics are
+refused with a word on why. Sources: KIP-133, KIP-226, KIP-339.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, TypeVar
 
@@ -14,21 +14,16 @@ from quorumlog.broker.responses.config_entries import ResourceType
 from quorumlog.broker.responses.controller_answers import decided, shortened
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.metadata_quorum.controller_client import (
+    ConfigChanges,
     ConfigResult,
-    TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 R = TypeVar("R")
 
-_AT_START: Final = (
-    "a broker's configuration is not altered while it runs: change its properties file, its "
-    "environment or its flags, and start it again"
-)
 REFUSALS: Final[Mapping[int, str]] = MappingProxyType(
     {
-        ResourceType.BROKER: _AT_START,
         ResourceType.BROKER_LOGGER: "log levels are not altered while a broker runs",
         ResourceType.CLIENT_METRICS: "this broker takes no client metrics",
         ResourceType.GROUP: "groups have no configuration here",
@@ -41,7 +36,7 @@ class Resource:
     """One resource of a request. `problem`: why its changes cannot be understood."""
 
     resource_type: int
-    wanted: TopicConfigChanges
+    wanted: ConfigChanges
     problem: str | None = None
 
 
@@ -56,9 +51,9 @@ async def alter_resources(
 
     That is once this broker knows of the alterations, too, or after SEEN_HERE_MS.
     """
-    problems = [_problem(resource) for resource in resources]
+    problems = [_problem(context, resource) for resource in resources]
     topics = [
-        resource.wanted
+        replace(resource.wanted, is_broker=resource.resource_type == ResourceType.BROKER)
         for resource, problem in zip(resources, problems, strict=True)
         if problem is None
     ]
@@ -90,8 +85,15 @@ async def alter_resources(
     return responses
 
 
-def _problem(resource: Resource) -> str | None:
+def _problem(context: BrokerContext, resource: Resource) -> str | None:
     """Say why a resource cannot be altered, without a look at its changes; None: it may be."""
+    name, broker_id = resource.wanted.name, context.broker_id
+    if resource.resource_type == ResourceType.BROKER:
+        if name not in {"", str(broker_id)}:
+            return (
+                f"Unexpected broker id, expected {broker_id} or empty string, but received {name}"
+            )
+        return resource.problem
     if resource.problem is not None or resource.resource_type == ResourceType.TOPIC:
         return resource.problem
     unknown = f"Unknown resource type {resource.resource_type}"
@@ -99,5 +101,7 @@ def _problem(resource: Resource) -> str | None:
 
 
 def _is_seen(image: ClusterImage, result: ConfigResult) -> bool:
+    if result.is_broker:
+        return image.broker_configs.get(result.name, {}) == result.configs
     topic = image.topics.get(result.name)
     return topic is None or topic.configs == result.configs

@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from quorumlog.settings.kinds import ConfigType
 from quorumlog.settings.servers import (
+    DYNAMIC,
+    BrokerConfig,
     ConfigSource,
     Level,
     ServerSetting,
-    StaticConfig,
     explanation,
 )
 from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig, TopicSetting
@@ -47,24 +48,32 @@ class ConfigEntry(NamedTuple):
         return self.levels[0].source if self.levels else ConfigSource.DEFAULT
 
 
-def topic_entries(static: StaticConfig, own: Mapping[str, str]) -> Iterator[ConfigEntry]:
+def topic_entries(broker: BrokerConfig, own: Mapping[str, str]) -> Iterator[ConfigEntry]:
     """Yield every setting of a topic that sets `own`."""
-    config = TopicConfig(own, static.texts)
+    config = TopicConfig(own, broker.texts)
     for name, setting in TOPIC_SETTINGS.items():
-        levels = static.levels(setting.server) if setting.server else []
+        levels = broker.levels(setting.server) if setting.server else []
         if name in own:
             levels = [Level(name, own[name], ConfigSource.DYNAMIC_TOPIC), *levels]
         yield _entry(name, config.text(setting), setting, levels, read_only=False)
 
 
-def broker_entries(static: StaticConfig) -> Iterator[ConfigEntry]:
+def broker_entries(broker: BrokerConfig) -> Iterator[ConfigEntry]:
     """Yield every setting of a broker.
 
-    # DEVIATION: Kafka alters some while a broker runs, and shows each unit of a time by itself.
+    # DEVIATION: Kafka shows each unit of a time by itself.
     # docs/decisions/0049-a-setting-is-one-row-and-shows-what-is-in-force.md
     """
-    for name, setting in static.table.items():
-        yield _entry(name, static.texts.get(name), setting, static.levels(name), read_only=True)
+    for name, setting in broker.table.items():
+        value, levels = broker.texts.get(name), broker.levels(name)
+        yield _entry(name, value, setting, levels, read_only=name not in DYNAMIC)
+
+
+def cluster_entries(altered: Mapping[str, str]) -> Iterator[ConfigEntry]:
+    """Yield what was altered for all brokers, and nothing else, as Kafka does."""
+    for name, value in altered.items():
+        levels = [Level(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+        yield _entry(name, value, DYNAMIC[name], levels, read_only=False)
 
 
 def _entry(

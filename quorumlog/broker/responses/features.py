@@ -7,6 +7,8 @@ features are announced.
 
 from typing import Final, NamedTuple
 
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.metadata_quorum.image.features import FIRST_LEVEL, SUPPORTED
 from quorumlog.wire.codec.messages.api_versions import FinalizedFeatureKey, SupportedFeatureKey
 
 # Before this version clients refuse a range that begins at 0 (KAFKA-17011).
@@ -28,6 +30,11 @@ FEATURES: Final = (
 )
 
 
+def _ours() -> list[tuple[str, int, int]]:
+    """Return the name and the levels of each feature that records decide about."""
+    return [(name, least, greatest) for name, (least, greatest) in sorted(SUPPORTED.items())]
+
+
 def supported_features(version: int) -> list[SupportedFeatureKey]:
     """Return the features for an answer to ApiVersions of this version."""
     least = 0 if version >= FIRST_VERSION_WITH_LEVEL_ZERO else 1
@@ -37,11 +44,15 @@ def supported_features(version: int) -> list[SupportedFeatureKey]:
         )
         for feature in FEATURES
         if feature.min_level >= least
+    ] + [
+        SupportedFeatureKey(name=name, min_version=low, max_version=high)
+        for name, low, high in _ours()
     ]
 
 
-def finalized_features() -> list[FinalizedFeatureKey]:
+def finalized_features(image: ClusterImage) -> list[FinalizedFeatureKey]:
     """Return the features that are in force; level 0 means "off" and is not named, as in Kafka."""
+    levels = ((name, image.features.get(name, FIRST_LEVEL)) for name in sorted(SUPPORTED))
     return [
         FinalizedFeatureKey(
             name=feature.name,
@@ -50,4 +61,7 @@ def finalized_features() -> list[FinalizedFeatureKey]:
         )
         for feature in FEATURES
         if feature.max_level > 0
+    ] + [
+        FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in levels
     ]

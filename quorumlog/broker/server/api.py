@@ -13,7 +13,7 @@ from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.controller_client import ControllerClient
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.settings.servers import StaticConfig
+from quorumlog.settings.servers import BrokerConfig, StaticConfig
 from quorumlog.wire.codec.identifiers import BrokerId
 from quorumlog.wire.codec.message import Request, Response
 from quorumlog.wire.codec.schemas import RequestHeader
@@ -71,7 +71,7 @@ class BrokerContext:
     broker_id: BrokerId
     cluster_id: str
     settings: BrokerSettings
-    static: StaticConfig  # the node's configuration, `settings` and more
+    static: StaticConfig  # the node's configuration at its start, `settings` and more
     metadata: ImageWatch
     replicas: Replicas
     groups: GroupService
@@ -81,6 +81,12 @@ class BrokerContext:
     wall_ms: Callable[[], int]  # ms since 1970
     client_host: str = ""  # the peer's address
     account: ResponseAccount | None = None  # counts answers that the peer has not taken
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The node's configuration, with what was altered since it started."""
+        own, cluster = self.image.broker_config(self.broker_id), self.image.broker_config(None)
+        return BrokerConfig(self.static, own, cluster)
 
     @property
     def image(self) -> ClusterImage:

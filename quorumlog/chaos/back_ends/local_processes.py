@@ -4,11 +4,13 @@ The best-informed node says which nodes hold a role; those that are paused are n
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from quorumlog.chaos.back_ends.admin_churner import AdminChurner
 from quorumlog.chaos.back_ends.back_end import (
     GROUPS_TOPIC,
     BackEndFailed,
@@ -16,38 +18,84 @@ from quorumlog.chaos.back_ends.back_end import (
     for_each,
     holders_of,
 )
-from quorumlog.chaos.faults.fault import StepFault
-from quorumlog.chaos.faults.links import EFFECTS, LinkRule
+from quorumlog.chaos.faults.fault import UNDOING, StepFault
+from quorumlog.chaos.faults.links import EFFECTS, Effect, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS
-from quorumlog.chaos.network.link_proxy import LinkProxy, ProxyFailed
+from quorumlog.chaos.network import namespaces
+from quorumlog.chaos.network.link_proxy import LinkProxy
+from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
+from quorumlog.chaos.network.namespaces import Namespaces
 from quorumlog.chaos.network.routes import detours, plan_routes
 from quorumlog.chaos.schedule import Schedule
-from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed
+from quorumlog.chaos.shim import shim as shims
+from quorumlog.chaos.shim.orders import Orders
+from quorumlog.chaos.shim.shim import Shim, ShimFailed
+from quorumlog.cluster import ClusterError, LocalCluster, NodeFailed, layout
+from quorumlog.cluster.processes import Launch
 
 _START_TIMEOUT_S: Final = 20.0
 _STARVE_PERIOD_S: Final = 0.06
 _NOT_NEEDED_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.1
+NETWORKS: Final[Mapping[NetworkKind, frozenset[type[Effect]]]] = {
+    "proxy": EFFECTS,
+    "netns": namespaces.EFFECTS,
+}
+"""The effects of rules on links, by what carries the rules out."""
+_SHIM_DIRECTORY: Final = "broken-calls"  # in the cluster's directory
 T = TypeVar("T")
+
+_ORDERS: Final[Mapping[str, Callable[[Orders, int], None]]] = {
+    "fill_disk": lambda orders, left_bytes: orders.fill(left_bytes),
+    "free_disk": lambda orders, _: orders.free(),
+    "fail_disk": lambda orders, calls: orders.fail(calls),
+    "mend_disk": lambda orders, _: orders.fail(0),
+    "slow_fsync": lambda orders, longest_us: orders.slow(longest_us),
+    "mend_fsync": lambda orders, _: orders.slow(0),
+    "step_clock": lambda orders, step_ms: orders.step_clock(step_ms * 1_000_000),
+    "reset_clock": lambda orders, _: orders.step_clock(0),
+}
+"""What a shim in each node does."""
+_PLAIN: Final = frozenset(
+    {"kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe", "lose_records"}
+    | {"churn", "calm"}
+)
 
 
 class LocalProcesses:
     """A back end on a LocalCluster. What blocks runs in threads.
 
-    Rules on links need a `proxy` that the nodes' connections go through.
+    Rules on links need `links` that the nodes' connections go through; broken disks and clocks
+    need a `shim` that the nodes were started with.
     """
 
     name = "local processes"
-    text = "signals to nodes of this machine, and forwarders between them: no root is needed"
-    operations: Final[frozenset[str]] = frozenset(
-        {"kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe"}
-    )
+    text = "signals, broken disks and clocks, and forwarders between nodes: no root is needed"
 
-    effects: Final = EFFECTS
-
-    def __init__(self, cluster: LocalCluster, proxy: LinkProxy | None = None) -> None:
+    def __init__(
+        self,
+        cluster: LocalCluster,
+        links: Links | None = None,
+        shim: Shim | None = None,
+        *,
+        network: NetworkKind = "proxy",
+    ) -> None:
+        """`network`: what kind of links these are, or would be."""
         self.cluster: Final = cluster
-        self._proxy: Final = proxy
+        self.effects: Final = NETWORKS[network]
+        self._network: Final = network
+        self._links: Final = links
+        self._shim: Final = shim
+        self._churner: Final = AdminChurner(cluster.bootstrap)
+        self._for_each: Final[Mapping[str, Callable[[int], Awaitable[None]]]] = {
+            "kill": self._kill,
+            "stop": self._stop,
+            "pause": self._pause,
+            "resume": self._resume,
+            "feed": self._feed,
+            "wipe": self._wipe,
+            "lose_records": self._lose_records,
+        }
         self._paused: Final[set[int]] = set()  # they would not answer
         self._starved: Final[dict[int, asyncio.Task[None]]] = {}
 
@@ -63,28 +111,48 @@ class LocalProcesses:
     async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
         """Do the operation to all `node_ids`. Raises NodeUnavailable when all were tried."""
         match operation:
-            case "kill":
-                self._paused.difference_update(node_ids)
-                self._end_starving(node_ids)
-                await for_each(node_ids, partial(_in_thread, self.cluster.kill))
-            case "stop":
-                await for_each(node_ids, self._stop)
             case "start":
                 await self._start(node_ids)
-            case "pause":
-                self._paused.update(node_ids)
-                await for_each(node_ids, partial(_at_once, self.cluster.pause))
-            case "resume":
-                self._paused.difference_update(node_ids)
-                await for_each(node_ids, partial(_at_once, self.cluster.resume))
             case "starve":
                 self._starve(node_ids, share_percent=amount)
-            case "feed":
-                await for_each(node_ids, self._feed)
-            case "wipe":
-                await for_each(node_ids, self._wipe)
+            case "churn":
+                self._churner.start(per_s=amount)
+            case "calm":
+                await self._churner.stop()
+            case _ if operation in _ORDERS:
+                self._order(operation, node_ids, amount)
+            case _ if operation in self._for_each:
+                await for_each(node_ids, self._for_each[operation])
             case _:
                 raise BackEndFailed(f"{self.name} have no operation {operation!r}")
+
+    @property
+    def operations(self) -> frozenset[str]:
+        """The operations of a run on this machine."""
+        return _PLAIN if shims.why_not() else _PLAIN | _ORDERS.keys()
+
+    def _order(self, operation: str, node_ids: Sequence[int], amount: int) -> None:
+        if self._shim is not None:
+            for orders in self._shim.of(node_ids):
+                _ORDERS[operation](orders, amount)
+        elif operation not in UNDOING:
+            raise BackEndFailed(f"the nodes run without a shim: {operation} cannot be done")
+
+    async def _kill(self, node_id: int) -> None:
+        self._paused.discard(node_id)
+        self._end_starving((node_id,))
+        await _in_thread(self.cluster.kill, node_id)
+
+    async def _pause(self, node_id: int) -> None:
+        self._paused.add(node_id)
+        await _at_once(self.cluster.pause, node_id)
+
+    async def _resume(self, node_id: int) -> None:
+        self._paused.discard(node_id)
+        await _at_once(self.cluster.resume, node_id)
+
+    async def _lose_records(self, node_id: int) -> None:
+        await _in_thread(partial(layout.lose_records, self.cluster.directory), node_id)
 
     async def _stop(self, node_id: int) -> None:
         """Stop a node in order, or kill it: else it might end at any later time."""
@@ -162,33 +230,37 @@ class LocalProcesses:
 
     async def impose(self, rule: LinkRule) -> None:
         """Let a rule hold. Raises BackEndFailed."""
-        if self._proxy is None:
+        if self._links is None:
             raise BackEndFailed(f"the cluster runs without forwarders: rule {rule.id} cannot hold")
-        await self._ask(self._proxy.impose, rule)
+        await self._ask(self._links.impose, rule)
 
     async def lift(self, rule_id: str) -> None:
         """Take a rule back. Raises BackEndFailed."""
-        if self._proxy is not None:
-            await self._ask(self._proxy.lift, rule_id)
+        if self._links is not None:
+            await self._ask(self._links.lift, rule_id)
 
     async def _ask(self, ask: Callable[[T], None], what: T) -> None:
         try:
             await asyncio.to_thread(ask, what)
-        except ProxyFailed as error:
+        except LinksFailed as error:
             raise BackEndFailed(str(error)) from error
 
-    @classmethod
-    def missing(cls, kind: type[StepFault]) -> str:
+    @staticmethod
+    def missing(kind: type[StepFault], network: NetworkKind = "proxy") -> str:
         """Say why this machine cannot do a fault, or "" if it can."""
-        lacking = sorted(kind.needs - cls.operations)
+        if not kind.imposes <= NETWORKS[network]:
+            return "a kernel knows no requests, and refuses none: use --network proxy"
+        if network == "netns" and kind.imposes and (reason := namespaces.why_not()):
+            return f"network namespaces: {reason}"
+        lacking = sorted(kind.needs - _PLAIN - _ORDERS.keys())
         if lacking:
             return f"there is no operation {lacking[0]} on the processes of a run"
-        return ""
+        return shims.why_not() if kind.needs & _ORDERS.keys() else ""
 
     def why_not(self, fault: str) -> str:
         """See `missing`."""
         kind = STEP_FAULTS.get(fault)
-        return "" if kind is None else self.missing(kind)
+        return "" if kind is None else self.missing(kind, self._network)
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:
         """Return the nodes that hold the role, as the best-informed node sees it."""
@@ -216,32 +288,69 @@ class LocalProcesses:
         return self.cluster.last_words(node_id)
 
     async def restore(self) -> None:
-        """Let no node starve: all end with the run."""
+        """Let no node starve, and no topic change: all end with the run."""
+        await self._churner.stop()
         for node_id in [*self._starved]:
             with suppress(ClusterError):
                 await self._feed(node_id)
 
 
-def needs_links(schedule: Schedule) -> bool:
-    """Tell whether an action imposes rules on links: the nodes must run behind forwarders then."""
-    faults = (action.fault for action in schedule.actions)
-    return any(isinstance(fault, StepFault) and fault.imposes for fault in faults)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """With what a cluster has to be started, so that its faults can be inflicted.
+
+    links: its connections can be cut, by a `network` of this kind. shim: its disks and clocks can
+    be broken.
+    """
+
+    links: bool = False
+    network: NetworkKind = "proxy"
+    shim: bool = False
+
+
+def equipment_for(schedule: Schedule, network: NetworkKind) -> Equipment:
+    """Return what the faults of a schedule need."""
+    faults = [one.fault for one in schedule.actions if isinstance(one.fault, StepFault)]
+    return Equipment(
+        links=network == "netns" or any(fault.imposes for fault in faults),
+        network=network,
+        shim=any(fault.needs & _ORDERS.keys() for fault in faults),
+    )
 
 
 @contextmanager
-def started(cluster: LocalCluster, *, with_links: bool, seed: int = 0) -> Iterator[LocalProcesses]:
-    """Start a cluster, behind forwarders `with_links`, and stop it. Raises ClusterError."""
-    if not with_links:
-        with cluster:
-            yield LocalProcesses(cluster)
-        return
-    try:
-        with LinkProxy(plan_routes(cluster.nodes), seed=seed) as proxy:
-            cluster.take_detours(detours(proxy.routes))
-            with cluster:
-                yield LocalProcesses(cluster, proxy)
-    except ProxyFailed as error:
-        raise ClusterError(str(error)) from error
+def started(
+    cluster: LocalCluster, equipment: Equipment, *, seed: int = 0
+) -> Iterator[LocalProcesses]:
+    """Start a cluster with its equipment, and stop it. Raises ClusterError."""
+    with ExitStack() as stack:
+        try:
+            links: Links | None = None
+            spaces = shim = None
+            if equipment.links and equipment.network == "netns":
+                links = spaces = stack.enter_context(Namespaces(cluster.nodes))
+                cluster.take_detours(spaces.detours())
+            elif equipment.links:
+                routes = plan_routes(cluster.nodes)
+                links = stack.enter_context(LinkProxy(routes, seed=seed))
+                cluster.take_detours(detours(routes))
+            if equipment.shim:
+                shim = stack.enter_context(_shim_of(cluster))
+            for node in cluster.nodes:
+                launch = Launch(
+                    prefix=() if spaces is None else spaces.prefix(node.id),
+                    environment={} if shim is None else shim.environment(node.id),
+                )
+                cluster.launch_by(node.id, launch)
+            stack.enter_context(cluster)
+        except (LinksFailed, ShimFailed) as error:
+            raise ClusterError(str(error)) from error
+        yield LocalProcesses(cluster, links, shim, network=equipment.network)
+
+
+def _shim_of(cluster: LocalCluster) -> Shim:
+    roots = {node.id: layout.data_directory(cluster.directory, node.id) for node in cluster.nodes}
+    return Shim(cluster.directory / _SHIM_DIRECTORY, roots)
 
 
 async def _in_thread(act: Callable[[int], object], node_id: int) -> None:

@@ -3,18 +3,24 @@
   explode    from operations to entries with a column `key`, of any set of whole processes;
   check      everything about some keys, from all entries of those keys;
   conclude   the verdict, from what was found about all keys.
-A history may be cut by process before `explode`, and by `key` before `check`.
+A history may be cut by process before `explode`, and by `key` before `check`. A checker that can
+take a history apart in runs, wherever it is cut, has `runs`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from quorumlog.chaos.checkers.fault_bands import Band
 from quorumlog.chaos.checkers.verdict import Anomaly, Partial, Verdict
 from quorumlog.chaos.history.schema import CUT_OFF, DENSE, ENDED, FINAL_READS
+
+SHARED: Final = -1  # the position of an entry that all ranges must have: see Ranges
+APART: Final = -2  # of one that no range needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,44 @@ class Conclude(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """How a checker takes apart a run of operations: no process must be whole in it.
+
+    context: of a run, the few operations that must be known to take apart the others; of contexts
+        that were put together, the same of all their runs.
+    explode: from a run, and the context of the whole history, to entries.
+    explode_context: the entries of what spans the runs.
+    """
+
+    context: Callable[[pa.Table], pa.Table]
+    explode: Callable[[pa.Table, pa.Table], pa.Table]
+    explode_context: Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a range says nothing, so that its key must be checked as a whole."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """How a checker proves a key clean from ranges of its entries, without the whole key.
+
+    positions: of each entry of a table, where it lies in its key: from 0 on, or SHARED (each range
+        has it), or APART (no range has it: it is checked with the other keys).
+    examine: a range, and all that is shared, to evidence, which can be pickled, or a Doubt.
+    stitch: from the evidence of all ranges, in order, to what `check` finds in the key; None: the
+        key must be checked.
+    """
+
+    positions: Callable[[pa.Table], npt.NDArray[np.int64]]
+    examine: Callable[[pa.Table, Facts], Any]
+    stitch: Callable[[Sequence[Any], Facts], Partial | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checker:
     """One model of what a history may look like.
 
@@ -61,6 +105,8 @@ class Checker:
     operations: every `f` that it judges; a history with another one is refused.
     micros: of its transactions (f = "txn"), every micro-operation.
     entries: the schema of what `explode` returns. It has a column `key` of strings.
+    runs: how it takes runs apart; None: only whole processes.
+    ranges: how it proves a large key clean in ranges; None: a key is checked as a whole.
     """
 
     model: str
@@ -72,3 +118,5 @@ class Checker:
     check: Callable[[pa.Table, Facts], Partial]
     conclude: Conclude
     micros: frozenset[str] = frozenset()
+    runs: Runs | None = None
+    ranges: Ranges | None = None

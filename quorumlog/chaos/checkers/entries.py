@@ -23,9 +23,8 @@ POLL: Final = 1
 FINAL_POLL: Final = 2
 FINAL_END: Final = 3  # offset: the log end offset a final reader reached
 COUNT: Final = 4  # key: what was counted; value: how many. No message
-PROBLEM: Final = 5  # key: what is wrong with the history; op: where. No message
-READER: Final = 6  # the life of a reader in a key: see reader_lives. No message
-ERROR: Final = 7  # key: the code of an error that tells of a loss. No message
+READER: Final = 5  # the life of a reader in a key: see reader_lives. No message
+ERROR: Final = 6  # key: the code of an error that tells of a loss. No message
 
 F_OF_KIND: Final = ("send", "poll", "final_poll", "final_end")
 

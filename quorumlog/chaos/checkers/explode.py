@@ -1,13 +1,16 @@
 """Turns operations into entries (one per message): see `entries`.
 
-It works on all operations of any set of processes, so a history may be cut between processes. A
-transaction, which no rule judges, becomes a PROBLEM entry, and the verdict is not valid.
+`explode` takes all operations of any set of processes. `explode_run` takes any run of operations
+and the context of all others (see `context`), so a history may be cut anywhere; `explode_lives`
+adds what spans the runs. What a transaction sends and polls become entries as well, each with
+TXN_FLAG.
 """
 
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import (
     COUNT,
@@ -15,25 +18,23 @@ from quorumlog.chaos.checkers.entries import (
     FINAL_POLL,
     GROUP_FLAG,
     POLL,
-    PROBLEM,
     REBALANCED_FLAG,
     SEND,
     SOUGHT_FLAG,
     TXN_FLAG,
     Entries,
-    Ints,
     sorted_codes,
 )
 from quorumlog.chaos.checkers.positions import Changes, changes_before, position_changes
 from quorumlog.chaos.checkers.reader_lives import loss_errors, reader_lives
 from quorumlog.chaos.checkers.rows import Rows, rows_of
-from quorumlog.chaos.history.model import OUTCOMES, UNKNOWN_OFFSET, HistoryError
+from quorumlog.chaos.history.model import NEMESIS, OUTCOMES, UNKNOWN_OFFSET, HistoryError
 
 _TXN: Final = "txn"
 _KINDS: Final = {"send": SEND, "poll": POLL, "final_poll": FINAL_POLL, "final_end": FINAL_END}
+_IN_TXN: Final = ("send", "poll")
 _OTHERS: Final = ("assign", "subscribe", "seek", "crash", "debug-topic-partitions")
-OPERATIONS: Final = frozenset({*_KINDS, *_OTHERS})
-_EXAMPLES_MAX: Final = 32  # of one kind of problem
+OPERATIONS: Final = frozenset({*_KINDS, *_OTHERS, _TXN})
 
 
 def explode(table: pa.Table) -> Entries:
@@ -44,12 +45,37 @@ def explode(table: pa.Table) -> Entries:
 def explode_table(table: pa.Table) -> pa.Table:
     """Return the same as a table of ENTRY_SCHEMA. Raises HistoryError for what is of no log."""
     rows = rows_of(table)
-    _refuse_others(rows)
     changes = position_changes(rows)
+    lives = reader_lives(rows, changes).to_arrow()
+    return pa.concat_tables([_explode(rows, changes), lives])
+
+
+def explode_run(table: pa.Table, context: pa.Table) -> pa.Table:
+    """Return the entries of a run of operations, without the lives of readers.
+
+    `context`: that of the whole history, with or without what it says of this run. Raises
+    HistoryError for what is of no log.
+    """
+    processes = pc.unique(table.column("process"))
+    elsewhere = pc.is_in(context.column("process"), processes)
+    told = pc.is_in(context.column("index"), table.column("index").combine_chunks())
+    others = context.filter(pc.and_not(elsewhere, told)).select(table.column_names)
+    rows = rows_of(pa.concat_tables([table, others]))
+    own = table.num_rows - int(pc.sum(pc.equal(table.column("process"), NEMESIS)).as_py() or 0)
+    return _explode(rows.head(own), position_changes(rows))
+
+
+def explode_lives(context: pa.Table) -> pa.Table:
+    """Return the lives of the readers. `context`: that of the whole history."""
+    rows = rows_of(context)
+    return reader_lives(rows, position_changes(rows)).to_arrow()
+
+
+def _explode(rows: Rows, changes: Changes) -> pa.Table:
+    _refuse_others(rows)
     parts = [
         _messages(rows, changes),
-        _notes(_unjudged(rows), _tally(rows)),
-        reader_lives(rows, changes),
+        _counts(_tally(rows)),
         loss_errors(rows, changes),
     ]
     return pa.concat_tables([part.to_arrow() for part in parts])
@@ -57,45 +83,41 @@ def explode_table(table: pa.Table) -> pa.Table:
 
 def _refuse_others(rows: Rows) -> None:
     """Raise HistoryError for what is no operation of a Kafka log."""
-    other = ~rows.is_f(*OPERATIONS, _TXN)
+    other = ~rows.is_f(*OPERATIONS)
     if other.any():
         row = int(other.argmax())
         raise HistoryError(
             f"event {rows.invoked[row]}: f = {rows.fs[rows.f[row]]!r} is no operation of the "
-            f"model kafka_log, which has {', '.join((*_KINDS, *_OTHERS))}"
+            f"model kafka_log, which has {', '.join((*_KINDS, *_OTHERS, _TXN))}"
         )
+    of_txn = np.repeat(rows.is_f(_TXN), rows.lengths())
+    known = [code for code, name in enumerate(rows.micro_fs) if name in _IN_TXN]
+    alien = of_txn & ~np.isin(rows.micro_f, known)
+    if alien.any():
+        name = rows.micro_fs[rows.micro_f[int(alien.argmax())]]
+        raise HistoryError(f"{name!r} is nothing that a transaction of the model kafka_log does")
     if rows.texts:
         raise HistoryError("a value is no integer: the model kafka_log has only integers")
 
 
-def _unjudged(rows: Rows) -> dict[str, Ints]:
-    """Find operations that no rule looks at."""
-    found = rows.is_f(_TXN)
-    return {f"f = {_TXN!r} is not judged": rows.invoked[found]} if found.any() else {}
-
-
 def _tally(rows: Rows) -> dict[str, int]:
     """Count operations by f and outcome: `operations`, and `send ok` and the like."""
-    outcome = rows.judged()
     counts = {"operations": len(rows)}
     for name in rows.fs:
         mine = rows.is_f(name)
         for code, text in enumerate(OUTCOMES):
-            if count := int(np.count_nonzero(mine & (outcome == code))):
+            if count := int(np.count_nonzero(mine & (rows.outcome == code))):
                 counts[f"{name} {text}"] = count
     return counts
 
 
 def _messages(rows: Rows, changes: Changes) -> Entries:
-    """Return one entry per message.
-
-    Of a transaction, only what it sends: that may or may not be there, and has no true offset.
-    """
+    """Return one entry per message."""
     lengths = rows.lengths()
     row = np.repeat(np.arange(len(rows)), lengths)
     ordinal = np.arange(len(row)) - np.repeat(rows.starts[:-1], lengths)
     kinds = np.array([_KINDS.get(name, -1) for name in rows.fs], np.int8)
-    micro_kinds = np.array([SEND if name == "send" else -1 for name in rows.micro_fs], np.int8)
+    micro_kinds = np.array([_KINDS.get(name, -1) for name in rows.micro_fs], np.int8)
     of_txn = rows.is_f(_TXN)[row]
     kind = kinds[rows.f[row]] if len(kinds) else np.zeros(0, np.int8)
     if of_txn.any():
@@ -112,14 +134,14 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
     flags = np.where(rows.rebalanced[row], REBALANCED_FLAG, 0)
     flags |= np.where(np.isin(process, changes.members), GROUP_FLAG, 0)
     flags |= np.where(seeks > 0, SOUGHT_FLAG, 0)
-    of_whole_txn = np.where(rows.in_txn[row], TXN_FLAG, 0)
+    of_any_txn = np.where(rows.in_txn[row] | of_txn, TXN_FLAG, 0)
     return Entries(
         keys=rows.keys,
         key=key,
         kind=kind,
-        outcome=rows.judged()[row].astype(np.int8),
-        flags=(np.where(is_read, flags, 0) | of_whole_txn).astype(np.int8),
-        offset=np.where(of_txn, UNKNOWN_OFFSET, rows.offset[kept]),
+        outcome=rows.outcome[row].astype(np.int8),
+        flags=(np.where(is_read, flags, 0) | of_any_txn).astype(np.int8),
+        offset=rows.offset[kept],
         value=rows.value[kept],
         op=op,
         completion=rows.completed[row],
@@ -131,27 +153,19 @@ def _messages(rows: Rows, changes: Changes) -> Entries:
     )
 
 
-def _notes(problems: dict[str, Ints], tally: dict[str, int]) -> Entries:
-    """Make entries of counts and problems, so that they travel with the messages."""
-    notes: list[tuple[str, int, int, int]] = [(key, COUNT, n, -1) for key, n in tally.items()]
-    for reason, found in problems.items():
-        examples = np.sort(found)[:_EXAMPLES_MAX].tolist()
-        rest = len(found) - len(examples)  # the last example stands for those left out
-        notes += [(reason, PROBLEM, 1, op) for op in examples[:-1]]
-        notes.append((reason, PROBLEM, 1 + rest, examples[-1]))
-    keys, key = sorted_codes(pa.array([note[0] for note in notes], pa.string()))
-    numbers = np.array([note[1:] for note in notes], np.int64).reshape(-1, 3)
-    zeros = np.zeros(len(notes), np.int64)
+def _counts(tally: dict[str, int]) -> Entries:
+    """Make entries of counts, so that they travel with the messages."""
+    keys, key = sorted_codes(pa.array([*tally], pa.string()))
+    zeros = np.zeros(len(tally), np.int64)
     columns: dict[str, Any] = dict.fromkeys(
-        ("offset", "completion", "process", "invoked_ns", "completed_ns"), zeros
+        ("offset", "op", "completion", "process", "invoked_ns", "completed_ns"), zeros
     )
     columns |= dict.fromkeys(("outcome", "flags"), zeros.astype(np.int8))
     columns |= dict.fromkeys(("ordinal", "segment"), zeros.astype(np.int32))
     return Entries(
         keys=keys,
         key=key,
-        kind=numbers[:, 0].astype(np.int8),
-        value=numbers[:, 1],
-        op=numbers[:, 2],
+        kind=np.full(len(tally), COUNT, np.int8),
+        value=np.array([*tally.values()], np.int64),
         **columns,
     )

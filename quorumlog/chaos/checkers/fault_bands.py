@@ -6,7 +6,8 @@ A row that names an action of the schedule ends what that action began, and noth
 nodes that it names; a band ends with the last of its nodes. In histories whose rows name no action,
 a row ends what is called so on the node that it names; one that names no node ends it on all. A
 fault that no row ends lasts until the end of the history. `node-ended` is not a fault: a process
-ended without a kill. After a start that ended in `not-ready`, the fault goes on.
+ended without a kill. `gave-up` is one: a process ended because a fault had broken its disk. After a
+start that ended in `not-ready`, the fault goes on.
 """
 
 import re
@@ -25,7 +26,7 @@ from quorumlog.chaos.history.model import NEMESIS, NEVER_NS
 _MENDED_BY: Final = {
     undo: tuple(fault for fault, mended in UNDONE_BY.items() if mended == undo) for undo in UNDOING
 }
-_STARTED: Final = (*_MENDED_BY["start"], "wipe")
+_STARTED: Final = (*_MENDED_BY["start"], "wipe", "lose_records", "gave-up")
 _ENDS: Final = {**_MENDED_BY, "start": _STARTED, "restart": _STARTED}
 _HEAL: Final = "heal"
 NODE_ENDED: Final = "node-ended"
@@ -53,6 +54,12 @@ class Band:
 
     def __str__(self) -> str:
         return f"{self.fault} {self.node}".strip()
+
+    @property
+    def named(self) -> str:
+        """The step and, if it is a part of a fault with another name, that name."""
+        told = read_details(self.details)
+        return str(self) if told is None or told[1] == self.fault else f"{self} ({told[1]})"
 
 
 def fault_bands(table: pa.Table) -> list[Band]:
@@ -122,7 +129,7 @@ def add_faults(witnesses: Sequence[dict[str, Any]], bands: Sequence[Band]) -> No
         for op in witness["ops"]:
             end_ns = NEVER_NS if op["completed_ns"] is None else op["completed_ns"]
             op["faults"] = [
-                str(band)
+                band.named
                 for band in bands
                 if band.start_ns <= end_ns and op["invoked_ns"] <= band.end_ns
             ]

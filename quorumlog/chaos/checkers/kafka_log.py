@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Facts
+from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, Runs
+from quorumlog.chaos.checkers.context import context_of
 from quorumlog.chaos.checkers.entries import (
     COUNT,
     ENTRY_SCHEMA,
@@ -21,20 +22,26 @@ from quorumlog.chaos.checkers.entries import (
     FINAL_POLL,
     INFO,
     OK,
-    PROBLEM,
     READER,
     SEND,
     Entries,
     Flags,
-    Ints,
 )
-from quorumlog.chaos.checkers.explode import OPERATIONS, explode_table
+from quorumlog.chaos.checkers.explode import (
+    OPERATIONS,
+    explode_lives,
+    explode_run,
+    explode_table,
+)
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED_ANOMALY, Band
 from quorumlog.chaos.checkers.final_reads import final_reads
 from quorumlog.chaos.checkers.judgement import judge
+from quorumlog.chaos.checkers.key_ranges import examine, positions
+from quorumlog.chaos.checkers.key_stitching import stitch
 from quorumlog.chaos.checkers.linearizability import bounds_of, check_log
 from quorumlog.chaos.checkers.log_anomalies import gaps_of, log_anomalies
 from quorumlog.chaos.checkers.log_ends import end_anomalies
+from quorumlog.chaos.checkers.log_transactions import join_keys, of_transactions
 from quorumlog.chaos.checkers.order_anomalies import order_anomalies
 from quorumlog.chaos.checkers.reader_lag import reader_lag, stopped_early
 from quorumlog.chaos.checkers.told_losses import told_losses
@@ -46,13 +53,23 @@ from quorumlog.chaos.checkers.verdict import (
     Verdict,
     first_examples,
 )
-from quorumlog.chaos.checkers.version_order import VersionOrder, acknowledged, order_versions
+from quorumlog.chaos.checkers.version_order import (
+    VersionOrder,
+    acknowledged,
+    messages_of,
+    order_versions,
+)
 
 ANOMALIES: Final = (
     NODE_ENDED_ANOMALY,
     Anomaly(name="phantom", meaning="A value was polled that was never sent."),
     Anomaly(
         name="G1a", meaning="A value was polled whose send is known to have failed (aborted read)."
+    ),
+    Anomaly(name="precommitted-read", meaning="A transaction polled what it had itself sent."),
+    Anomaly(
+        name="G1c",
+        meaning="Each of some transactions polled what the next one sent, in a circle.",
     ),
     Anomaly(name="inconsistent-offsets", meaning="Two different values were seen at one offset."),
     Anomaly(name="duplicate", meaning="One value was seen at more than one offset."),
@@ -77,6 +94,9 @@ ANOMALIES: Final = (
     Anomaly(
         name="nonlinearizable-log",
         meaning="A record was there before a record below it had even been sent.",
+    ),
+    Anomaly(
+        name="G1c-realtime", meaning="A transaction's record was polled before it had been sent."
     ),
     Anomaly(name="nonmonotonic-send", meaning="A process's later send went to a lower offset."),
     Anomaly(
@@ -126,7 +146,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
     _take_notes(entries, partial)
     lives = entries.take(np.flatnonzero(entries.kind == READER))
     partial.results += told_losses(entries.take(np.flatnonzero(entries.kind == ERROR)))
-    entries = entries.take(_messages(entries))
+    entries = entries.take(messages_of(entries))
     order = order_versions(entries)
     finals, bounds = final_reads(order), bounds_of(order)
     marked = facts.final_reads_marked
@@ -137,6 +157,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
         *check_log(order, bounds),
         *ordered,
     ]
+    partial.results += of_transactions(order, marked=marked, across=partial.across)
     partial.counts |= figures | _figures(order)
     partial.peaks["worst_lag_ns"], late = reader_lag(order, bounds, lives)
     partial.results += late
@@ -154,7 +175,7 @@ def check(table: pa.Table, facts: Facts) -> Partial:
 def conclude(partials: Sequence[Partial], bands: Sequence[Band], facts: Facts) -> Verdict:
     """Merge what was found, and judge."""
     return judge(
-        partials,
+        [*partials, join_keys(partials)],
         bands,
         facts,
         model=_MODEL,
@@ -188,33 +209,12 @@ def _missing(merged: Partial, facts: Facts) -> list[str]:
     return reasons
 
 
-def _messages(entries: Entries) -> Ints:
-    """Return where the messages are, by operation, then ordinal."""
-    found = np.flatnonzero(entries.kind < COUNT)
-    in_order: Ints = found[np.lexsort((entries.ordinal[found], entries.op[found]))]
-    return in_order
-
-
 def _take_notes(entries: Entries, partial: Partial) -> None:
-    """Collect the counts of `explode`, and the problems that it found in the history."""
-    notes = entries.take(np.flatnonzero((entries.kind == COUNT) | (entries.kind == PROBLEM)))
-    found: dict[str, list[str]] = {}
-    for kind, key, value, op in zip(
-        notes.kind.tolist(),
-        notes.key.tolist(),
-        notes.value.tolist(),
-        notes.op.tolist(),
-        strict=True,
-    ):
+    """Collect the counts of `explode`."""
+    notes = entries.take(np.flatnonzero(entries.kind == COUNT))
+    for key, value in zip(notes.key.tolist(), notes.value.tolist(), strict=True):
         name = entries.keys[key]
-        if kind == COUNT:
-            partial.counts[name] = partial.counts.get(name, 0) + value
-        elif kind == PROBLEM:
-            gap = partial.gaps.setdefault(name, Gap(0, []))
-            gap.count += value
-            found.setdefault(name, []).append(f"index {op}")
-    for name, examples in found.items():
-        partial.gaps[name].examples = first_examples(examples)
+        partial.counts[name] = partial.counts.get(name, 0) + value
 
 
 def _gap(examples: Iterable[str]) -> Gap:
@@ -248,4 +248,6 @@ CHECKER: Final = Checker(
     explode=explode_table,
     check=check,
     conclude=conclude,
+    runs=Runs(context=context_of, explode=explode_run, explode_context=explode_lives),
+    ranges=Ranges(positions=positions, examine=examine, stitch=stitch),
 )

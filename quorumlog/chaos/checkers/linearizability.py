@@ -35,7 +35,8 @@ class Bounds:
 def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     """Return `nonlinearizable-log`, if some record became visible too early.
 
-    If a transaction sent one of the two, it is Jepsen's `G0-realtime`, and allowed. It leaves out a
+    If a transaction sent one of the two, it is Jepsen's `G0-realtime`, and allowed; but a record
+    that was polled before it was itself sent is `G1c-realtime`, and never is. It leaves out a
     process whose later send went below its own earlier one, because `nonmonotonic-send` always
     finds that.
     """
@@ -46,9 +47,11 @@ def check_log(order: VersionOrder, bounds: Bounds) -> list[CheckResult]:
     own &= ~order.values.resent[order.value_of[late]] & ~order.values.resent[order.value_of[early]]
     late, early = late[~own], early[~own]
     by_txn = ((entries.flags[late] | entries.flags[early]) & TXN_FLAG) != 0
+    itself = order.value_of[late] == order.value_of[early]
     cases = (
         ("nonlinearizable-log", Severity.INVALID, ~by_txn),
-        ("G0-realtime", Severity.ALLOWED, by_txn),
+        ("G1c-realtime", Severity.INVALID, by_txn & itself),
+        ("G0-realtime", Severity.ALLOWED, by_txn & ~itself),
     )
     return [
         _too_early(entries, name, severity, early[chosen], late[chosen])

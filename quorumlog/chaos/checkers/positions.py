@@ -2,17 +2,18 @@
 
 Two polls of a process follow each other only if nothing between them moved its position. Assign and
 subscribe (ok or info) forget every key that is not in their new list, as in Jepsen's checker. A
-seek forgets the keys that it names. A crash forgets all keys, and so does a poll of unknown
-outcome, because it may have taken records that no row shows.
+seek forgets the keys that it names. A crash forgets all keys, and so do a poll of unknown
+outcome and a transaction that is not known to be committed: they may have taken records that no
+other poll shows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from quorumlog.chaos.checkers.entries import FAIL, INFO, Codes, Flags, Ints
+from quorumlog.chaos.checkers.entries import FAIL, INFO, OK, Codes, Flags, Ints
 from quorumlog.chaos.checkers.rows import Rows
 
 _LISTS: Final = ("assign", "subscribe")
@@ -39,11 +40,17 @@ class Changes:
     members: list[int]
 
 
+def are_moves(is_f: Callable[..., Flags], outcome: Codes) -> Flags:
+    """Tell which operations moved a position or may have. `is_f`: which have one of these f."""
+    moving = is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
+    moving |= is_f("poll", "final_poll") & (outcome == INFO)
+    found: Flags = moving | (is_f("txn") & (outcome != OK))
+    return found
+
+
 def position_changes(rows: Rows) -> Changes:
     """Collect the changes that happened or may have."""
-    outcome = rows.judged()
-    moving = rows.is_f(*_LISTS, "seek", "crash") & (outcome != FAIL)
-    moving |= rows.is_f("poll", "final_poll") & (outcome == INFO)
+    moving = are_moves(rows.is_f, rows.outcome)
     changes = Changes(moves={}, seeks={}, members=[])
     found = np.flatnonzero(moving)
     found = found[np.argsort(rows.invoked[found])]  # the rows of a part come in any order

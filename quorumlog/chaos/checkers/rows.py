@@ -1,6 +1,6 @@
 """A table of operations as arrays."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -8,15 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from quorumlog.chaos.checkers.entries import (
-    INFO,
     Codes,
     Flags,
     Ints,
     sorted_codes,
 )
 from quorumlog.chaos.history.model import IN_TXN, NEMESIS, OUTCOMES, REBALANCED
-
-_TXN = "txn"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +48,19 @@ class Rows:
     def __len__(self) -> int:
         return len(self.f)
 
+    def head(self, count: int) -> "Rows":
+        """Return the first rows."""
+        end = int(self.starts[count])
+        flat = ("micro_f", "key", "offset", "value")
+        told = ("fs", "codes", "micro_fs", "keys", "texts", "starts", *flat)
+        columns: dict[str, Any] = {
+            one.name: getattr(self, one.name)[:count]
+            for one in fields(self)
+            if one.name not in told
+        }
+        columns |= {name: getattr(self, name)[:end] for name in flat}
+        return replace(self, **columns, starts=self.starts[: count + 1])
+
     def is_f(self, *names: str) -> Flags:
         """Tell which rows have one of these `f`."""
         wanted = [code for code, name in enumerate(self.fs) if name in names]
@@ -61,10 +71,6 @@ class Rows:
         """Return how many micro-operations each row holds."""
         lengths: Ints = np.diff(self.starts)
         return lengths
-
-    def judged(self) -> Codes:
-        """Return the outcome of each row, as it is judged: a transaction's is not known."""
-        return np.where(self.is_f(_TXN), INFO, self.outcome).astype(np.int32)
 
 
 def rows_of(table: pa.Table) -> Rows:

@@ -6,7 +6,7 @@ index. So the same history gives the same verdict, wherever it was cut.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Final, Literal
 
@@ -62,25 +62,17 @@ class Gap:
 
 @dataclass(slots=True)
 class Partial:
-    """The findings in a part of the history that holds every entry of its keys."""
+    """The findings in a part of the history that holds every entry of its keys.
+
+    `across`: by kind, plain values that say nothing by themselves: `conclude` joins those of all
+    keys.
+    """
 
     results: list[CheckResult] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     gaps: dict[str, Gap] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values; `from_json` takes them back."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> "Partial":
-        """Take back what `as_json` gave, on another machine perhaps."""
-        results = [CheckResult(**one) for one in plain["results"]]
-        for result in results:
-            result.severity = Severity(result.severity)
-        gaps = {reason: Gap(**gap) for reason, gap in plain["gaps"].items()}
-        return cls(results, plain["counts"], plain["peaks"], gaps)
+    across: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

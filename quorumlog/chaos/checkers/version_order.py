@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quorumlog.chaos.checkers.entries import (
+    COUNT,
     FAIL,
     FINAL_END,
     FINAL_POLL,
@@ -20,6 +21,7 @@ from quorumlog.chaos.checkers.entries import (
     OK,
     POLL,
     SEND,
+    TXN_FLAG,
     Entries,
     Flags,
     Ints,
@@ -76,6 +78,13 @@ class VersionOrder:
         return is_poll(self.entries)
 
 
+def messages_of(entries: Entries) -> Ints:
+    """Return where the messages are, by operation, then ordinal."""
+    found = np.flatnonzero(entries.kind < COUNT)
+    in_order: Ints = found[np.lexsort((entries.ordinal[found], entries.op[found]))]
+    return in_order
+
+
 def is_poll(entries: Entries) -> Flags:
     """Tell which entries were polled, in the last phase or before."""
     found: Flags = (entries.kind == POLL) | (entries.kind == FINAL_POLL)
@@ -83,8 +92,13 @@ def is_poll(entries: Entries) -> Flags:
 
 
 def acknowledged(entries: Entries) -> Flags:
-    """Tell which sends the broker has answered: the record is durable from then on."""
-    told = (entries.outcome == OK) | ((entries.outcome == INFO) & (entries.offset >= 0))
+    """Tell which sends the broker has answered: the record is durable from then on.
+
+    An offset says so of a single record; that of a transaction may be aborted yet.
+    """
+    is_alone = (entries.flags & TXN_FLAG) == 0
+    answered = (entries.outcome == INFO) & (entries.offset >= 0) & is_alone
+    told = (entries.outcome == OK) | answered
     found: Flags = (entries.kind == SEND) & told
     return found
 

@@ -35,11 +35,12 @@ def invalid(entries: Entries, name: str, primary: Ints, tell: Callable[[int], To
 
     `tell` gets the place of a finding in `primary`; what it tells of NO_ENTRY is left out.
     """
-    told = [_witness(entries, *tell(n)) for n in first_by_operation(entries, primary).tolist()]
+    told = [witness(entries, *tell(n)) for n in first_by_operation(entries, primary).tolist()]
     return CheckResult(name=name, severity=Severity.INVALID, count=len(primary), witnesses=told)
 
 
-def _witness(entries: Entries, note: str, told: Sequence[tuple[str, int]]) -> Witness:
+def witness(entries: Entries, note: str, told: Sequence[tuple[str, int]]) -> Witness:
+    """Return a witness of these operations."""
     ops = [_operation(entries, role, entry) for role, entry in told if entry != NO_ENTRY]
     return {"key": entries.keys[int(entries.key[told[0][1]])], "note": note, "ops": ops}
 

@@ -15,7 +15,6 @@ from quorumlog.chaos.drivers.driver import (
     LATEST,
     NO_GENERATION,
     Batching,
-    DriverError,
     Headers,
     Membership,
     OffsetAt,
@@ -311,8 +310,12 @@ class AiokafkaDriver:
             client_id=client_id,
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
         )
-        with _translated():
-            await admin.start()
+        try:
+            with _translated():
+                await admin.start()
+        except BaseException:
+            await admin.close()
+            raise
         return AiokafkaAdmin(admin)
 
     async def create_topic(
@@ -335,11 +338,11 @@ class AiokafkaDriver:
 
 
 async def _started(client: Any) -> None:
-    """Start a client; one that cannot start is stopped. Raises DriverError."""
+    """Start a client; one that has not started is stopped. Raises DriverError."""
     try:
         with _translated():
             await client.start()
-    except DriverError:
+    except BaseException:  # the caller waits no longer, perhaps
         await client.stop()
         raise
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Final, cast
 
 from quorumlog.chaos.drivers.driver import (
@@ -224,9 +225,12 @@ class ClientTopicAdmin:
 
 
 class ClientDriver:
-    """quorumlog's own client."""
+    """quorumlog's own client. Each new consumer is in the next one of `racks`, if there are any."""
 
     capabilities: Final = frozenset({"groups", "offsets", "max-timestamp", "topics"})
+
+    def __init__(self, racks: Sequence[str] = ()) -> None:
+        self._racks: Final = cycle(racks or ("",))
 
     async def producer(
         self, bootstrap: str, client_id: str, batching: Batching = AT_ONCE
@@ -251,6 +255,7 @@ class ClientDriver:
         consumer = Consumer(
             bootstrap_servers=bootstrap,
             client_id=client_id,
+            client_rack=next(self._racks),
             auto_offset_reset="none",  # a reset would hide a gap
             fetch_max_wait_ms=100,
             request_timeout_ms=_REQUEST_TIMEOUT_MS,

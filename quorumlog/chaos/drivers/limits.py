@@ -75,8 +75,11 @@ def _abandon(task: asyncio.Future[Any]) -> None:
 
 def _forget(task: asyncio.Future[Any]) -> None:
     _abandoned.discard(task)
-    if not task.cancelled():
-        task.exception()  # else asyncio logs that it was never looked at
+    # What is not looked at, asyncio logs as a bug: an error, and that of a delivery that was begun.
+    if not task.cancelled() and task.exception() is None:
+        result = task.result()
+        if isinstance(result, asyncio.Future):
+            result.add_done_callback(_forget)
 
 
 async def _close(limit_s: float, work: Coroutine[Any, Any, None]) -> None:

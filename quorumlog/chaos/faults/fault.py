@@ -35,12 +35,15 @@ UNDONE_BY: Final[Mapping[str, str]] = {
     "lose_power": "start",
     "fail_fsync": "start",
     "drift_clock": "steady_clock",
+    "churn": "calm",
 }
 """The operations that put a node into another state, and those that take it back from there.
 
 An operation that is neither, such as `wipe`, is done and over. Each back end lists what it can.
 """
 UNDOING: Final = frozenset(UNDONE_BY.values())
+MAY_END: Final = frozenset({"free_disk", "mend_disk"})
+"""What takes a fault of a disk back. A process that has met such a fault may end by itself."""
 
 
 class Rng(Protocol):
@@ -156,6 +159,7 @@ class StepFault(Fault):
     needs: the operations on nodes among them; `imposes`: the effects of the rules among them.
     `breaks` is the operation of a simple fault, and `UNDONE_BY` says what mends it.
     destroys: copies of data are gone for good, so that two such faults never overlap.
+    is_control: more is destroyed than a cluster is to survive, to see that a run finds the loss.
     """
 
     __slots__ = ()
@@ -164,6 +168,7 @@ class StepFault(Fault):
     breaks: ClassVar[str] = ""
     drawn_duration_ms: ClassVar[tuple[int, int]] = (1_000, 4_000)
     destroys: ClassVar[bool] = False
+    is_control: ClassVar[bool] = False
 
     def inflict(self, scene: Scene) -> Sequence[AnyStep]:
         """Return the steps that break what the scene says."""

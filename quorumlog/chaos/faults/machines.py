@@ -25,6 +25,15 @@ class PowerLoss(StepFault):
     destroys: ClassVar[bool] = True
 
 
+@named(
+    "power_loss_all",
+    "all machines lose at once what was not fsynced: only log.flush.acks survives it",
+    targets=(ALL,),
+)
+class PowerLossOfAll(PowerLoss):
+    """Every machine loses what was not fsynced, at the same moment, and restarts."""
+
+
 @named("interrupted_write", "a machine loses power in the middle of a write, or of a recovery")
 class InterruptedWrite(Fault):
     """The target's machine loses power in the middle of a write, up to `times` times in a row.
@@ -75,4 +84,4 @@ class ClockDrift(StepFault):
         return (Step(operation="drift_clock", node_ids=scene.victims, amount=self.rate_ppm),)
 
 
-FAULTS: Final = (PowerLoss, InterruptedWrite, FsyncError, SlowDisk, ClockDrift)
+FAULTS: Final = (PowerLoss, PowerLossOfAll, InterruptedWrite, FsyncError, SlowDisk, ClockDrift)

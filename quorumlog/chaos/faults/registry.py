@@ -4,9 +4,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from quorumlog.chaos.faults import (
+    admin_churn,
+    clock_step,
     crash_loop,
     delay,
     delay_request,
+    disk_error,
+    disk_full,
     drop_request,
     isolate_role,
     kill,
@@ -21,14 +25,17 @@ from quorumlog.chaos.faults import (
     pause,
     pause_all,
     pause_kill,
+    reassign,
     refuse,
     reply_lost,
     reset,
     restart,
     rolling_restart,
+    slow_fsync,
     slow_link,
     starve,
     wipe,
+    wipe_majority,
 )
 from quorumlog.chaos.faults.fault import Fault, StepFault
 from quorumlog.chaos.faults.links import Effect
@@ -45,6 +52,12 @@ _ON_NODES: Final = (
     rolling_restart,
     starve,
     wipe,
+    disk_full,
+    disk_error,
+    slow_fsync,
+    clock_step,
+    admin_churn,
+    wipe_majority,
 )
 _ON_LINKS: Final = (
     partition_one,
@@ -60,7 +73,7 @@ _ON_LINKS: Final = (
     delay_request,
     reply_lost,
 )
-_SIMULATED: Final = (network, machines, leadership)
+_SIMULATED: Final = (network, machines, leadership, reassign)
 _MODULES: Final = (*_ON_NODES, *_ON_LINKS, *_SIMULATED)
 
 FAULTS: Final[Mapping[str, type[Fault]]] = {
@@ -90,6 +103,18 @@ def step_fault(name: str) -> type[StepFault]:
     if (plain := name.replace("-", "_")) in FAULTS.keys() - STEP_FAULTS.keys():
         raise FaultUnsupported(plain, "a cluster of processes", STEP_FAULTS)
     return registered(STEP_FAULTS, plain, "fault")
+
+
+def fault_and_role(text: str) -> tuple[type[StepFault], str | None]:
+    """Return the kind that `kill`, or `kill:partition-leader`, names, and its role if it has one.
+
+    Raises ValueError.
+    """
+    name, colon, role = text.partition(":")
+    kind = step_fault(name)
+    if colon and role not in kind.targets:
+        raise ValueError(f"{text}: the target of {kind.name} is one of {', '.join(kind.targets)}")
+    return kind, role if colon else None
 
 
 def faults_made_of(operations: Collection[str], effects: Collection[type[Effect]]) -> list[str]:

@@ -3,9 +3,9 @@
 `value` is a list of micro-operations: ["send", k, v], ["send", k, [offset, v]], ["poll"],
 ["poll", {k: [[offset, v], ...]}]; of an assign or a subscribe, the list of keys.
 A definite transaction that only sends is a send, one that only polls a poll: cycles through those
-are legal in Kafka. Others keep f = "txn", which no checker of this version judges: the verdict is
-then `unknown` at best. Jepsen marks no final reads: schema.FINAL_READS. Nothing is coerced: what is
-not of this workload is an error. Source: jepsen.tests.kafka, the namespace's docstring.
+are legal in Kafka. Others keep f = "txn". Jepsen marks no final reads: schema.FINAL_READS. Nothing
+is coerced: what is not of this workload is an error. Source: jepsen.tests.kafka, the docstring of
+the namespace.
 """
 
 import json

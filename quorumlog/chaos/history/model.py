@@ -20,8 +20,8 @@ workload may keep the number: no checker orders an `info` before later operation
   subscribe   the same, by a group: rebalances may move its position.
   seek        the keys whose position is changed. A reader that does not begin at the beginning, or
               at its group's position, records a seek: it proves nothing about lower offsets.
-  txn         what a transaction sent and polled, each with its own `f`; not judged in this
-              version: it may or may not be there.
+  txn         what a transaction sent and polled, each with its own `f`: all of it or
+              nothing. Of `info` it is not known which, even where an offset is told.
   crash       the client is thrown away and replaced: all its positions are forgotten.
 A poll during which its group rebalanced says so: details = "rebalanced".
 

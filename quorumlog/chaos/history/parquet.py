@@ -1,4 +1,4 @@
-"""Reads and writes `history.parquet`: one row per operation, in row groups of 100,000.
+"""Reads and writes `history.parquet`: one row per operation, in row groups of at most 100,000.
 
 Every page has a checksum, and the file names a digest of each row group's values and of its own
 metadata: what was changed after it was written is an error, never another verdict. Files of
@@ -7,7 +7,7 @@ format 1, with one row per event, are read, too.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +34,7 @@ from quorumlog.chaos.history.schema import (
 from quorumlog.chaos.history.validate import merge_facts, part_facts
 
 ROW_GROUP: Final = 100_000  # operations
+MICRO_OF_A_GROUP: Final = 500_000  # micro-operations: a poll may have hundreds
 GROUP_DIGESTS: Final = b"quorumlog.group_sha256"  # JSON list: digest_of each row group
 DIGEST: Final = b"quorumlog.sha256"  # of all other metadata of ours, so of the data, too
 _OURS: Final = b"quorumlog."
@@ -49,23 +50,36 @@ _FORMAT_1: Final = pa.schema(
 
 def write_operations(table: pa.Table, file: Path, metadata: Mapping[bytes, bytes]) -> None:
     """Write a valid table, by a new name that becomes `file` once all is written."""
-    groups = range(0, max(table.num_rows, 1), ROW_GROUP)  # without rows, too, there is one group
-    digests = [digest_of(table.slice(start, ROW_GROUP)) for start in groups]
+    groups = [*row_groups_of(table)]
+    digests = [digest_of(group) for group in groups]
     kept = {**metadata, FORMAT: b"2", GROUP_DIGESTS: json.dumps(digests).encode()}
     kept[MESSAGES] = str(pc.sum(pc.list_value_length(table.column("micro"))).as_py() or 0).encode()
     kept[DIGEST] = _digest_of_metadata(kept)
     unfinished = file.with_suffix(".parquet.part")
     try:
-        pq.write_table(
-            table.replace_schema_metadata(kept),
-            unfinished,
-            compression="zstd",
-            row_group_size=ROW_GROUP,
-            write_page_checksum=True,
-        )
+        schema = table.schema.with_metadata(kept)
+        with pq.ParquetWriter(
+            unfinished, schema, compression="zstd", write_page_checksum=True
+        ) as writer:
+            for group in groups:
+                writer.write_table(group, row_group_size=ROW_GROUP)
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def row_groups_of(table: pa.Table) -> Iterator[pa.Table]:
+    """Cut operations into row groups that are not large; without rows, too, there is one."""
+    lengths = pc.list_value_length(table.column("micro")).to_numpy()
+    ends, start = np.cumsum(lengths), 0
+    while start < table.num_rows:
+        before = ends[start - 1] if start else 0
+        full = int(np.searchsorted(ends, before + MICRO_OF_A_GROUP, side="right"))
+        end = min(max(full, start + 1), start + ROW_GROUP)
+        yield table.slice(start, end - start)
+        start = end
+    if not table.num_rows:
+        yield table
 
 
 def read_operations(file: Path) -> pa.Table:

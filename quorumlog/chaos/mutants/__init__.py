@@ -1,6 +1,7 @@
 """Nodes with one broken rule each, which the lab must find.
 
-Each is a module that runs as a node's program. It replaces rules of the node by broken ones.
+Each is a module that runs as a node's program. It replaces rules of the node by broken ones. The
+mutants of whole nodes in simulation run here, too: `planted` is the program of them all.
 """
 
 from collections.abc import Mapping
@@ -46,6 +47,27 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
 }
 
 
+_PLANTED: Final = "quorumlog.chaos.mutants.planted"
+
+
+def every_mutant() -> dict[str, str]:
+    """Return the rule that each mutant breaks, those of the simulation included."""
+    from quorumlog.chaos.node_simulation.mutants import MUTANTS as SIMULATED
+
+    return {
+        **{name: mutant.breaks for name, mutant in MUTANTS.items()},
+        **{name: mutant.breaks for name, mutant in SIMULATED.items()},
+    }
+
+
 def mutant_module(name: str) -> str:
-    """Return the module to run as a node. Raises ValueError with the names there are."""
-    return registered(MUTANTS, name, "mutant").module
+    """Return the module to run as a node, perhaps with an argument behind it.
+
+    Raises ValueError with the names there are.
+    """
+    if name in MUTANTS:
+        return MUTANTS[name].module
+    simulated = name.replace("-", "_")
+    known = every_mutant()
+    registered(known, simulated if simulated in known else name, "mutant")
+    return f"{_PLANTED} {simulated}"

@@ -7,7 +7,8 @@ check itself: it would end otherwise, and here the history has to tell.
 import sys
 
 from quorumlog.broker.partitions.core.partition import PartitionRules
-from quorumlog.chaos.simulation.worlds.brokers.mutants import CommitsAlone, Unchecked
+from quorumlog.chaos.simulation.worlds.brokers.mutants import CommitsAlone
+from quorumlog.chaos.simulation.worlds.brokers.rules import Unchecked
 from quorumlog.node.main import main
 from quorumlog.node.substitutes import Substitutes
 

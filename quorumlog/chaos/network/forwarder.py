@@ -11,11 +11,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, cast
 
-from quorumlog.chaos.faults.apis import kafka_api_name
 from quorumlog.chaos.network.direction import Direction
+from quorumlog.chaos.network.exchange import Exchange
 from quorumlog.chaos.network.link_state import LinkState
 from quorumlog.chaos.network.route import Route, address_of
-from quorumlog.chaos.network.splitters import HttpSplitter, KafkaSplitter, Message
+from quorumlog.chaos.network.splitters import Message
 from quorumlog.tasks import Tasks
 
 _PROBE_PAUSE_S: Final = 0.02
@@ -84,10 +84,14 @@ class Forwarder:
         self._socket = self._bound()
         target.changed.append(self.update)
 
-    def _bound(self) -> socket.socket:
-        """Return a socket that has the port and does not listen: connections are refused."""
+    def _bound(self, *, again: bool = False) -> socket.socket:
+        """Return a socket that has the port and does not listen: connections are refused.
+
+        Without SO_REUSEADDR no other socket can have the port meanwhile. `again`: connections of
+        ours may still have it.
+        """
         bound = socket.socket()
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, again)
         bound.setblocking(False)
         try:
             bound.bind(address_of(self.route.listen))
@@ -108,15 +112,25 @@ class Forwarder:
         listens = (self.target.is_up or not self._healed.is_set()) and not self.forth.refuses
         loop = asyncio.get_running_loop()
         if listens and not self._is_listening:
+            # With it, connections of the time before do not count as users of the port.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.listen(_BACKLOG)
             loop.add_reader(self._socket, self._accept)
         elif not listens and self._is_listening:
             loop.remove_reader(self._socket)
-            self._socket.close()
-            self._socket = self._bound()
+            self._stop_listening()
         self._is_listening = listens
         for connection in [*self.connections]:
             connection.rules_changed()
+
+    def _stop_listening(self) -> None:
+        """Refuse connections, and keep the port."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # on Linux, the port stays
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        except OSError:
+            self._socket.close()
+            self._socket = self._bound(again=True)
 
     @property
     def queued_bytes(self) -> int:
@@ -171,20 +185,19 @@ class Connection:
 
     def __init__(self, forwarder: Forwarder) -> None:
         self._forwarder: Final = forwarder
-        is_kafka = forwarder.route.link.plane == "kafka"
+        self._exchange: Final = Exchange(forwarder.route.link.plane, forwarder.forth)
         self._forth: Final = Direction(
             forwarder.forth,
-            KafkaSplitter(kafka_api_name) if is_kafka else HttpSplitter(is_request=True),
+            self._exchange.requests,
             picks=self._picks_request,
             ended=self._passed_end,
         )
         self._back: Final = Direction(
             forwarder.back,
-            KafkaSplitter(None) if is_kafka else HttpSplitter(is_request=False),
+            self._exchange.replies,
             picks=self._picks_reply,
             ended=self._passed_end,
         )
-        self._unanswered: Final[set[int]] = set()  # requests whose replies are to be lost
         self._ends_passed = 0
 
     def lower_end(self) -> "End":
@@ -217,18 +230,13 @@ class Connection:
                 transport.abort()
 
     def _picks_request(self, message: Message) -> bool:
-        state = self._forwarder.forth
-        if state.is_plain:
-            return False
-        if state.drops_request(message.api):
-            return True
-        self._forth.delay(state.request_delay_s(message.api))
-        if state.drops_reply(message.api):
-            self._unanswered.add(message.number)
-        return False
+        late_s = self._exchange.request_late_s(message)
+        if late_s:
+            self._forth.delay(late_s)
+        return late_s is None
 
     def _picks_reply(self, message: Message) -> bool:
-        if message.number not in self._unanswered:
+        if not self._exchange.loses_reply(message):
             return False
         self.reset()
         return True

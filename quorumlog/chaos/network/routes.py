@@ -34,7 +34,7 @@ def plan_routes(nodes: Sequence[NodeSpec]) -> list[Route]:
 
 def _addresses(node: NodeSpec) -> dict[Plane, str]:
     addresses: dict[Plane, str] = {"control": node.control}
-    return {**addresses, "kafka": node.kafka} if "broker" in node.roles else addresses
+    return {**addresses, "kafka": node.kafka} if node.is_broker else addresses
 
 
 def detours(routes: Iterable[Route]) -> Mapping[int, Mapping[str, str]]:

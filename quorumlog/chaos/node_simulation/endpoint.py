@@ -12,6 +12,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.chaos.node_simulation.process import Process
+from quorumlog.chaos.node_simulation.stream import Stream
 
 if TYPE_CHECKING:
     from quorumlog.chaos.node_simulation.network import Network
@@ -58,6 +59,7 @@ class Endpoint(asyncio.Transport):
         self.there: Final = there
         self.port: Final = port  # of the side that accepted
         self.peer: Endpoint = self
+        self.stream: Stream | None = None  # where rules may pick messages
         self.protocol: Any = None
         self.on_way: Final = deque[Segment]()  # from here to the peer
         self.last_arrival_s = 0.0
@@ -67,6 +69,11 @@ class Endpoint(asyncio.Transport):
         self._arrived: Final = deque[Segment]()
         self._is_closing = self._is_pausing = self._has_eof = False
         self._is_read_paused = self._is_read_due = False
+
+    @property
+    def has_dialled(self) -> bool:
+        """Whether the connection was begun at this end."""
+        return self.here[1] != self.port
 
     def attach(
         self, protocol: Any, context: Context, factory: Callable[[], Any] | None = None

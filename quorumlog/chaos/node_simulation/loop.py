@@ -229,11 +229,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         process.pools.clear()
         self._graveyard.append(asyncio.all_tasks(self))
 
-    def resume(self, process: Process) -> None:
-        """Let a paused process go on: what was due meanwhile is done now, in its order."""
-        process.is_paused = False
-        self._queue.extend(process.backlog)
-        process.backlog.clear()
+    def wake(self, process: Process) -> None:
+        """If the process runs again, do what was due meanwhile, in its order."""
+        if process.runs:
+            self._queue.extend(process.backlog)
+            process.backlog.clear()
 
     # --- threads ---
 

@@ -5,31 +5,44 @@ A killed process leaves its writes in the page cache; a power loss takes what wa
 """
 
 import asyncio
-import errno
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any, Final, cast
 
-from quorumlog.chaos.faults.machines import SlowDisk
+from quorumlog.broker.controller_requests.lifecycle import RegistrationFailed
+from quorumlog.chaos.faults.links import Plane
+from quorumlog.chaos.node_simulation.cpu import Starved
+from quorumlog.chaos.node_simulation.disk_faults import DiskFaults
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import Clock, Process
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.cluster.roles import BROKER
 from quorumlog.invariants import InvariantViolation
 from quorumlog.metadata_quorum.io.founding import NEW_CLUSTER_FILE
 from quorumlog.node import config as configuration
-from quorumlog.node.main import end_if_it_is_our_bug
+from quorumlog.node.errors import StartFailed
+from quorumlog.node.main import (
+    EXIT_CANNOT_RUN,
+    EXIT_OK,
+    EXIT_OUR_BUG,
+    end_if_it_is_our_bug,
+)
 from quorumlog.node.node import Node
 from quorumlog.node.substitutes import Substitutes
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import Disk
 
 LOG_DIR: Final = "/data"
 WALL_OFFSET_NS_MAX: Final = 2_000_000_000
-HEALTHY_DISK: Final = SlowDisk(min_us=100, spread_us=3_000)
 KAFKA_PORT: Final = 9092
 CONTROL_PORT: Final = 9093
+PLANES: Final[Mapping[int, Plane]] = {KAFKA_PORT: "kafka", CONTROL_PORT: "control"}
+
+_CANNOT_RUN: Final = (StartFailed, RegistrationFailed, StorageError, OSError)  # as main.py says
 
 Happened = Callable[[str], None]
 """Called with what happened to a machine: for the digest and the trace of a run."""
@@ -57,42 +70,60 @@ class Machine:
         network: Network,
         settings: Mapping[str, str],
         substitutes: Substitutes,
+        seen_disk: Callable[[Disk], Disk],
         happened: Happened,
     ) -> None:
+        """`seen_disk`: given the disk, returns what the node sees of it."""
         self.node_id: Final = node_id
         self.host: Final = host_of(node_id)
         rng = seeded(f"clock {node_id}", seed)
         self.clock: Final = Clock(rng.randint(-WALL_OFFSET_NS_MAX, WALL_OFFSET_NS_MAX))
         self._wall_offset_ns: Final = self.clock.wall_offset_ns
-        self.disk: Final = SimDisk(on_operation=self._on_operation)
-        self._slow_disk = HEALTHY_DISK
         self.process: Process | None = None
         self.node: Node | None = None
-        self.failure = ""  # how the last process ended by itself
+        self.failure = ""  # how the last process ended by itself, and with which exit status
+        self.status = EXIT_OK
         self.violation = ""  # an invariant of the node's own that did not hold
-        self._fails_next_fsync = False
-        self._fsync_failed = False
         self.may_lack_records = False  # that others hold, until all is in sync again
         self.may_lose_memory: Callable[[], bool] = lambda: True
         self._is_dark = False
         self._before_dark: Process | None = None
         self._starts = self._boots = 0
-        self._fsyncs = 0  # since the disk's time was last counted
         self._stopping: asyncio.Event | None = None
-        self._disk_rng: Final[Random] = seeded(f"disk {node_id}", seed)
+        self._starved: Starved | None = None
+        self.disk_faults: Final = DiskFaults(
+            seeded(f"disk {node_id}", seed),
+            may_lose_memory=lambda: self.may_lose_memory(),  # noqa: PLW0108 - it is set later
+            pages_lost=self._pages_lost,
+            happened=lambda what: happened(f"disk {node_id}: {what}"),
+        )
         self._crash_rng: Final[Random] = seeded(f"crash {node_id}", seed)
         self._loop, self._network, self._happened = loop, network, happened
+        self.is_broker: Final = BROKER in settings["process.roles"]
         self._settings: Final = dict(settings)
         self._substitutes: Final = replace(
             substitutes,
-            open_disk=lambda: self.disk,
+            open_disk=lambda: seen_disk(self.disk),
             bind=cast(Any, lambda _, address: network.bound(address.host, address.port)),
             quorum=replace(
                 substitutes.quorum, socket_factory=cast(Any, lambda _: network.socket())
             ),
             boot_id_file=self,
         )
-        _found(self.disk)
+        self._insert(SimDisk())
+        self.disk.open(f"{LOG_DIR}/{NEW_CLUSTER_FILE}", create=True).fsync()
+        self.disk.fsync_dir(LOG_DIR)
+
+    @property
+    def disk(self) -> SimDisk:
+        """What is in the machine now."""
+        return self.disk_faults.disk
+
+    def _insert(self, disk: SimDisk) -> None:
+        """Put an empty disk into the machine, with a log directory."""
+        disk.mkdir(LOG_DIR)
+        disk.on_operation = self.disk_faults.on_operation
+        self.disk_faults.disk = disk
 
     def read_text(self) -> str:
         """Return the boot id, as the system's file does."""
@@ -110,28 +141,27 @@ class Machine:
 
         A node that goes on without its log directory waits for an operator: here it is.
         """
-        self._fails_next_fsync = False
+        self.disk_faults.spare_next_fsync()
         if self.process is not None:
             if not self._serves_no_logs():
                 return
             self.kill()
-            self._lose_memory()
-        self._fsync_failed = False
+        self.disk_faults.process_began()
         if self._is_dark:
             self._is_dark = False
             self._network.power_restored(self.host, self._before_dark)
             self._before_dark = None
         self._starts += 1
-        self.failure = ""
+        self.failure, self.status = "", EXIT_OK
         process = self.process = Process(f"n{self.node_id}.{self._starts}", self.host, self.clock)
-        process.after_work = self._disk_took_s
+        process.after_work = self.disk_faults.took_s
         self._happened(f"start {process.name}")
         self._loop.spawn(process, lambda: self._main(process))
 
     def _serves_no_logs(self) -> bool:
-        """Whether an fsync has failed, and the broker has given its log directory up for it."""
+        """Whether the disk has failed, and the broker has given its log directory up for it."""
         broker = None if self.node is None else self.node.broker
-        if broker is None or not self._fsync_failed:
+        if broker is None or not self.disk_faults.has_failed:
             return False
         return broker.replicas._has_failed_log  # noqa: SLF001 - no node tells it to another
 
@@ -144,6 +174,7 @@ class Machine:
     def lose_power(self) -> None:
         """Lose what was not fsynced, perhaps with a torn tail, and fall silent."""
         process, self.process, self.node = self.process, None, None
+        self._starved = None
         self._happened(f"power {self.node_id}")
         if process is not None:
             self._loop.kill(process)
@@ -154,7 +185,11 @@ class Machine:
 
     def _lose_memory(self) -> None:
         self.disk.crash(self._crash_rng)
+        self.disk_faults.memory_lost()
         self._boots += 1
+        self.may_lack_records = True
+
+    def _pages_lost(self) -> None:
         self.may_lack_records = True
 
     def pause(self) -> None:
@@ -167,26 +202,33 @@ class Machine:
         """SIGCONT."""
         if self.process is not None and self.process.is_paused:
             self._happened(f"resume {self.process.name}")
-            self._loop.resume(self.process)
+            self.process.is_paused = False
+            self._loop.wake(self.process)
+
+    def starve(self, share_percent: int) -> None:
+        """Give the process a small share of a CPU, until it ends or is fed."""
+        if self.process is not None:
+            self._happened(f"starve {self.process.name} {share_percent}")
+            self._starved = Starved(self._loop, self.process, share_percent)
+
+    def feed(self) -> None:
+        """Let the process run whenever it wants to."""
+        if self._starved is not None:
+            self._happened(f"feed {self.node_id}")
+            self._starved.feed()
+            self._starved = None
+
+    def wipe(self) -> None:
+        """Replace the disk of a machine without a process by an empty one."""
+        self._happened(f"wipe {self.node_id}")
+        self._insert(SimDisk())
+        self.may_lack_records = True
 
     def stop(self) -> None:
         """SIGTERM: let the node hand over what it leads, and end; it is gone later."""
         if self._stopping is not None:
             self._happened(f"stop {self.node_id}")
             self._stopping.set()
-
-    def fail_next_fsync(self) -> None:
-        """Let the next fsync fail, once the machine may lose what is in its memory.
-
-        A process that ends for it leaves a disk whose pages are lost, although reads still see
-        them: the machine boots again.
-        """
-        self._fails_next_fsync = True
-
-    def slow_fsyncs(self, spread_us: int) -> None:
-        """Let each fsync take up to this long."""
-        self._happened(f"fsyncs {self.node_id} {spread_us}")
-        self._slow_disk = replace(HEALTHY_DISK, spread_us=spread_us)
 
     def set_clock_rate(self, rate: float) -> None:
         """Let the clocks run faster or slower than true time."""
@@ -211,13 +253,11 @@ class Machine:
             await self._serve(process)
         except Exception as error:  # noqa: BLE001 - the outermost frame of the process
             self.failure = f"{type(error).__name__}: {error}"
+            self.status = EXIT_CANNOT_RUN if isinstance(error, _CANNOT_RUN) else EXIT_OUR_BUG
             if isinstance(error, InvariantViolation):
                 self.violation = str(error)
         self._happened(f"end {process.name} {self.failure}")
-        fsync_failed = self._fsync_failed and self.failure
         self._end(process)
-        if fsync_failed:  # a disk that failed is not trusted: the machine boots again
-            self._lose_memory()
 
     async def _serve(self, process: Process) -> None:
         stopping = self._stopping = asyncio.Event()
@@ -236,32 +276,6 @@ class Machine:
         self._loop.kill(process)
         self._network.process_died(process)
         self.disk.kill()
-        self.process = self.node = self._stopping = None
-
-    # --- the disk ---
-
-    def _on_operation(self, operation: str, path: str) -> None:
-        if operation == "fsync":
-            self._fsyncs += 1
-            if self._fails_next_fsync and self.may_lose_memory():
-                self._fails_next_fsync = False
-                self._fsync_failed = self.may_lack_records = True
-                self._happened(f"EIO {self.node_id} {path}")
-                raise OSError(errno.EIO, "Input/output error", path)
-
-    def _disk_took_s(self) -> float:
-        """Draw how long the fsyncs of one piece of work took."""
-        fsyncs, self._fsyncs = self._fsyncs, 0
-        taken_us = 0.0
-        for _ in range(fsyncs):
-            fraction = self._disk_rng.random()
-            taken_us += self._slow_disk.min_us
-            taken_us += self._slow_disk.spread_us * fraction * fraction * fraction
-        return taken_us / 1e6
-
-
-def _found(disk: SimDisk) -> None:
-    """Make the log directory of a voter that never voted."""
-    disk.mkdir(LOG_DIR)
-    disk.open(f"{LOG_DIR}/{NEW_CLUSTER_FILE}", create=True).fsync()
-    disk.fsync_dir(LOG_DIR)
+        if self.disk_faults.has_lost_pages:  # reads show what the disk lacks: boot again
+            self._lose_memory()
+        self.process = self.node = self._stopping = self._starved = None

@@ -5,49 +5,61 @@ a broken rule does not check itself, so that the history or the oracle must find
 write a class that inherits one rule (see the `mutants.py` of the worlds), or a new entry below.
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
-from quorumlog.broker.partitions.core.partition import KAFKA_RULES
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
+from quorumlog.chaos.node_simulation.near_mutants import NEAR
 from quorumlog.chaos.registered import registered
-from quorumlog.chaos.simulation.kernel.mutants import Mutants
-from quorumlog.chaos.simulation.worlds.brokers.mutants import (
-    CONTROLLER_MUTANTS,
-    PARTITION_MUTANTS,
-    Unchecked,
-)
+from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
+from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
+from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
+from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES
 from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS
+from quorumlog.chaos.simulation.worlds.log_mutants import LOG_MUTANTS
 from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS as QUORUM_MUTANTS
+from quorumlog.chaos.simulation.worlds.quorum.mutants import UncheckedQuorum
+from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, STORAGE_MUTANTS
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.partitions import Located, PartitionDecisions
+from quorumlog.metadata_quorum.controller.partition_changes import (
+    Located,
+    PartitionChanges,
+)
+from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.io.parts import QuorumParts
 from quorumlog.node.substitutes import Substitutes
+from quorumlog.storage.io.disk import Disk
 from quorumlog.wire.codec.identifiers import BrokerId
-
-UNCHECKED: Final = replace(KAFKA_RULES, invariants=Unchecked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeMutant:
-    """One planted bug. `breaks`: the rule, in a sentence. `of`: the part of the product."""
+    """One planted bug. `breaks`: the rule, in a sentence. `of`: the part of the product.
+
+    disk: given the disk of a machine, returns what a node sees of it.
+    """
 
     name: str
     of: str
     breaks: str
     substitutes: Substitutes
+    disk: Callable[[Disk], Disk] = SOUND_STORAGE.disk
 
 
 def _with_controller(controller: type[Controller]) -> Substitutes:
-    return Substitutes(partition_rules=UNCHECKED, quorum=QuorumParts(controller=controller))
+    return Substitutes(partition_rules=UNCHECKED_RULES, quorum=QuorumParts(controller=controller))
 
 
 def _with_decisions(broken: type[Any]) -> Substitutes:
+    if issubclass(broken, Controller):
+        return _with_controller(broken)
+
     class Mutant(Controller):
-        def __init__(self, *arguments: object, **options: object) -> None:
-            super().__init__(*arguments, **options)  # type: ignore[arg-type]  # handed on
-            self._partitions = broken(self.cluster)  # type: ignore[misc]  # it replaces the rule
+        rules = with_broken(ControllerRules(), broken)
 
     return _with_controller(Mutant)
 
@@ -57,15 +69,14 @@ CONTROLLER: Final = Mutants(_with_decisions)
 
 
 @CONTROLLER.breaks("a controller elects a replica outside the ISR although a member lives")
-class _ElectsOutsideTheIsr(PartitionDecisions):
-    def _change(
+class _ElectsOutsideTheIsr(PartitionChanges):
+    def change(
         self,
         located: Located,
         target_isr: tuple[BrokerId, ...],
         active: Set[BrokerId],
-        barred: Set[BrokerId] = frozenset(),
-        *,
-        prefers_first: bool = False,
+        *others: Any,
+        **options: Any,
     ) -> PartitionChange | None:
         partition = located.partition
         if partition.leader_id not in target_isr:
@@ -82,7 +93,15 @@ class _ElectsOutsideTheIsr(PartitionDecisions):
                     leader=outside[0],
                     elr=None,
                 )
-        return super()._change(located, target_isr, active, barred, prefers_first=prefers_first)
+        return super().change(located, target_isr, active, *others, **options)
+
+
+@CONTROLLER.breaks(
+    "a broker whose process is gone leaves the ISRs before a silent one (decision 93)"
+)
+class _LetsTheDeadLeaveFirst(Controller):
+    def _may_leave(self, broker_id: BrokerId, now_ms: int) -> bool:  # noqa: ARG002 - as it was
+        return True
 
 
 def _all() -> Mapping[str, NodeMutant]:
@@ -108,6 +127,8 @@ def _all() -> Mapping[str, NodeMutant]:
         {name: _with_controller(made.controller) for name, made in CONTROLLER_MUTANTS.made.items()},
     )
     add("controller", CONTROLLER.rules, CONTROLLER.made)
+    add("replication", NEAR.rules, NEAR.made)
+    add("replication", FLUSHES.rules, FLUSHES.made)
     add(
         "metadata quorum",
         QUORUM_MUTANTS.rules,
@@ -121,6 +142,22 @@ def _all() -> Mapping[str, NodeMutant]:
         GROUP_MUTANTS.rules,
         {name: _with_coordinator(made) for name, made in GROUP_MUTANTS.made.items()},
     )
+    rules = STORAGE_MUTANTS.rules | LOG_MUTANTS.rules
+    for name, storage in (STORAGE_MUTANTS.made | LOG_MUTANTS.made).items():
+        substitutes = Substitutes(
+            partition_rules=replace(UNCHECKED_RULES, retention=storage.retention),
+            new_logs=partial(LogDirectory, new_log=storage.log),
+            quorum=QuorumParts(quorum=UncheckedQuorum, new_log=storage.log),
+        )
+        found.append(
+            NodeMutant(
+                name=name,
+                of="storage",
+                breaks=rules[name],
+                substitutes=substitutes,
+                disk=storage.disk,
+            )
+        )
     return {mutant.name: mutant for mutant in found}
 
 
@@ -130,10 +167,11 @@ def _with_coordinator(made: Any) -> Substitutes:
 
 
 MUTANTS: Final = _all()
+SOUND: Final = NodeMutant(name="", of="", breaks="no rule", substitutes=Substitutes())
 
 
-def substitutes_of(name: str | None) -> Substitutes:
-    """Return the parts of a mutant, or the real ones. Raises ValueError."""
+def mutant_called(name: str | None) -> NodeMutant:
+    """Return a mutant; None: what is sound. Raises ValueError with the names there are."""
     if name is None:
-        return Substitutes()
-    return registered(MUTANTS, name.replace("-", "_"), "mutant").substitutes
+        return SOUND
+    return registered(MUTANTS, name.replace("-", "_"), "mutant")

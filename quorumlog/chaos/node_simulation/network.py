@@ -9,15 +9,19 @@ resets what it does not know any more once it is back.
 import asyncio
 import contextvars
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from quorumlog.chaos.faults.links import LinkRule, Plane
+from quorumlog.chaos.network.exchange import Exchange
+from quorumlog.chaos.network.splitters import Message
 from quorumlog.chaos.node_simulation.endpoint import RST, Endpoint, Segment
-from quorumlog.chaos.node_simulation.links import Link, LinkState
+from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.process import OWNER, Process
 from quorumlog.chaos.node_simulation.sockets import SimulatedServer, SimulatedSocket
+from quorumlog.chaos.node_simulation.stream import Stream
 
 _FIRST_PORT: Final = 40_000
 _NOWHERE: Final = "0.0.0.0"  # noqa: S104 - the host of what no process owns
@@ -34,13 +38,21 @@ class Network:
       2. Nothing reaches a host without power, and nothing that it held back is ever sent.
     """
 
-    def __init__(self, loop: SimulatedLoop, seed: int, carried: Carried) -> None:
+    def __init__(
+        self,
+        loop: SimulatedLoop,
+        seed: int,
+        carried: Carried,
+        planes: Mapping[int, Plane] | None = None,
+    ) -> None:
+        """`planes`: what the ports speak on which rules may pick single messages."""
+        self._planes: Final = planes or {}
         self.loop: Final = loop
         self.bytes = 0
         self._seed: Final = seed
         self._carried: Final = carried
         self._links: Final[dict[tuple[str, str, int], Link]] = {}
-        self._rules: Final[dict[str, tuple[Callable[[Link], bool], LinkState]]] = {}
+        self._rules: Final[dict[str, tuple[LinkRule, Callable[[Link], bool]]]] = {}
         self._listeners: Final[dict[tuple[str, int], SimulatedServer]] = {}
         self._endpoints: Final[dict[Process | None, dict[Endpoint, None]]] = {}
         self._dark: Final[set[str]] = set()
@@ -48,12 +60,12 @@ class Network:
 
     # --- rules ---
 
-    def impose(self, rule_id: str, concerns: Callable[[Link], bool], state: LinkState) -> None:
+    def impose(self, rule: LinkRule, concerns: Callable[[Link], bool]) -> None:
         """Let a rule hold on all links that it concerns, also on those still to come."""
-        self._rules[rule_id] = (concerns, state)
+        self._rules[rule.id] = (rule, concerns)
         for link in self._links.values():
             if concerns(link):
-                link.rules[rule_id] = state
+                link.rules.impose(rule)
 
     def holds(self, rule_id: str) -> bool:
         """Tell whether a rule holds now."""
@@ -63,7 +75,7 @@ class Network:
         """End a rule. What no other rule holds back arrives soon."""
         self._rules.pop(rule_id, None)
         for link in self._links.values():
-            if link.rules.pop(rule_id, None) is not None and not link.is_held:
+            if link.rules.lift(rule_id) and not link.rules.is_cut:
                 after_s = link.retry_s()
                 held = [*link.held]
                 link.held.clear()
@@ -71,21 +83,20 @@ class Network:
                     self.loop.in_kernel(after_s, send)
 
     def reset(self, concerns: Callable[[Link], bool]) -> None:
-        """Reset every connection that uses one of these links, in the eyes of both ends."""
+        """Reset every connection that was dialled over one of these links."""
         for owned in [*self._endpoints.values()]:
             for endpoint in [*owned]:
-                if concerns(self.link_of(endpoint)):
-                    endpoint.arrive(RST)
-                    endpoint.peer.arrive(RST)
+                if endpoint.has_dialled and concerns(self.link_of(endpoint)):
+                    _reset(endpoint)
 
     def link(self, source: str, target: str, port: int) -> Link:
         """Return the link for the connections from or to this port."""
         link = self._links.get((source, target, port))
         if link is None:
             link = self._links[source, target, port] = Link(source, target, port, self._seed)
-            for rule_id, (concerns, state) in self._rules.items():
+            for rule, concerns in self._rules.values():
                 if concerns(link):
-                    link.rules[rule_id] = state
+                    link.rules.impose(rule)
         return link
 
     def link_of(self, endpoint: Endpoint) -> Link:
@@ -156,13 +167,18 @@ class Network:
         server = self._listeners.get(there)
         back = self.link(there[0], here[0], there[1])
         self._carried(self.loop.now_s, f"syn {here} {there} {server is not None}", b"")
-        if server is None or self.link(here[0], there[0], there[1]).refuses:
+        forth = self.link(here[0], there[0], there[1])
+        if server is None or forth.rules.refuses:
             refused = ConnectionRefusedError(errno.ECONNREFUSED, f"Connect call failed {there}")
             self._pass_on(back, 0, partial(_answer, answer, refused))
             return
         near = Endpoint(self, process, here, there, there[1])
         far = Endpoint(self, server.process, there, here, there[1])
         near.peer, far.peer = far, near
+        if (plane := self._planes.get(there[1])) is not None:
+            exchange = Exchange(plane, forth.rules)
+            near.stream = Stream(exchange.requests, exchange.request_late_s)
+            far.stream = Stream(exchange.replies, partial(_reply_late_s, near, exchange))
         for endpoint in (near, far):
             self._endpoints.setdefault(endpoint.process, {})[endpoint] = None
         far.attach(None, server.context.copy(), server.factory)
@@ -170,16 +186,32 @@ class Network:
 
     def _pass_on(self, link: Link, size: int, arrive: Callable[[], None]) -> None:
         """Let something happen at the other end of a link, when and if it gets there."""
-        if link.is_held:
+        if link.rules.is_cut:
             link.held.append(partial(self._pass_on, link, size, arrive))
         else:
             self.loop.in_kernel(link.latency_s(size, self.loop.now_s), arrive)
 
     def send(self, source: Endpoint, segment: Segment) -> None:
-        """Send one segment of a direction after those before it."""
+        """Send one segment of a direction after those before it, as the rules on messages say."""
+        stream = source.stream
+        if stream is None:
+            self._send(source, segment)
+        elif isinstance(segment, bytes):
+            for late_s, content in stream.feed(segment):
+                if late_s:
+                    later_s = self.loop.now_s + late_s
+                    source.last_arrival_s = max(source.last_arrival_s, later_s)
+                self._send(source, content)
+            source.unread_bytes -= stream.lost_bytes()
+        else:
+            if rest := stream.rest():
+                self._send(source, rest)
+            self._send(source, segment)
+
+    def _send(self, source: Endpoint, segment: Segment) -> None:
         source.on_way.append(segment)
         link = self.link_of(source)
-        if link.is_held:
+        if link.rules.is_cut:
             link.held.append(partial(self._send_held, source))
             return
         now_s = self.loop.now_s
@@ -190,7 +222,7 @@ class Network:
 
     def _send_held(self, source: Endpoint) -> None:
         link = self.link_of(source)
-        if link.is_held:  # cut again meanwhile
+        if link.rules.is_cut:  # cut again meanwhile
             link.held.append(partial(self._send_held, source))
             return
         now_s = self.loop.now_s
@@ -243,6 +275,19 @@ class Network:
         for server in [*self._listeners.values()]:
             if server.process is process:
                 self._close_listener(server)
+
+
+def _reset(endpoint: Endpoint) -> None:
+    """Reset a connection in the eyes of both ends."""
+    endpoint.arrive(RST)
+    endpoint.peer.arrive(RST)
+
+
+def _reply_late_s(near: Endpoint, exchange: Exchange, message: Message) -> float | None:
+    if not exchange.loses_reply(message):
+        return 0.0
+    _reset(near)
+    return None
 
 
 def _answer(answer: "asyncio.Future[Endpoint]", outcome: Endpoint | Exception) -> None:

@@ -5,19 +5,26 @@ the metadata of the nodes itself. It models the cluster, not the code: what was 
 whom it was led, and who must hold it.
 
     one-leader         a leader epoch of a partition, or of the quorum, has one leader
-    committed-agree    below the high watermark all replicas hold the same batches, for ever
+    committed-agree    below the high watermark all replicas hold the same batches, for ever; in a
+                       compacted topic a batch may have lost records, and an empty one may stand
+                       for others: what is left of them is for the workload to judge
+    committed-kept     only committed records are deleted: no log starts above them
+    committed-served   consumers are served no record above the high watermark of any replica
     isr-complete       leaders, and members of ISR and ELR that take part, hold what is committed
     metadata-agree     committed metadata is the same on every node, for ever
+    group-generation   in the committed log, the generation of a group never decreases
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from quorumlog.broker.partitions.core.data_path import ReadEnd
 from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.core.partition_invariants import Marks
 from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.chaos.node_simulation.group_generations import GroupGenerations
 from quorumlog.chaos.node_simulation.machine import Machine
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.roles import Leader as QuorumLeader
@@ -25,6 +32,7 @@ from quorumlog.metadata_quorum.image import ClusterImage
 from quorumlog.node.node import Node
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers
+from quorumlog.wire.codec.topic_names import OFFSETS_TOPIC
 
 Violated = Callable[[str], None]
 
@@ -37,6 +45,9 @@ class Batch(NamedTuple):
     crc: int
 
 
+IMAGES_MAX: Final = 50  # of the newest that are compared
+
+
 class CommittedLog:
     """What has been committed in one log, as the first node that knew it showed it."""
 
@@ -44,7 +55,9 @@ class CommittedLog:
         self.end_offset = 0
         self._batches: Final[dict[int, Batch]] = {}
 
-    def take(self, headers: Iterable[BatchHeader], below: int) -> str:
+    def take(
+        self, headers: Iterable[BatchHeader], below: int, *, is_compacted: bool = False
+    ) -> str:
         """Compare batches that a node takes for committed; return what differs, or "".
 
         A batch that reaches beyond `below` is left out.
@@ -52,7 +65,10 @@ class CommittedLog:
         for header in headers:
             if header.next_offset > below:
                 break
-            batch = Batch(header.next_offset, header.leader_epoch, header.crc)
+            if is_compacted and not header.record_count:
+                continue
+            crc = 0 if is_compacted else header.crc
+            batch = Batch(header.next_offset, header.leader_epoch, crc)
             known = self._batches.setdefault(header.base_offset, batch)
             if known != batch:
                 return f"at offset {header.base_offset}: {batch} where {known} was committed"
@@ -76,6 +92,7 @@ class _Partition:
 
     committed: CommittedLog = field(default_factory=CommittedLog)
     leaders: dict[int, int] = field(default_factory=dict)  # leader epoch -> node
+    groups: GroupGenerations = field(default_factory=GroupGenerations)
 
 
 class Oracle:
@@ -88,14 +105,15 @@ class Oracle:
         self._replicas: Final[dict[int, _Replica]] = {}
         self._partitions: Final[dict[tuple[TopicId, TopicPartition], _Partition]] = {}
         self._metadata: Final = CommittedLog()
+        self._images: Final[dict[int, tuple[object, ...]]] = {}  # by end offset: what is in them
         self._quorum_leaders: Final[dict[int, int]] = {}
         self._compared: Final[dict[int, tuple[Node, int]]] = {}  # the metadata of each node
         self._image: ClusterImage | None = None
         self.looks = 0
 
     def watching(self, rules: PartitionRules) -> PartitionRules:
-        """Return the same rules, with invariants that also tell us of each step."""
-        changed = self._changed
+        """Return the same rules; they also tell us of each step, and of what is served."""
+        changed, violated = self._changed, self._violated
 
         class Watched(rules.invariants):  # type: ignore[name-defined,misc]  # a class by value
             __slots__ = ()
@@ -104,7 +122,20 @@ class Oracle:
                 super().check(before, truncates=truncates)
                 changed[id(self._state)] = self._state
 
-        return replace(rules, invariants=Watched)
+        class WatchedServing(rules.serving):  # type: ignore[name-defined,misc]  # as above
+            __slots__ = ()
+
+            def read_end(self, end: ReadEnd) -> Offset:
+                offset: Offset = super().read_end(end)
+                state = self._state
+                if end is ReadEnd.HIGH_WATERMARK and offset > state.high_watermark:
+                    violated(
+                        f"committed-served: node {state.broker_id} serves consumers up to {offset}"
+                        f", and its high watermark is {state.high_watermark}"
+                    )
+                return offset
+
+        return replace(rules, invariants=Watched, serving=WatchedServing)
 
     def look(self) -> None:
         """Check what has changed since the last time."""
@@ -165,12 +196,32 @@ class Oracle:
                 )
         high_watermark = state.high_watermark
         replica.compared_to = min(replica.compared_to, high_watermark)  # it was cut
-        if high_watermark > replica.compared_to:
+        has_failed = replica.driver.log.failure is not None  # what it holds is not served either
+        if high_watermark > replica.compared_to and not has_failed:
             headers = replica.driver.log.headers(replica.compared_to)
-            different = partition.committed.take(headers, high_watermark)
+            different = partition.committed.take(
+                headers, high_watermark, is_compacted=self._is_compacted(key)
+            )
             if different:
                 self._violated(f"committed-agree: {name}: node {replica.node_id}: {different}")
             replica.compared_to = high_watermark
+            if key[1].topic == OFFSETS_TOPIC and not different:
+                wrong = partition.groups.take(replica.driver.log, high_watermark)
+                if wrong:
+                    self._violated(f"group-generation: {name}: {wrong}")
+        committed = partition.committed.end_offset
+        if state.log_start_offset > committed and not has_failed:
+            self._violated(
+                f"committed-kept: {name}: node {replica.node_id} starts at "
+                f"{state.log_start_offset}, and {committed} records are committed"
+            )
+
+    def _is_compacted(self, key: tuple[TopicId, TopicPartition]) -> bool:
+        """Whether the cleaner may have removed records: that of __consumer_offsets does not."""
+        topic = None if self._image is None else self._image.topics.get(key[1].topic)
+        if topic is None or key[1].topic == OFFSETS_TOPIC:
+            return False
+        return "compact" in topic.configs.get("cleanup.policy", "")
 
     def _check_holders(self, key: tuple[TopicId, TopicPartition]) -> None:
         """Check that each member of ISR and ELR that takes part holds what is committed."""
@@ -220,21 +271,43 @@ class Oracle:
             image = node.quorum.image
             known = self._compared.get(node_id)
             compared_to = known[1] if known is not None and known[0] is node else 0
-            if image.end_offset > compared_to:
+            if image.end_offset > compared_to and not _has_failed_metadata(node):
                 self._compare_metadata(node_id, node, compared_to, image.end_offset)
             if self._image is None or image.end_offset > self._image.end_offset:
                 self._image, is_new = image, True
         return is_new
 
     def _compare_metadata(self, node_id: int, node: Node, start: int, end: int) -> None:
+        start = max(start, node.quorum._log.start_offset)  # noqa: SLF001 - as above
         different = self._metadata.take(_metadata_headers(node, start, end), end)
+        different = different or self._compare_image(node.quorum.image)
         if different:
             self._violated(f"metadata-agree: node {node_id}: {different}")
         self._compared[node_id] = (node, end)
 
+    def _compare_image(self, image: ClusterImage) -> str:
+        """Compare what nodes make of the same records, or of a snapshot; return what differs."""
+        content = (
+            image.brokers,
+            image.topics,
+            image.topic_names,
+            image.broker_configs,
+            image.access,
+            image.next_producer_id,
+        )
+        known = self._images.setdefault(image.end_offset, content)
+        if len(self._images) > IMAGES_MAX:
+            del self._images[min(self._images)]
+        return "" if known == content else f"the image up to {image.end_offset} is another one"
+
 
 def _quorum(node: Node) -> Quorum:
     return node.quorum._quorum  # noqa: SLF001 - an oracle looks where no caller may
+
+
+def _has_failed_metadata(node: Node) -> bool:
+    """Whether the disk has refused the metadata log: the node is about to end."""
+    return node.quorum._log._log.failure is not None  # noqa: SLF001 - as above
 
 
 def _metadata_headers(node: Node, start: int, end: int) -> Iterable[BatchHeader]:

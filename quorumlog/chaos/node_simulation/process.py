@@ -36,7 +36,8 @@ class Process:
 
     Invariants:
       1. After its death no callback of it runs: no `finally` and no `except CancelledError` either.
-      2. While it is paused its callbacks wait in `backlog`, in the order in which they were due.
+      2. While it is paused, or lacks a CPU, its callbacks wait in `backlog`, in the order in
+         which they were due.
     """
 
     def __init__(self, name: str, host: str, clock: Clock) -> None:
@@ -45,6 +46,7 @@ class Process:
         self.clock: Final = clock
         self.is_alive = True
         self.is_paused = False
+        self.lacks_cpu = False
         self.backlog: Final = deque[Any]()
         self.pools: Final[dict[Any, ThreadPool]] = {}
         self.after_work: Callable[[], float] = lambda: 0.0  # how long the disk took, in s
@@ -53,7 +55,7 @@ class Process:
     @property
     def runs(self) -> bool:
         """Whether its callbacks run now."""
-        return self.is_alive and not self.is_paused
+        return self.is_alive and not (self.is_paused or self.lacks_cpu)
 
 
 class ThreadPool:

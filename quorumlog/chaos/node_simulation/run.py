@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from quorumlog.chaos.checkers import check_history
+from quorumlog.chaos.drivers.client_driver import ClientDriver
 from quorumlog.chaos.drivers.driver import SendFailed
-from quorumlog.chaos.drivers.registry import load_driver
+from quorumlog.chaos.drivers.limits import limited
 from quorumlog.chaos.history import NEMESIS, HistoryWriter, read_history
 from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.node_simulation.loop import START_S, NoProgress, SimulatedLoop
@@ -25,10 +26,11 @@ from quorumlog.chaos.node_simulation.machine import (
     CONTROL_PORT,
     KAFKA_PORT,
     LOG_DIR,
+    PLANES,
     Machine,
     host_of,
 )
-from quorumlog.chaos.node_simulation.mutants import substitutes_of
+from quorumlog.chaos.node_simulation.mutants import mutant_called
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.oracle import Oracle
 from quorumlog.chaos.node_simulation.process import Clock, Process
@@ -43,7 +45,7 @@ CLUSTER_ID: Final = "simulated-cluster-0000"
 TOPIC: Final = "chaos"
 START_TIMEOUT_S: Final = 60.0
 WARM_UP_S: Final = 0.5
-COOL_DOWN_S: Final = 1.0  # healed, and still producing: what was lost may come to light
+COOL_DOWN_S: Final = 2.0  # healed, and still producing: what was lost may come to light
 FINAL_READS_TIMEOUT_S: Final = 60.0
 LIVENESS_S: Final = 30.0  # from the heal until all is in sync; and for a send to each partition
 VIOLATIONS_MAX: Final = 20  # the first ones say what is wrong
@@ -97,14 +99,15 @@ class SimulatedRun:
         self._directory: Final = directory
         self._trace: Final = Trace(settings.trace)
         self._loop: Final = SimulatedLoop(self._seed)
-        self._network: Final = Network(self._loop, self._seed, self._trace.add)
+        self._network: Final = Network(self._loop, self._seed, self._trace.add, PLANES)
         self._loop.sockets = self._network
         self._marks: Final = _Marks()
         self._machines: Final[dict[int, Machine]] = {}
         self._oracle: Final = Oracle(self._machines, self._violated)
-        parts = substitutes_of(settings.mutant)
+        mutant = mutant_called(settings.mutant)
+        parts = mutant.substitutes
         parts = replace(parts, partition_rules=self._oracle.watching(parts.partition_rules))
-        for node_id in range(1, settings.nodes + 1):
+        for node_id in settings.roles:
             self._machines[node_id] = Machine(
                 node_id,
                 self._seed,
@@ -112,6 +115,7 @@ class SimulatedRun:
                 network=self._network,
                 settings=_node_settings(node_id, settings),
                 substitutes=parts,
+                seen_disk=mutant.disk,
                 happened=self._happened,
             )
         self._loop.after_turn = self._oracle.look
@@ -120,6 +124,7 @@ class SimulatedRun:
             self._network,
             self._machines,
             any_power_loss=settings.any_power_loss,
+            acks_after_flush=settings.config.get("log.flush.acks") == "true",
         )
 
     def run(self) -> NodesResult:
@@ -179,14 +184,14 @@ class SimulatedRun:
         await self._start()
         self._marks.start_cpu_s = time.process_time() - started_s
         schedule, loop = self._settings.schedule, self._loop
-        workload = find_workload(schedule.workload)
+        workload, broker_ids = find_workload(schedule.workload), self._settings.broker_ids
         with HistoryWriter(self._directory, now_ns=lambda: int(loop.now_s * 1e9)) as history:
             setup = Setup(
-                driver=load_driver("client"),
-                bootstrap=",".join(f"{host_of(n)}:{KAFKA_PORT}" for n in self._machines),
+                driver=limited(ClientDriver(_racks(self._settings))),
+                bootstrap=",".join(f"{host_of(n)}:{KAFKA_PORT}" for n in broker_ids),
                 topic=TOPIC,
                 partitions=self._settings.partitions,
-                replication_factor=min(3, len(self._machines)),
+                replication_factor=min(3, len(broker_ids)),
                 seed=self._seed,
                 options=workload.read_options(schedule.options),
                 history=history,
@@ -196,7 +201,7 @@ class SimulatedRun:
                     setup.bootstrap,
                     topic.name,
                     partitions=topic.partitions,
-                    replication_factor=min(topic.replication_factor, len(self._machines)),
+                    replication_factor=min(topic.replication_factor, len(broker_ids)),
                     config=topic.config,
                 )
             nemesis = Nemesis(self._target, schedule, topic=TOPIC, record=_recorder(history))
@@ -250,7 +255,7 @@ class SimulatedRun:
                 producer = await setup.driver.producer(setup.bootstrap, "live")
                 for partition in range(setup.partitions):
                     try:
-                        await (await producer.send(setup.topic, partition, b"-1"))
+                        await (await producer.send(setup.topic, partition, b"-1", key=b"live"))
                     except SendFailed as error:
                         self._violated(f"not live: {setup.topic}-{partition}: {error}")
                 await producer.close()
@@ -268,20 +273,28 @@ def _recorder(history: HistoryWriter) -> Callable[[str, str, str], object]:
     return record
 
 
+def _racks(settings: NodesSettings) -> list[str]:
+    """Return a rack for each node, if consumers are to read near; else none."""
+    reads_near = "replica.selector.class" in settings.config
+    return [f"rack-{n}" for n in settings.roles] if reads_near else []
+
+
 def _node_settings(node_id: int, settings: NodesSettings) -> dict[str, str]:
     """Return what a node's properties file says."""
-    node_ids = range(1, settings.nodes + 1)
-    replicas = str(min(3, settings.nodes))
+    voters = (f"{n}@{host_of(n)}:{CONTROL_PORT}" for n in settings.voter_ids)
+    replicas = str(min(3, len(settings.broker_ids)))
+    racks = _racks(settings)
     return {
         **FAST_DEFAULTS,
+        **({"broker.rack": racks[node_id - 1]} if racks else {}),
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         **settings.config,
         "node.id": str(node_id),
         "cluster.id": CLUSTER_ID,
-        "process.roles": "broker,controller",
+        "process.roles": ",".join(settings.roles[node_id]),
         "listeners": f"PLAINTEXT://{host_of(node_id)}:{KAFKA_PORT}",
         "control.listener": f"{host_of(node_id)}:{CONTROL_PORT}",
-        "controller.quorum.voters": ",".join(f"{n}@{host_of(n)}:{CONTROL_PORT}" for n in node_ids),
+        "controller.quorum.voters": ",".join(voters),
         "log.dirs": LOG_DIR,
     }

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from quorumlog.chaos.schedule import Option, Schedule
+from quorumlog.cluster.roles import BROKER, CONTROLLER, ClusterShape
 
 NODES_MAX: Final = 9
+PARTITIONS: Final = 2
 DEFAULT_OPTIONS: Final[Mapping[str, Option]] = {
     "rate": 20.0, "producers": 3, "consumers": 1, "final_readers": 2,
 }  # fmt: skip
@@ -26,14 +28,33 @@ class NodesSettings:
     """
 
     schedule: Schedule
-    nodes: int = 3
-    partitions: int = 2
+    shape: ClusterShape = field(default_factory=ClusterShape)
+    partitions: int = PARTITIONS
     config: Mapping[str, str] = field(default_factory=dict)
     mutant: str | None = None
     any_power_loss: bool = False
     log_level: str = "critical"
     trace: str | None = None  # a file for one line per event
     keep_in: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.roles) > NODES_MAX:
+            raise ValueError(f"{len(self.roles)} nodes: there may be 1 to {NODES_MAX}")
+
+    @property
+    def roles(self) -> Mapping[int, tuple[str, ...]]:
+        """The roles of each node, by its id."""
+        return dict(enumerate(self.shape.roles, start=1))
+
+    @property
+    def broker_ids(self) -> list[int]:
+        """The nodes that hold data partitions and serve clients."""
+        return [node_id for node_id, roles in self.roles.items() if BROKER in roles]
+
+    @property
+    def voter_ids(self) -> list[int]:
+        """The nodes that vote in the metadata quorum."""
+        return [node_id for node_id, roles in self.roles.items() if CONTROLLER in roles]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

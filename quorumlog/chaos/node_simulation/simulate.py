@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from quorumlog.chaos.node_simulation.forked import RunFailed, run_forked, run_one
-from quorumlog.chaos.node_simulation.mutants import substitutes_of
+from quorumlog.chaos.node_simulation.mutants import mutant_called
 from quorumlog.chaos.node_simulation.settings import DEFAULT_OPTIONS, NodesResult, NodesSettings
 from quorumlog.chaos.node_simulation.swarm import draw_swarm
 from quorumlog.chaos.schedule import Option, Schedule
 from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
 from quorumlog.chaos.workloads.registry import find_workload
 from quorumlog.chaos.workloads.workload import options_of
+from quorumlog.cluster import ClusterShape
 
 
 def settings_of(
@@ -20,7 +21,7 @@ def settings_of(
     workload: str = "append_read",
     options: Mapping[str, Option] | None = None,
     faults: Collection[str] | None = None,
-    nodes: int = 3,
+    shape: ClusterShape | None = None,
     config: Mapping[str, str] | None = None,
     mutant: str | None = None,
 ) -> NodesSettings:
@@ -28,7 +29,7 @@ def settings_of(
 
     Raises ValueError for what there is not.
     """
-    substitutes_of(mutant)
+    mutant_called(mutant)
     kind = find_workload(workload)
     known = options_of(kind.read_options({}))
     given = {name: value for name, value in DEFAULT_OPTIONS.items() if name in known}
@@ -39,7 +40,12 @@ def settings_of(
         workload=workload,
         options=options_of(kind.read_options({**given, **(options or {})})),
     )
-    return NodesSettings(schedule=schedule, nodes=nodes, config=config or {}, mutant=mutant)
+    return NodesSettings(
+        schedule=schedule,
+        shape=shape or ClusterShape(),
+        config=config or {},
+        mutant=mutant,
+    )
 
 
 def simulate_nodes(
@@ -51,7 +57,7 @@ def simulate_nodes(
     faults: Collection[str] | None = None,
     schedule: Schedule | None = None,
     mutant: str | None = None,
-    nodes: int = 3,
+    shape: ClusterShape | None = None,
     config: Mapping[str, str] | None = None,
 ) -> NodesResult:
     """Run one seed, or one schedule, in a process of its own. Equal arguments, equal result.
@@ -64,7 +70,7 @@ def simulate_nodes(
         workload=workload,
         options=options,
         faults=faults,
-        nodes=nodes,
+        shape=shape,
         config=config,
         mutant=mutant,
     )

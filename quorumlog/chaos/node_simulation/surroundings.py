@@ -5,6 +5,7 @@ It is never undone: a run has a process of its own.
 
 import os
 import random
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,6 +17,7 @@ from quorumlog import chance, clock
 from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop
 from quorumlog.chaos.node_simulation.process import OWNER
 from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.wire.io import frames
 
 EPOCH_NS: Final = 1_700_000_000_000_000_000  # the wall clock at the start of a run
 
@@ -33,6 +35,25 @@ def replace_surroundings(loop: SimulatedLoop, seed: int) -> None:
     for module in (client_reqrep, web_response):
         module.SERVER_SOFTWARE = "simulated"  # type: ignore[attr-defined]
     random.seed(seed)
+    _start_no_task_early()
+    # Ours: how frames are written depends on the Python; the transports here have no such fault.
+    frames.WRITELINES_NEVER_PAUSES = False  # type: ignore[misc]
+
+
+class _SysOfPython311:
+    """The module `sys`, of a Python that starts no task at once."""
+
+    version_info = (3, 11, 0)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys, name)
+
+
+def _start_no_task_early() -> None:
+    """Let aiohttp start its tasks as on Python 3.11: later ones do so before the next turn."""
+    for name, module in [*sys.modules.items()]:
+        if name.startswith("aiohttp.") and getattr(module, "sys", None) is sys:
+            vars(module)["sys"] = _SysOfPython311()
 
 
 def _wall_clock(loop: SimulatedLoop) -> Callable[[], int]:

@@ -1,37 +1,45 @@
 """Draws the faults of a seed for whole nodes: some kinds, each at a pace of its own, overlapping.
 
-Faults that take turns do not find what overlapping ones find in seconds. Each kind draws from a
-generator of its own: to leave one out changes no other.
+Faults that take turns do not find what overlapping ones find in seconds. Whether a kind is in, and
+all that is drawn for it, comes from a generator of its own: to leave one out, or to add one to the
+kinds there are, changes no other.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from random import Random
-from typing import Final
+from typing import Any, Final
 
-from quorumlog.chaos.faults import machines, network
-from quorumlog.chaos.faults.fault import ALL, MILLION, ROLES, Fault
-from quorumlog.chaos.faults.kill import Kill
-from quorumlog.chaos.faults.kill_all import KillAll
-from quorumlog.chaos.faults.pause import Pause
-from quorumlog.chaos.faults.pause_kill import PauseKill
+from quorumlog.chaos.faults.fault import ALL, MILLION, ROLES, StepFault
+from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Action, Option, Schedule
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
-KINDS: Final[Mapping[str, type[Fault]]] = {
-    kind.name: kind
-    for kind in (
-        Kill, KillAll, Pause, PauseKill, machines.PowerLoss, network.Partition, network.OneWayCut,
-        machines.FsyncError, machines.SlowDisk, machines.ClockDrift,
-    )
-}  # fmt: skip
-"""The kinds that a swarm chooses from. The order counts: the choice is drawn from it."""
+_KINDS: Final = (
+    "kill", "kill_all", "crash_loop", "pause", "pause_all", "pause_kill", "restart",
+    "rolling_restart", "starve", "wipe", "power_loss", "power_loss_all", "fsync_error",
+    "slow_disk", "clock_drift",
+    "partition_one", "partition_halves", "partition_ring", "partition_one_way", "isolate_role",
+    "disk_full", "disk_error", "slow_fsync", "clock_step",
+    "delay", "slow_link", "reset", "refuse", "drop_request", "delay_request", "reply_lost",
+)  # fmt: skip
+KINDS: Final[Mapping[str, type[StepFault]]] = {name: STEP_FAULTS[name] for name in _KINDS}
+"""The kinds that a swarm takes."""
 
-_KINDS_AT_ONCE: Final = (2, 5)
+_BY_NAME_ONLY: Final = frozenset({"power_loss_all"})  # only log.flush.acks survives it
+
+NOT_DRAWN: Final[Mapping[str, str]] = {
+    "partition": "it is partition_one",
+    "one_way_cut": "it is partition_one_way",
+}
+"""The kinds that simulated machines can do, and that a swarm leaves out: why."""
+
+_SHARES_OF_KINDS: Final = (0.08, 0.15, 0.25)
 _MEAN_GAPS_S: Final = (1.0, 2.0, 4.0)
 _LONGEST_S: Final = (0.3, 1.5, 6.0)
 _GAP_S_MIN: Final = 0.2
 _GAP_AFTER_ALL_S: Final = 2.0  # a cluster that is always down shows nothing
+_GAP_AFTER_WIPE_S: Final = 4.0  # the node copies everything again
 
 
 def draw_swarm(
@@ -46,9 +54,9 @@ def draw_swarm(
 
     Raises ValueError for a kind that there is not.
     """
-    rng = seeded("kinds of faults", seed)
-    chosen = rng.sample([*KINDS], rng.randint(*_KINDS_AT_ONCE))
-    if faults is not None:
+    if faults is None:
+        chosen = _chosen(seed)
+    else:
         chosen = [registered(KINDS, name.replace("-", "_"), "fault").name for name in faults]
     drawn = [action for name in chosen for action in _drawn(seed, KINDS[name], duration_ms / 1000)]
     return Schedule(
@@ -60,28 +68,94 @@ def draw_swarm(
     )
 
 
-def _drawn(seed: int, kind: type[Fault], duration_s: float) -> Iterator[Action]:
+def _chosen(seed: int) -> list[str]:
+    """Return the kinds that are in: each by a draw of its own, and at least one."""
+    share = seeded("share of kinds", seed).choice(_SHARES_OF_KINDS)
+    drawn = KINDS.keys() - _BY_NAME_ONLY
+    draws = {name: seeded(f"is {name} in", seed).random() for name in KINDS if name in drawn}
+    chosen = [name for name, draw in draws.items() if draw < share]
+    return chosen or [min(draws, key=lambda name: draws[name])]
+
+
+def _drawn(seed: int, kind: type[StepFault], duration_s: float) -> Iterator[Action]:
     rng = seeded(f"faults {kind.name}", seed)
     mean_gap_s, longest_s = rng.choice(_MEAN_GAPS_S), rng.choice(_LONGEST_S)
     at_s = rng.random() * mean_gap_s
     while at_s < duration_s:
         lasts_s = 0.05 + rng.random() * longest_s
-        target = rng.choice(ROLES) if {*ROLES} <= {*kind.targets} else kind.targets[0]
+        target = _target(kind, rng)
         yield Action(
             t_us=int(at_s * MILLION),
             duration_us=int(min(lasts_s, max(0.05, duration_s - at_s)) * MILLION),
-            fault=_fault(kind, rng),
+            fault=kind(**_PARAMETERS.get(kind.name, _nothing)(rng)),
             target=target,
         )
         at_s += rng.random() * 2 * mean_gap_s + _GAP_S_MIN
-        at_s += _GAP_AFTER_ALL_S if kind is KillAll or target == ALL else 0.0
+        at_s += _GAP_AFTER_ALL_S if target == ALL and kind.name not in _MILD else 0.0
+        at_s += _GAP_AFTER_WIPE_S if kind.name == "wipe" else 0.0
 
 
-def _fault(kind: type[Fault], rng: Random) -> Fault:
-    if kind is network.OneWayCut:
-        return network.OneWayCut(direction=rng.choice(("in", "out")))
-    if kind is machines.SlowDisk:
-        return machines.SlowDisk(min_us=100, spread_us=rng.randrange(10_000, 500_000))
-    if kind is machines.ClockDrift:
-        return machines.ClockDrift(rate_ppm=rng.randrange(4 * MILLION // 5, 5 * MILLION // 4))
-    return kind()
+def _target(kind: type[StepFault], rng: Random) -> str:
+    """Draw a role: mostly one of a single node, which most faults hit hardest."""
+    if {*ROLES} <= {*kind.targets} and rng.random() < 0.7:
+        return rng.choice(ROLES)
+    return rng.choice(kind.targets)
+
+
+_MILD: Final = frozenset(
+    {"slow_disk", "delay", "slow_link", "drop_request", "delay_request", "reply_lost"}
+)
+"""A cluster goes on, although all of it is hit."""
+
+_REQUESTS: Final = (
+    ("Fetch", "target"), ("Fetch", "nodes"), ("Fetch", "clients"), ("Produce", "clients"),
+    ("Metadata", "clients"), ("ListOffsets", "clients"), ("InitProducerId", "clients"),
+    ("FindCoordinator", "clients"), ("JoinGroup", "clients"), ("SyncGroup", "clients"),
+    ("Heartbeat", "clients"), ("OffsetCommit", "clients"), ("OffsetFetch", "clients"),
+    ("OffsetForLeaderEpoch", "nodes"), ("AlterPartition", "target"), ("AlterPartition", "nodes"),
+    ("BrokerHeartbeat", "target"), ("RegisterBroker", "target"), ("control/Fetch", "target"),
+    ("control/Fetch", "nodes"), ("Vote", "target"), ("Vote", "nodes"),
+    ("BeginQuorumEpoch", "target"), ("EndQuorumEpoch", "target"), ("AllocateProducerIds", "target"),
+    ("control/CreateTopics", "nodes"),
+)  # fmt: skip
+"""What is lost or late, and whose it is."""
+
+
+def _request(rng: Random) -> dict[str, Any]:
+    api, sender = rng.choice(_REQUESTS)
+    return {"api": api, "sender": sender}
+
+
+def _nothing(_: Random) -> dict[str, Any]:
+    return {}
+
+
+def _share_ppm(rng: Random) -> int:
+    return rng.choice((MILLION, MILLION // 2, MILLION // 10))
+
+
+_PARAMETERS: Final[Mapping[str, Callable[[Random], dict[str, Any]]]] = {
+    "slow_disk": lambda rng: {"min_us": 100, "spread_us": rng.randrange(10_000, 500_000)},
+    "clock_drift": lambda rng: {
+        "rate_ppm": rng.randrange(4 * MILLION // 5, 5 * MILLION // 4)
+    },
+    "crash_loop": lambda rng: {
+        "times": rng.randrange(2, 5), "alive_us": rng.randrange(1, 2 * MILLION),
+    },
+    "pause_kill": lambda rng: {"alone_us": rng.randrange(10_000, 1_500_000)},
+    "rolling_restart": lambda rng: {"between_us": rng.randrange(0, MILLION)},
+    "disk_full": lambda rng: {"left_bytes": rng.randrange(20_000)},
+    "disk_error": lambda rng: {"calls": rng.choice(("all", "reads", "writes", "syncs"))},
+    "slow_fsync": lambda rng: {"us": rng.randrange(10_000, 500_000)},
+    "clock_step": lambda rng: {"step_ms": rng.choice((50, 5_000, 600_000, 86_400_000))},
+    "starve": lambda rng: {"share_percent": rng.randrange(3, 50)},
+    "delay": lambda rng: {
+        "min_us": rng.randrange(0, 50_000), "spread_us": rng.choice((20_000, 200_000, 1_500_000)),
+    },
+    "slow_link": lambda rng: {"bytes_per_s": rng.choice((2_000, 20_000, 200_000))},
+    "reset": lambda rng: {"every_us": rng.choice((0, 100_000, 700_000))},
+    "drop_request": lambda rng: {**_request(rng), "share_ppm": _share_ppm(rng)},
+    "delay_request": lambda rng: {**_request(rng), "us": rng.choice((50_000, 400_000, 2_500_000))},
+    "reply_lost": lambda rng: {**_request(rng), "share_ppm": _share_ppm(rng)},
+}  # fmt: skip
+"""What is drawn for a kind, where its defaults are not enough."""

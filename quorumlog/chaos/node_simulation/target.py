@@ -1,7 +1,8 @@
 """The back end of simulated machines: what a nemesis does to them, in virtual time."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Final
 
 from quorumlog.broker.partitions.core.roles import Leader
@@ -11,22 +12,12 @@ from quorumlog.chaos.back_ends.back_end import (
     NodeUnavailable,
     holders_of,
 )
-from quorumlog.chaos.faults.links import (
-    CLIENTS,
-    Cut,
-    Delay,
-    Effect,
-    LinkRule,
-    Rate,
-    Refuse,
-    Reset,
-)
-from quorumlog.chaos.node_simulation.links import Link, LinkState
+from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
+from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
+from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
 from quorumlog.chaos.node_simulation.machine import (
-    CONTROL_PORT,
-    HEALTHY_DISK,
-    KAFKA_PORT,
+    PLANES,
     Machine,
     host_of,
 )
@@ -37,22 +28,29 @@ from quorumlog.node.node import Node
 CLIENTS_HOST: Final = "10.0.9.1"
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
+NOT_NEEDED_TIMEOUT_S: Final = 10.0
 _POLL_S: Final = 0.01
-_ENDS: Final = frozenset({"kill", "stop"})
-_PORTS: Final = {"kafka": (KAFKA_PORT,), "control": (CONTROL_PORT,)}
+_ENDS: Final = frozenset({"kill", "stop", "fail_disk", "fill_disk"})  # the process, or may do so
 
 _AT_ONCE: Final[Mapping[str, Callable[[Machine, int], None]]] = {
     "kill": lambda machine, _: machine.kill(),
     "pause": lambda machine, _: machine.pause(),
     "resume": lambda machine, _: machine.resume(),
-    "fail_fsync": lambda machine, _: machine.fail_next_fsync(),
-    "slow_fsync": lambda machine, longest_us: machine.slow_fsyncs(longest_us),
-    "mend_fsync": lambda machine, _: machine.slow_fsyncs(HEALTHY_DISK.spread_us),
+    "fail_fsync": lambda machine, _: machine.disk_faults.fail_next_fsync(),
+    "slow_fsync": lambda machine, longest_us: machine.disk_faults.slow(longest_us),
+    "mend_fsync": lambda machine, _: machine.disk_faults.slow(HEALTHY.spread_us),
+    "fill_disk": lambda machine, left_bytes: machine.disk_faults.fill(left_bytes),
+    "free_disk": lambda machine, _: machine.disk_faults.free(),
+    "fail_disk": lambda machine, calls: machine.disk_faults.fail(calls),
+    "mend_disk": lambda machine, _: machine.disk_faults.fail(0),
     "drift_clock": lambda machine, rate_ppm: machine.set_clock_rate(rate_ppm / 1e6),
     "steady_clock": lambda machine, _: machine.set_clock_rate(1.0),
     "step_clock": lambda machine, step_ms: machine.step_clock(step_ms),
     "reset_clock": lambda machine, _: machine.reset_clock(),
     "lose_power": lambda machine, _: machine.lose_power(),
+    "starve": lambda machine, share_percent: machine.starve(share_percent),
+    "feed": lambda machine, _: machine.feed(),
+    "wipe": lambda machine, _: machine.wipe(),
     "start": lambda machine, _: machine.start(),
     "stop": lambda machine, _: machine.stop(),
 }
@@ -90,12 +88,13 @@ class SimulatedMachines:
     Power is lost, and an fsync fails, only while every node is ready and every replica in sync:
     what is acknowledged survives the loss of one memory, not of two. Until all is in sync again,
     one node that lost nothing stays, and no other takes its place: one that starts again is out of
-    the ISR, which in the end may hold none but the node that lost its memory.
+    the ISR, which in the end may hold none but the node that lost its memory. With
+    `log.flush.acks` power is lost at any time, on all nodes at once, too.
     """
 
     name = "simulated machines"
     operations: Final[frozenset[str]] = frozenset(_AT_ONCE)
-    effects: Final[frozenset[type[Effect]]] = frozenset({Cut, Delay, Rate, Reset, Refuse})
+    effects: Final = EFFECTS
 
     def __init__(
         self,
@@ -104,12 +103,17 @@ class SimulatedMachines:
         machines: Mapping[int, Machine],
         *,
         any_power_loss: bool = False,
+        acks_after_flush: bool = False,
     ) -> None:
-        """`any_power_loss`: also where it may lose what was acknowledged."""
+        """`any_power_loss`: also where it may lose what was acknowledged.
+
+        `acks_after_flush`: the nodes acknowledge only what is on the disk, so no memory counts.
+        """
         self.machines: Final = machines
         self.any_power_loss = any_power_loss
+        self._memory_counts: Final = not (any_power_loss or acks_after_flush)
         for machine in machines.values():
-            machine.may_lose_memory = self._may_lose_memory
+            machine.may_lose_memory = partial(self._may_lose_memory, machine)
         self._loop: Final = loop
         self._network: Final = network
 
@@ -137,33 +141,71 @@ class SimulatedMachines:
         if operation in _ENDS and any(one.may_lack_records for one in self.machines.values()):
             for machine in machines:  # the new process is out of the ISR until it has caught up
                 machine.may_lack_records = True
+        if operation == "wipe":
+            await self._until_not_needed(machines)
+        if operation == "lose_power":
+            self._require_memory_does_not_count(machines)
         for machine in machines:
-            if operation == "lose_power" and (why := self._why_memory_counts()):
-                raise NodeUnavailable(f"its memory must not be lost now: {why}")
             _AT_ONCE[operation](machine, amount)
         if operation in _LATER:
             for machine in machines:
                 await _LATER[operation](machine)
 
-    def _may_lose_memory(self) -> bool:
-        return not self._why_memory_counts()
+    def _require_memory_does_not_count(self, machines: Sequence[Machine]) -> None:
+        for machine in machines:
+            if why := self._why_memory_counts(machine, alone=len(machines) == 1):
+                raise NodeUnavailable(f"its memory must not be lost now: {why}")
 
-    def _why_memory_counts(self) -> str:
-        """Say why the loss of one memory may lose what is acknowledged, or "".
+    def _may_lose_memory(self, machine: Machine) -> bool:
+        return not self._why_memory_counts(machine)
+
+    def _why_memory_counts(self, losing: Machine, *, alone: bool = True) -> str:
+        """Say why the loss of this memory may lose what is acknowledged, or "".
 
         What is under way counts: an ISR without the others may be proposed, or wait at a node that
         is paused, and be committed when the memory of its only member is gone.
         """
+        if not self._memory_counts:
+            return ""
+        if not alone:
+            return "what is acknowledged may be in memory only"
+        for node_id, machine in self.machines.items():
+            if why := _why_unsettled(machine):
+                return f"node {node_id} {why}"
+            if machine is not losing and (why := _why_unsafe(machine)):
+                return f"node {node_id} {why}"
+        return self.not_whole()
+
+    async def _until_not_needed(self, machines: Sequence[Machine]) -> None:
+        """Return when the others hold all that these have. Raises NodeUnavailable.
+
+        docs/decisions/0036-a-voter-without-its-past-does-not-vote.md: an emptied voter must not
+        learn from a leader that has been replaced, so the others must follow one leader.
+        """
+        deadline_s = self._loop.now_s + NOT_NEEDED_TIMEOUT_S
+        without = {machine.node_id for machine in machines}
+        while why := self._why_needed(without):
+            if self._loop.now_s > deadline_s:
+                raise NodeUnavailable(f"the cluster needs what it has: {why}: not wiped")
+            await asyncio.sleep(_POLL_S)
+
+    def _why_needed(self, without: Set[int]) -> str:
+        """Say why these nodes may hold the only copy of something, or ""."""
         if self.any_power_loss:
             return ""
-        for node_id, machine in self.machines.items():
-            if machine.process is not None and machine.process.is_paused:
-                return f"node {node_id} is paused"
-            if machine.node is not None and _has_uncommitted(machine.node):
-                return f"node {node_id} holds metadata that is not committed"
-            if machine.node is not None and _proposes_an_isr(machine.node):
-                return f"node {node_id} proposes another ISR"
-        return self.not_whole()
+        others = [one for one in self.machines.values() if one.node_id not in without]
+        views = set()
+        for machine in others:
+            if why := _why_unsettled(machine):
+                return f"node {machine.node_id} {why}"
+            if why := _why_unsafe(machine):
+                return f"node {machine.node_id} {why}"
+            if machine.node is not None:
+                views.add(_view(machine.node))
+        leader_ids = {leader_id for leader_id, _, _ in views}
+        if len(views) != 1 or not leader_ids <= {machine.node_id for machine in others}:
+            return "the others do not follow one leader of the metadata quorum"
+        return self.not_whole(without)
 
     def _leaves_a_witness(self, node_ids: Sequence[int]) -> bool:
         """Tell whether a node stays that was there all the time since another lost its memory.
@@ -171,15 +213,18 @@ class SimulatedMachines:
         docs/decisions/0062-a-rebooted-broker-alone-in-the-isr-leads.md
         """
         machines = self.machines.values()
-        if self.any_power_loss or not any(machine.may_lack_records for machine in machines):
+        if not self._memory_counts or not any(machine.may_lack_records for machine in machines):
             return True
-        if not self.not_whole():
+        has_lost_pages = any(machine.disk_faults.has_lost_pages for machine in machines)
+        if not (has_lost_pages or self.not_whole()):
             for machine in machines:
                 machine.may_lack_records = False
             return True
+        # A controller has no copy of a partition, and wrote each of its votes durably.
         return any(
             machine.is_ready and not machine.may_lack_records and machine.node_id not in node_ids
             for machine in machines
+            if machine.is_broker
         )
 
     # --- links ---
@@ -189,13 +234,14 @@ class SimulatedMachines:
         concerned = {
             (_host(link.source), _host(link.destination), port)
             for link in rule.links
-            for port in _PORTS.get(link.plane, (KAFKA_PORT, CONTROL_PORT))
+            for port, plane in PLANES.items()
+            if link.plane in {"all", plane}
         }
 
         def concerns(link: Link) -> bool:
             return (link.source, link.target, link.port) in concerned
 
-        self._network.impose(rule.id, concerns, _state_of(rule.effect))
+        self._network.impose(rule, concerns)
         if isinstance(rule.effect, Reset):
             self._reset(rule.id, concerns, rule.effect.every_us)
 
@@ -230,15 +276,18 @@ class SimulatedMachines:
         images = [node.quorum.image for node in nodes]
         return max(images, key=lambda image: image.end_offset, default=None)
 
-    def not_whole(self) -> str:
-        """Say what is missing to a cluster whose nodes and replicas all take part, or ""."""
+    def not_whole(self, without: Set[int] = frozenset()) -> str:
+        """Say what is missing to a cluster whose nodes and replicas all take part, or "".
+
+        `without`: of these nodes, none takes part.
+        """
         for node_id, machine in self.machines.items():
-            if not machine.is_ready:
+            if node_id not in without and not machine.is_ready:
                 return f"node {node_id} is not ready"
         image = self.newest_image()
         for name, topic in sorted({} if image is None else image.topics.items()):
             for index, partition in enumerate(topic.partitions):
-                if {*partition.isr} != {*partition.replicas}:
+                if {*partition.isr} != {*partition.replicas} - without:
                     return f"the ISR of {name}-{index} is {sorted(partition.isr)}"
                 if partition.leader_id not in self.machines:
                     return f"{name}-{index} has no leader"
@@ -246,14 +295,44 @@ class SimulatedMachines:
 
     def last_words(self, node_id: int) -> str:
         """Say how the node's last process ended by itself."""
-        return self.machines[node_id].failure
+        machine = self.machines[node_id]
+        return f"ended with status {machine.status}: {machine.failure}" if machine.failure else ""
 
     async def restore(self) -> None:
         """Do nothing: the machines end with the run."""
 
 
+def _why_unsettled(machine: Machine) -> str:
+    """Say what of a node is under way, or waits, or ""."""
+    if machine.process is not None and not machine.process.runs:
+        return "is paused"
+    if machine.node is None:
+        return ""
+    if _has_uncommitted(machine.node):
+        return "holds metadata that is not committed"
+    if _proposes_an_isr(machine.node):
+        return "proposes another ISR"
+    return ""
+
+
+def _why_unsafe(machine: Machine) -> str:
+    """Say why what a node holds may soon be gone, or ""."""
+    if machine.disk_faults.is_broken:
+        return "may give up for its disk"
+    if machine.disk_faults.has_lost_pages:
+        return "will find less on its disk than it wrote"
+    return ""
+
+
+def _view(node: Node) -> tuple[int, int, int]:
+    """Return whom a node takes for the leader of the quorum, in which epoch, and its log's end."""
+    quorum = node.quorum._quorum  # noqa: SLF001 - a simulator looks where no caller may
+    log = node.quorum._log  # noqa: SLF001 - as above
+    return quorum.leader_id, quorum.leader_epoch, log.end_offset
+
+
 def _has_uncommitted(node: Node) -> bool:
-    log = node.quorum._log  # noqa: SLF001 - a simulator looks where no caller may
+    log = node.quorum._log  # noqa: SLF001 - as above
     return log.end_offset > node.quorum.image.end_offset
 
 
@@ -265,19 +344,3 @@ def _proposes_an_isr(node: Node) -> bool:
 
 def _host(party: str) -> str:
     return CLIENTS_HOST if party == CLIENTS else host_of(int(party))
-
-
-def _state_of(effect: Effect) -> LinkState:
-    match effect:
-        case Cut():
-            return LinkState(holds=True)
-        case Delay(min_us=min_us, spread_us=spread_us):
-            return LinkState(min_us=min_us, spread_us=spread_us)
-        case Rate(bytes_per_s=bytes_per_s):
-            return LinkState(bytes_per_s=bytes_per_s)
-        case Refuse():
-            return LinkState(refuses=True)
-        case Reset():
-            return LinkState()
-        case _:
-            raise BackEndFailed(f"simulated machines have no rule like {effect}")

@@ -1,23 +1,31 @@
 """The check of a history in this process, in parts: what it holds does not grow with the history.
 
 Row groups are read one chunk after another, and what belongs to a part is kept in a file until all
-has been read: first by process, to be taken apart, then by key, to be checked. So does Spark.
+has been read. So does Spark.
 """
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Facts, facts_of
+from quorumlog.chaos.checkers.checker import Checker, Doubt, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
 from quorumlog.chaos.history.schema import OPERATIONS
-from quorumlog.chaos.parts.cutting import cut_by_key, cut_by_process, pack, unpack
+from quorumlog.chaos.parts.cutting import (
+    Cuts,
+    cut_by_key,
+    cut_by_process,
+    pack,
+    unpack,
+    unshared,
+)
+from quorumlog.chaos.parts.plan import Plan, plan_of
 from quorumlog.chaos.parts.sources import RowGroups, read_groups
-from quorumlog.chaos.parts.survey import look, nemesis_of
+from quorumlog.chaos.parts.survey import Survey, look, survey_of
 
 MICRO_PER_PART: Final = 1_000_000
 PARTS_MAX: Final = 512
@@ -30,40 +38,74 @@ def check_in_parts(
 ) -> Verdict:
     """Check a file; the verdict is that of `checkers.check_history`. Raises HistoryError."""
     progress("reading the history")
-    looks = (look(one) for chunk in groups.chunks for one in read_groups(groups.file, chunk))
-    nemesis = nemesis_of(looks)
+    looks = (
+        look(one, checker) for chunk in groups.chunks for one in read_groups(groups.file, chunk)
+    )
+    survey = survey_of(looks, checker)
     progress("checking")
     facts = facts_of(groups.metadata)
-    parts = max(1, min(PARTS_MAX, groups.micro // MICRO_PER_PART))
+    plan = plan_of(
+        survey.extents,
+        groups.micro,
+        checker,
+        parts_for=lambda micro: max(1, min(PARTS_MAX, micro // MICRO_PER_PART)),
+    )
     chunks = (pa.concat_tables(read_groups(groups.file, chunk)) for chunk in groups.chunks)
     with tempfile.TemporaryDirectory(prefix="quorumlog-parts-") as directory:
-        partials = _check(chunks, checker, facts, _Room(Path(directory), parts))
-    return checker.conclude(partials, fault_bands(nemesis), facts)
+        partials = _check(chunks, checker, facts, survey, _Room(Path(directory), plan))
+    return checker.conclude(partials, fault_bands(survey.nemesis), facts)
 
 
 def _check(
-    chunks: Iterable[pa.Table],
-    checker: Checker,
-    facts: Facts,
-    room: "_Room",
+    chunks: Iterable[pa.Table], checker: Checker, facts: Facts, survey: Survey, room: "_Room"
 ) -> list[Partial]:
-    parts = room.parts
+    shelf = _Shelf(room.directory / "by-key", checker.entries)
+    plan, ranges = room.plan, checker.ranges
+    for entries in _taken_apart(chunks, checker, survey, room):
+        shelf.put(cut_by_key(entries, plan.parts, plan.places, cuts=plan.cuts, ranges=ranges))
+    # Of no entries at all, too: the figures are there even if the history is empty.
+    found = [checker.check(checker.explode(OPERATIONS.empty_table()), facts)]
+    found += [checker.check(shelf.take(part), facts) for part in range(plan.parts)]
+    if ranges is not None:
+        found += [_check_cut(cuts, shelf, checker, ranges, facts) for cuts in plan.cuts.values()]
+    return found
+
+
+def _check_cut(
+    cuts: Cuts, shelf: "_Shelf", checker: Checker, ranges: Ranges, facts: Facts
+) -> Partial:
+    """Check a key range by range; the whole key if that does not prove it clean."""
+    evidence = []
+    for part in cuts.parts:
+        evidence.append(ranges.examine(shelf.read(part), facts))
+        if isinstance(evidence[-1], Doubt):
+            break
+    if (proved := ranges.stitch(evidence, facts)) is not None:
+        return proved
+    first, *others = (shelf.take(part) for part in cuts.parts)
+    whole = pa.concat_tables([first, *(unshared(one, ranges) for one in others)])
+    return checker.check(whole, facts)
+
+
+def _taken_apart(
+    chunks: Iterable[pa.Table], checker: Checker, survey: Survey, room: "_Room"
+) -> Iterator[pa.Table]:
+    """Yield all entries: of the chunks one after another, or if need be of whole processes."""
+    if checker.runs is not None:
+        yield checker.runs.explode_context(survey.context)
+        yield from (checker.runs.explode(chunk, survey.context) for chunk in chunks)
+        return
     moved = _Shelf(room.directory / "by-process", OPERATIONS)
     for chunk in chunks:
-        moved.put(cut_by_process(chunk, parts))
-    shelf = _Shelf(room.directory / "by-key", checker.entries)
-    for part in range(parts):
-        shelf.put(cut_by_key(checker.explode(moved.take(part)), parts))
-    # Of no entries at all, too: the figures are there even if the history is empty.
-    nothing = checker.check(checker.explode(OPERATIONS.empty_table()), facts)
-    return [nothing, *(checker.check(shelf.take(part), facts) for part in range(parts))]
+        moved.put(cut_by_process(chunk, room.plan.parts))
+    yield from (checker.explode(moved.take(part)) for part in range(room.plan.parts))
 
 
 class _Room(NamedTuple):
-    """Where files are kept, and of how many parts."""
+    """Where files are kept, and which parts there are."""
 
     directory: Path
-    parts: int
+    plan: Plan
 
 
 class _Shelf:
@@ -82,12 +124,17 @@ class _Shelf:
 
     def take(self, part: int) -> pa.Table:
         """Return all of a part, in the order in which it was put; its file goes."""
+        table = self.read(part)
+        self._file(part).unlink(missing_ok=True)
+        return table
+
+    def read(self, part: int) -> pa.Table:
+        """Return the same; the file stays."""
         blocks: list[bytes] = []
         if self._file(part).exists():
             with self._file(part).open("rb") as file:
                 while length := file.read(_LENGTH_BYTES):
                     blocks.append(file.read(int.from_bytes(length)))
-            self._file(part).unlink()
         return unpack(blocks, self._schema)
 
     def _file(self, part: int) -> Path:

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from quorumlog.chaos.engines import messages_in
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.parquet import facts_in, is_format_1, open_parquet, row_group
 
-ROWS_PER_CHUNK = 500_000
+ROWS_PER_CHUNK = 200_000  # entries of more do not stay in the caches
+MICRO_PER_CHUNK = 600_000  # a row group of more is a chunk of its own
 Chunk = tuple[int, int]  # row groups [first, end)
 
 
@@ -40,7 +42,7 @@ def find_row_groups(file: Path) -> RowGroups | None:
                 metadata=facts_in(opened),
                 rows=footer.num_rows,
                 micro=messages_in(file),
-                chunks=tuple(_chunks([group.num_rows for group in groups])),
+                chunks=tuple(_chunks([(group.num_rows, _micro_in(group)) for group in groups])),
             )
     except (pa.ArrowException, OSError, ValueError, HistoryError) as error:
         raise HistoryError(f"{file}: not a history: {error}") from error
@@ -56,13 +58,19 @@ def read_groups(file: Path, chunk: Chunk) -> Iterator[pa.Table]:
         raise HistoryError(f"{file}: not a history: {error}") from error
 
 
-def _chunks(rows: list[int]) -> Iterator[Chunk]:
-    """Put row groups together, as many as have ROWS_PER_CHUNK rows at most, or one."""
-    first, held = 0, 0
-    for place, count in enumerate(rows):
-        if place > first and held + count > ROWS_PER_CHUNK:
+def _micro_in(group: pq.RowGroupMetaData) -> int:
+    """Return about how many micro-operations a row group has: an empty list counts as one."""
+    return max((group.column(place).num_values for place in range(group.num_columns)), default=0)
+
+
+def _chunks(groups: list[tuple[int, int]]) -> Iterator[Chunk]:
+    """Put row groups (rows, micro-operations) together, as many as a chunk may have, or one."""
+    first, rows, micro = 0, 0, 0
+    for place, (rows_in, micro_in) in enumerate(groups):
+        too_large = rows + rows_in > ROWS_PER_CHUNK or micro + micro_in > MICRO_PER_CHUNK
+        if place > first and too_large:
             yield first, place
-            first, held = place, 0
-        held += count
-    if rows:
-        yield first, len(rows)
+            first, rows, micro = place, 0, 0
+        rows, micro = rows + rows_in, micro + micro_in
+    if groups:
+        yield first, len(groups)

@@ -1,35 +1,85 @@
-"""The first look at a history in parts: whether it is one, and what the nemesis did."""
+"""The first look at a history in parts: whether it is one, and what each part must know of all."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quorumlog.chaos.checkers.checker import Checker
 from quorumlog.chaos.history.model import NEMESIS
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import PartFacts, merge_facts, part_facts
+from quorumlog.chaos.parts.plan import Extent
+
+_LARGE: Final = 0.01  # the share of a part's micro-operations that makes a key worth to be named
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What one part shows: facts to be checked with those of the others, and the nemesis."""
+    """What one part shows: facts to be checked with those of the others, and what others need.
+
+    context: see checker.Runs; None: the checker has none.
+    extents: of the large keys.
+    """
 
     facts: PartFacts | None
     nemesis: pa.Table
+    context: pa.Table | None
+    extents: Mapping[str, Extent]
 
 
-def look(part: pa.Table) -> Look:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What all parts show together."""
+
+    nemesis: pa.Table
+    context: pa.Table
+    extents: Mapping[str, Extent]
+
+
+def look(part: pa.Table, checker: Checker) -> Look:
     """Check a run of whole operations, and keep what others must know. Raises HistoryError."""
     facts = part_facts(part)
-    return Look(facts=facts, nemesis=part.filter(pc.field("process") == NEMESIS))
+    return Look(
+        facts=facts,
+        nemesis=part.filter(pc.field("process") == NEMESIS),
+        context=checker.runs.context(part) if checker.runs else None,
+        extents=dict(_extents(part)),
+    )
 
 
-def nemesis_of(looks: Iterable[Look]) -> pa.Table:
-    """Check the parts against each other, in their order; return what the nemesis did.
+def _extents(part: pa.Table) -> Iterator[tuple[str, Extent]]:
+    """Yield the large keys."""
+    micro = pc.list_flatten(part.column("micro")).combine_chunks()
+    offset = micro.field("offset")
+    placed = pc.if_else(pc.greater_equal(offset, 0), offset, pa.scalar(None, pa.int64()))
+    table = pa.table({"key": micro.field("key"), "offset": placed})
+    counted = table.group_by("key", use_threads=False).aggregate(
+        [("key", "count"), ("offset", "count"), ("offset", "min"), ("offset", "max")]
+    )
+    for row in counted.filter(pc.field("key_count") > _LARGE * len(micro)).to_pylist():
+        size, low, high = row["key_count"], row["offset_min"], row["offset_max"]
+        bounds = (0, -1) if low is None else (low, high)
+        yield row["key"], Extent(size, size - row["offset_count"], *bounds)
+
+
+def survey_of(looks: Iterable[Look], checker: Checker) -> Survey:
+    """Check the parts against each other, in their order, and put together what they show.
 
     Raises HistoryError.
     """
     held = list(looks)
     merge_facts(one.facts for one in held)
-    return pa.concat_tables([OPERATIONS.empty_table(), *(one.nemesis for one in held)])
+    none = OPERATIONS.empty_table()
+    context = pa.concat_tables([none, *(one.context for one in held if one.context is not None)])
+    extents: dict[str, Extent] = {}
+    for one in held:
+        for key, extent in one.extents.items():
+            extents[key] = extents[key].joined(extent) if key in extents else extent
+    return Survey(
+        nemesis=pa.concat_tables([none, *(one.nemesis for one in held)]),
+        context=checker.runs.context(context) if checker.runs else none,
+        extents=extents,
+    )

@@ -8,6 +8,7 @@ from typing import Final
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED, Band
 from quorumlog.chaos.faults.rows import read_details
 from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
+from quorumlog.chaos.report.series import RunSeries
 
 _BAR_PX: Final = 20
 _BARS_MAX: Final = 60
@@ -19,20 +20,35 @@ _S: Final = 1e9
 class Bar:
     """One action of the schedule, or one fault that belongs to none (of another harness).
 
-    role: what the schedule named, and what came of it. steps: each operation with its nodes.
+    role: what the schedule named, and what came of it. links: those that it hit, or "". steps: each
+    operation with its nodes.
     """
 
     fault: str
     role: str
+    links: str = ""
     start_s: float
     end_s: float
     steps: list[str] = field(default_factory=list)
 
     @property
+    def title(self) -> str:
+        """The fault and, if it is one step that says more, that step."""
+        is_one = len(set(self.steps)) == 1 and self.steps[0].startswith(self.fault)
+        return self.steps[0] if is_one else self.fault
+
+    @property
     def label(self) -> str:
         """The fault, its role and what was hit, in one line."""
-        role = f" of {self.role}" if self.role else ""
-        return f"{self.fault}{role}: {', '.join(dict.fromkeys(self.steps))}"
+        role = f" ({self.role})" if self.role else ""
+        steps = ", ".join(dict.fromkeys(self.steps))
+        return f"{self.title}{role}" if self.title != self.fault else f"{self.fault}{role}: {steps}"
+
+    @property
+    def tooltip(self) -> str:
+        """The label, the links that were hit, and when."""
+        links = f", {self.links}" if self.links else ""
+        return f"{self.label}{links}, {self.start_s:.2f} s to {self.end_s:.2f} s"
 
 
 def bars_of(bands: Sequence[Band], duration_s: float) -> list[Bar]:
@@ -40,10 +56,12 @@ def bars_of(bands: Sequence[Band], duration_s: float) -> list[Bar]:
     bars: dict[object, Bar] = {}
     for place, band in enumerate(bands):
         told = read_details(band.details)
-        number, fault, role = told or (-1 - place, band.fault, band.details)
+        number, fault, remark = told or (-1 - place, band.fault, band.details)
+        role, _, links = remark.partition("; ")
         end_s = min(band.end_ns / _S, duration_s)
         bar = bars.setdefault(
-            number, Bar(fault=fault, role=role, start_s=band.start_ns / _S, end_s=end_s)
+            number,
+            Bar(fault=fault, role=role, links=links, start_s=band.start_ns / _S, end_s=end_s),
         )
         bar.role = bar.role or role
         bar.end_s = max(bar.end_s, end_s)
@@ -51,13 +69,14 @@ def bars_of(bands: Sequence[Band], duration_s: float) -> list[Bar]:
     return sorted(bars.values(), key=lambda bar: bar.start_s)
 
 
-def fault_plot(bands: Sequence[Band], duration_s: float) -> str:
+def fault_plot(series: RunSeries) -> str:
     """Draw one bar per fault, below each other where they overlap."""
-    bars = bars_of(bands, duration_s)
+    duration_s = series.duration_s
+    bars = bars_of(series.bands, duration_s)
     if not bars:
         return "<p>Nothing was broken.</p>"
     shown = bars[:_BARS_MAX]
-    lanes = _lanes(shown, duration_s)
+    lanes = _lanes(shown, Chart(duration_s=duration_s, y_min=0, y_max=1, y_ticks=False))
     height = TOP + BOTTOM + _BAR_PX * (max(lanes) + 1)
     chart = Chart(duration_s=duration_s, y_min=0, y_max=1, height=height, y_ticks=False)
     parts = [_bar(chart, bar, lane) for bar, lane in zip(shown, lanes, strict=True)]
@@ -67,32 +86,36 @@ def fault_plot(bands: Sequence[Band], duration_s: float) -> str:
     return f"{svg}{''.join(parts)}</svg>{note}{_table(bars)}"
 
 
-def _lanes(bars: Sequence[Bar], duration_s: float) -> list[int]:
+def _lanes(bars: Sequence[Bar], chart: Chart) -> list[int]:
     """Return a lane for each bar, such that neither bars nor their labels overlap."""
     free_from: list[float] = []
     lanes = []
-    per_px = duration_s / (WIDTH - LEFT - RIGHT)
     for bar in bars:
-        end_s = max(bar.end_s, bar.start_s + len(bar.label) * _LABEL_PX * per_px)
-        lane = next((n for n, free_s in enumerate(free_from) if free_s <= bar.start_s), None)
+        anchor, right = _label_place(chart, bar)
+        left = min(chart.x(bar.start_s), anchor)
+        lane = next((n for n, free in enumerate(free_from) if free <= left), None)
         if lane is None:
             lane = len(free_from)
             free_from.append(0.0)
-        free_from[lane] = end_s
+        free_from[lane] = max(chart.x(bar.end_s), right)
         lanes.append(lane)
     return lanes
+
+
+def _label_place(chart: Chart, bar: Bar) -> tuple[float, float]:
+    """Return where the label begins and ends: beside the start, or at the right border."""
+    room = len(bar.label) * _LABEL_PX
+    anchor = max(float(LEFT), min(chart.x(bar.start_s) + 4, WIDTH - RIGHT - room))
+    return anchor, anchor + room
 
 
 def _bar(chart: Chart, bar: Bar, lane: int) -> str:
     left, right = chart.x(bar.start_s), chart.x(bar.end_s)
     top = TOP + lane * _BAR_PX
     style = "ended" if bar.fault == NODE_ENDED else "hit"
-    anchor = left + 4
-    room = len(bar.label) * _LABEL_PX
-    if anchor + room > WIDTH - RIGHT:  # it ends at the right border then
-        anchor = max(float(LEFT), WIDTH - RIGHT - room)
+    anchor, _ = _label_place(chart, bar)
     return (
-        f"<g><title>{escape(bar.label)}, {bar.start_s:.2f} s to {bar.end_s:.2f} s</title>"
+        f"<g><title>{escape(bar.tooltip)}</title>"
         f'<rect class="{style}" x="{left}" y="{top + 2}" width="{max(right - left, 2.0):.1f}" '
         f'height="{_BAR_PX - 4}"/>'
         f'<text class="bar" x="{anchor:.1f}" y="{top + 14}">{escape(bar.label)}</text></g>'
@@ -102,16 +125,18 @@ def _bar(chart: Chart, bar: Bar, lane: int) -> str:
 def _table(bars: Sequence[Bar]) -> str:
     rows = "".join(
         f"<tr><td>{bar.start_s:.2f} s</td><td>{bar.end_s:.2f} s</td><td>{escape(bar.fault)}</td>"
-        f"<td>{escape(bar.role)}</td><td>{escape(', '.join(bar.steps))}</td></tr>"
+        f"<td>{escape(bar.role)}</td><td>{escape(', '.join(bar.steps))}</td>"
+        f"<td>{escape(bar.links)}</td></tr>"
         for bar in bars
     )
     return (
         "<details class='allowed'><summary>as a table</summary><div class='wide'><table><tr>"
-        "<th>from</th><th>until</th><th>fault</th><th>role</th><th>what was done</th></tr>"
+        "<th>from</th><th>until</th><th>fault</th><th>role</th><th>what was done</th>"
+        "<th>links</th></tr>"
         f"{rows}</table></div></details>"
     )
 
 
-def band_labels(bars: Sequence[Bar]) -> list[tuple[str, float, float]]:
+def band_labels(series: RunSeries) -> list[tuple[str, float, float]]:
     """Return (label, start, end) of each bar, for the bands of the other plots."""
-    return [(bar.fault, bar.start_s, bar.end_s) for bar in bars]
+    return [(bar.title, bar.start_s, bar.end_s) for bar in bars_of(series.bands, series.duration_s)]

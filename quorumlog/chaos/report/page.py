@@ -1,7 +1,7 @@
 """The page: everything that comes from a history or from `meta.json` is escaped."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any, Final
@@ -9,7 +9,7 @@ from typing import Any, Final
 from quorumlog.chaos.checkers import CheckResult, Severity, Verdict
 from quorumlog.chaos.checkers.fault_bands import NODE_ENDED
 from quorumlog.chaos.cluster_states import ClusterState
-from quorumlog.chaos.report.fault_plot import fault_plot
+from quorumlog.chaos.report.fault_plot import band_labels, fault_plot
 from quorumlog.chaos.report.plots import (
     lag_plot,
     latency_plot,
@@ -18,7 +18,7 @@ from quorumlog.chaos.report.plots import (
     timeline_plot,
     unseen_plot,
 )
-from quorumlog.chaos.report.series import RunSeries, band_seconds
+from quorumlog.chaos.report.series import RunSeries
 from quorumlog.chaos.report.state_plot import state_plot
 
 _WITNESSES_SHOWN: Final = 5  # per anomaly; verdict.json has the others
@@ -50,16 +50,16 @@ def render(
     name: str,
 ) -> str:
     """Return the whole page as text. `states` may be empty: nothing was watched."""
-    leaders = state_plot(states, band_seconds(series), series.duration_s)
+    leaders = state_plot(states, band_labels(series), series.duration_s)
     sections = [
         _banner(verdict, name),
         _section("Anomalies", _anomalies(verdict)) if verdict.results else "",
         _section("What was seen", _figures(verdict, series) + _meta(meta)),
         *(
             _section(f"Offsets of {key} over time", offsets_plot(series, key, witnesses))
-            for key, witnesses in _bad_keys(verdict).items()
+            for key, witnesses in _bad_keys(verdict, series.keys_with_offsets()).items()
         ),
-        _section("Faults", fault_plot(series.bands, series.duration_s)),
+        _section("Faults", fault_plot(series)),
         _section("Leaders and in-sync replicas", leaders) if leaders else "",
         _section("Latency of sends", latency_plot(series)),
         _section("Rates", rate_plot(series)),
@@ -192,10 +192,10 @@ def _operation(op: Mapping[str, Any]) -> str:
     return f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in cells)}</tr>"
 
 
-def _bad_keys(verdict: Verdict) -> dict[str, list[dict[str, Any]]]:
+def _bad_keys(verdict: Verdict, known: Collection[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the first keys with witnesses, worst anomalies first, and all their witnesses.
 
-    A witness without operations tells of a node, not of a key.
+    A witness without operations tells of a node, and one may tell of an error: none of `known`.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     for result in verdict.results:
@@ -204,6 +204,7 @@ def _bad_keys(verdict: Verdict) -> dict[str, list[dict[str, Any]]]:
             if (
                 witness["ops"]
                 and has_offsets
+                and witness["key"] in known
                 and (witness["key"] in found or len(found) < _BAD_KEYS_MAX)
             ):
                 found.setdefault(witness["key"], []).append(witness)

@@ -10,11 +10,11 @@ import numpy as np
 from quorumlog.chaos.checkers.entries import OK, SEND
 from quorumlog.chaos.history.model import OUTCOMES
 from quorumlog.chaos.report.chart import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Chart
+from quorumlog.chaos.report.fault_plot import band_labels
 from quorumlog.chaos.report.lag import lag_lines, unseen_lines
 from quorumlog.chaos.report.series import (
     QUANTILES,
     RunSeries,
-    band_seconds,
     key_points,
     quantiles_over_time,
     rate_over_time,
@@ -27,6 +27,7 @@ _LANE_BINS: Final = 400
 _LANE_PX: Final = 13
 _READERS_MAX: Final = 6
 _WAITING_S: Final = 0.5  # an operation that takes this long is shown as one that waits
+_Point = tuple[float, tuple[float, ...]]
 _CELLS: Final = ("", "other", "idle", "poll", "send", "waiting", "info", "fail")
 
 
@@ -54,7 +55,7 @@ def latency_plot(series: RunSeries) -> str:
         y_label="latency, ms",
         height=280,
     )
-    chart.bands(band_seconds(series))
+    chart.bands(band_labels(series))
     for code, style in enumerate(OUTCOMES):
         mine = np.flatnonzero(series.outcome[sends] == code)
         mine = mine[:: max(1, -(-len(mine) // _DOTS_MAX))]
@@ -64,10 +65,22 @@ def latency_plot(series: RunSeries) -> str:
     found = quantiles_over_time(start_s[ok], spent_ms[ok], series.duration_s, _BINS)
     for n, quantile in enumerate(QUANTILES):
         name = f"p{quantile * 100:g}"
-        chart.line([(seconds, cuts[n]) for seconds, cuts in found], name, name)
+        for run in _without_gaps(found, series.duration_s / _BINS):
+            chart.line([(seconds, cuts[n]) for seconds, cuts in run], name, name)
     dots = [(style, f"a send, {style}") for style in OUTCOMES]
     lines = [(f"p{quantile * 100:g}", f"p{quantile * 100:g} of ok") for quantile in QUANTILES]
     return chart.svg("Latency of sends over time") + legend(*dots, *lines)
+
+
+def _without_gaps(points: Sequence[_Point], width_s: float) -> list[list[_Point]]:
+    """Cut the points where a bin between two of them is empty: no line crosses a silence."""
+    runs: list[list[_Point]] = []
+    for point in points:
+        if runs and point[0] - runs[-1][-1][0] < 1.5 * width_s:
+            runs[-1].append(point)
+        else:
+            runs.append([point])
+    return runs
 
 
 def rate_plot(series: RunSeries) -> str:
@@ -87,7 +100,7 @@ def rate_plot(series: RunSeries) -> str:
         return "<p>Nothing was sent or polled.</p>"
     highest = max((value for _, _, rate in lines for _, value in rate), default=1.0)
     chart = Chart(duration_s=series.duration_s, y_min=0, y_max=highest * 1.05, y_label="per second")
-    chart.bands(band_seconds(series))
+    chart.bands(band_labels(series))
     for style, words, rate in lines:
         chart.line(rate, style, words)
     items = [(style, words) for style, words, _ in lines]
@@ -103,7 +116,7 @@ def lag_plot(series: RunSeries) -> str:
     chart = Chart(
         duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 0.1), y_label="lag, s"
     )
-    chart.bands(band_seconds(series))
+    chart.bands(band_labels(series))
     items = []
     for place, line in enumerate(lines):
         chart.line(line.points, f"node{place}", line.label)
@@ -124,7 +137,7 @@ def unseen_plot(series: RunSeries) -> str:
     chart = Chart(
         duration_s=series.duration_s, y_min=0, y_max=max(highest * 1.05, 1.0), y_label="records"
     )
-    chart.bands(band_seconds(series))
+    chart.bands(band_labels(series))
     for style, line in zip(("rate polled", "rate ok"), reversed(lines), strict=True):
         chart.line(line.points, style, line.label)
     items = [("rate polled", "not read by any reader yet"), ("rate ok", "not by an ordinary one")]
@@ -140,7 +153,7 @@ def timeline_plot(series: RunSeries) -> str:
     height = TOP + BOTTOM + _LANE_PX * max(len(shown), 1)
     parts = [_lane(series, int(process), n) for n, process in enumerate(shown)]
     chart = Chart(duration_s=series.duration_s, y_min=0, y_max=1, height=height, y_ticks=False)
-    chart.bands(band_seconds(series))
+    chart.bands(band_labels(series))
     svg = chart.svg("Operations of each process over time").removesuffix("</svg>")
     left_out = len(processes) - len(shown)
     note = f"<p>{left_out} processes with fewer operations are left out.</p>" if left_out else ""
@@ -200,7 +213,7 @@ def offsets_plot(series: RunSeries, key: str, witnesses: Sequence[dict[str, Any]
         y_label="offset",
         height=280,
     )
-    chart.bands(band_seconds(series))
+    chart.bands(band_labels(series))
     kinds = np.array(points.kinds, object)
     for name, style in (("finally polled", "final"), ("polled", "poll"), ("sent", "send")):
         mine = kinds == name

@@ -49,6 +49,11 @@ class RunSeries:
         found: Flags = np.isin(self.f, [self.fs.index(name) for name in names if name in self.fs])
         return found
 
+    def keys_with_offsets(self) -> frozenset[str]:
+        """Return the partitions of which an offset was seen."""
+        codes = np.unique(self.entries.key[self.entries.offset >= 0]).tolist()
+        return frozenset(self.entries.keys[code] for code in codes)
+
 
 def run_series(table: pa.Table) -> RunSeries:
     """Take the columns from a history's table."""
@@ -62,7 +67,7 @@ def run_series(table: pa.Table) -> RunSeries:
         process=rows.process,
         fs=rows.fs,
         f=rows.f,
-        outcome=rows.judged(),
+        outcome=rows.outcome,
         start_s=rows.invoked_ns / _S,
         end_s=np.where(ended, rows.completed_ns, last_ns) / _S,
         records=np.where(ended, rows.lengths(), 0),
@@ -72,15 +77,7 @@ def run_series(table: pa.Table) -> RunSeries:
 
 def _log_operations(table: pa.Table) -> pa.Table:
     """Return the operations that have offsets of a log; other models have other ones."""
-    return table.filter(pc.field("f").isin(sorted({*OPERATIONS, "txn"})))
-
-
-def band_seconds(series: RunSeries) -> list[tuple[str, float, float]]:
-    """Return (label, start, end) of each fault, cut to the run."""
-    return [
-        (str(band), band.start_ns / _S, min(band.end_ns / _S, series.duration_s))
-        for band in series.bands
-    ]
+    return table.filter(pc.field("f").isin(sorted(OPERATIONS)))
 
 
 def quantiles_over_time(
@@ -132,7 +129,9 @@ def key_points(series: RunSeries, key: str, most: int, keep: Sequence[int]) -> K
     total = len(rows)
     if total > most:
         wanted = np.isin(entries.offset[rows], keep)
-        wanted[:: -(-total // most)] = True
+        for kind in (SEND, POLL, FINAL_POLL):  # apart: kinds may take turns as the samples do
+            mine = np.flatnonzero(entries.kind[rows] == kind)
+            wanted[mine[:: -(-total // most)]] = True
         rows = rows[wanted][: 2 * most]
     names = {SEND: "sent", POLL: "polled", FINAL_POLL: "finally polled"}
     done_ns = entries.completed_ns[rows]

@@ -39,7 +39,7 @@ def state_plot(
         lanes.append(_lane(chart, key, place, _spans(states, duration_s, tell)))
     svg = chart.svg("Leaders and in-sync replicas over time").removesuffix("</svg>")
     words = (
-        "Each lane shows the leader: its node, its epoch, and the ISR. A hatched part has fewer "
+        "Each lane shows the leader: its node, its epoch, and the ISR. A dashed part has fewer "
         "replicas in sync than the fullest; a gap: no leader, or no broker told of one."
     )
     return f"{svg}{''.join(lanes)}</svg><p>{words}</p>"

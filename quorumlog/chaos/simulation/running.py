@@ -12,9 +12,13 @@ from quorumlog.chaos.simulation.kernel.run import Run
 from quorumlog.chaos.simulation.kernel.shrink import shrink_schedule
 from quorumlog.chaos.simulation.worlds.registry import world_kind
 from quorumlog.invariants import InvariantViolation
+from quorumlog.storage.errors import OffsetOutOfRange, StorageError, UnexpectedOffset
+from quorumlog.wire.codec.errors import CorruptBatch
 
 DEFAULT_WORLD: Final = "quorum"
 _NOISY_LOGGERS: Final = ("quorumlog.storage", "quorumlog.broker", "quorumlog.metadata_quorum")
+_OF_LOGS: Final = (StorageError, OSError, OffsetOutOfRange, UnexpectedOffset, CorruptBatch)
+"""What ends a process: a log that is not what the process before it, or a leader, relied on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,8 @@ def replay(schedule: Schedule, *, mutant: str | None = None) -> SimulationResult
             Run(schedule, world).run()
         except (Violation, InvariantViolation) as error:
             violation = str(error)
+        except _OF_LOGS as error:
+            violation = f"storage: {error}"
     timeline, trace = world.environment.timeline, world.environment.trace
     return SimulationResult(
         seed=schedule.seed,

@@ -1,50 +1,53 @@
-"""The check of a history on Spark: looked at, cut by process, taken apart, cut by key, checked.
+"""The check of a history on Spark: looked at, taken apart, cut by key, checked.
 
 All steps run the pure functions of `chaos.parts` and `chaos.checkers` on Arrow tables in Python:
 there is no second implementation that could disagree with the local one. Tasks read row groups of
-the file themselves; what the JVM moves between them are few large blocks of bytes. A process is
-taken apart by one task, and a key is checked by one.
-docs/decisions/0069-spark-moves-blocks-of-bytes.md
+the file themselves; what the JVM moves between them are few large blocks of bytes, as it is: no
+plan is made, and no row is seen. A key is checked by one task, but if it is large, tasks examine
+ranges of it, and only a key that those do not prove clean is checked by one.
+docs/decisions/0069-spark-moves-blocks-of-bytes.md, 0080-a-process-may-be-cut.md,
+0082-a-hot-key-is-proved-clean-in-ranges.md
 """
 
-import json
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from quorumlog.chaos.checkers.checker import Checker, Facts, facts_of
+from quorumlog.chaos.checkers.checker import Checker, Facts, Ranges, facts_of
 from quorumlog.chaos.checkers.fault_bands import fault_bands
 from quorumlog.chaos.checkers.registry import DEFAULT_MODEL, find_checker
 from quorumlog.chaos.checkers.verdict import Partial, Verdict
 from quorumlog.chaos.history.files import locate_history, read_history
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.schema import OPERATIONS
-from quorumlog.chaos.parts.cutting import cut_by_key, cut_by_process, pack, unpack
+from quorumlog.chaos.parts.cutting import (
+    Cuts,
+    cut_by_key,
+    cut_by_process,
+    pack,
+    unpack,
+    unshared,
+)
+from quorumlog.chaos.parts.plan import Plan, plan_of
 from quorumlog.chaos.parts.sources import find_row_groups
-from quorumlog.chaos.parts.survey import Look, look, nemesis_of
+from quorumlog.chaos.parts.survey import Look, Survey, look, survey_of
 from quorumlog.chaos.spark.executors import executors_expected
-from quorumlog.chaos.spark.inputs import Input, files, frame_of, remote, remote_metadata
+from quorumlog.chaos.spark.inputs import Input, files, remote, remote_metadata, table_of
 from quorumlog.chaos.spark.paths import is_remote, local_path
 from quorumlog.chaos.spark.session import cores, spark_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
 
 _SHORT_ROWS: Final = 5_000_000  # below, a JVM that starts fast beats one that runs fast
 _MICRO_PER_PART: Final = 1_000_000
 _PARTS_MAX: Final = 512
-_BLOCKS_DDL: Final = "part int, block binary"
-# A batch that goes to Python holds a few blocks, or as many rows as it has bytes for.
-_BATCHES: Final = {
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(32 << 20),
-}
-Batches = Iterator[pa.RecordBatch]
+Numbered = tuple[int, bytes]  # a part, and a block of it
 
 
 def check_on_spark(
@@ -71,12 +74,11 @@ def check_on_spark(
     with (
         spark_session(master, conf=conf, is_short=rows < _SHORT_ROWS) as session,
         executors_expected(session),
-        _settings(session),
     ):
         if groups is not None:
             given, metadata = files(session, groups), groups.metadata
         elif table is not None:
-            given, metadata = frame_of(session, table), table.schema.metadata or {}
+            given, metadata = table_of(session, table), table.schema.metadata or {}
         else:
             given, metadata = remote(session, str(path)), remote_metadata(session, str(path))
         return check_input(session, given, checker, facts_of(metadata), progress=progress)
@@ -93,95 +95,142 @@ def check_input(
 ) -> Verdict:
     """Check what `given` reads, cut into `parts`. Raises HistoryError."""
     progress("reading the history")
-    nemesis = _survey(given)
+    survey = _survey(given, checker)
     progress("checking")
-    wanted = min(_PARTS_MAX, max(4 * cores(session), given.micro // _MICRO_PER_PART))
-    partials = _check(given, checker, facts, parts=parts or wanted)
-    return checker.conclude(partials, fault_bands(nemesis), facts)
+    least = 4 * cores(session)
+    plan = plan_of(
+        survey.extents,
+        given.micro,
+        checker,
+        parts_for=lambda micro: parts or min(_PARTS_MAX, max(least, micro // _MICRO_PER_PART)),
+    )
+    partials = _check(given, checker, facts, survey, plan)
+    return checker.conclude(partials, fault_bands(survey.nemesis), facts)
 
 
-def _survey(given: Input) -> pa.Table:
+def _survey(given: Input, checker: Checker) -> Survey:
     tables = given.tables
 
-    def look_at(batches: Batches) -> Batches:
-        for part in tables(batches):
-            yield _row(part=0, block=pickle.dumps(look(part)))
+    def look_at(rows: Iterable[Any]) -> Iterator[bytes]:
+        for part in tables(rows):
+            yield pickle.dumps(look(part, checker))
 
-    rows = _collect(given.frame.mapInArrow(look_at, _BLOCKS_DDL))
-    looks: list[Look] = [pickle.loads(row.block) for row in rows]  # noqa: S301 - of our own tasks
+    found = _collect(given.rows.mapPartitions(look_at))
+    looks: list[Look] = [pickle.loads(one) for one in found]  # noqa: S301 - of our own tasks
     looks.sort(key=lambda one: -1 if one.facts is None else one.facts.first_index)
-    return nemesis_of(looks)
+    return survey_of(looks, checker)
 
 
-def _check(given: Input, checker: Checker, facts: Facts, *, parts: int) -> list[Partial]:
-    tables = given.tables
+def _check(
+    given: Input, checker: Checker, facts: Facts, survey: Survey, plan: Plan
+) -> list[Partial]:
+    blocks = _by_key(given, checker, survey, plan).partitionBy(plan.parts_in_all, int)
+    ranges, first_range = checker.ranges, plan.parts
 
-    def by_process(batches: Batches) -> Batches:
-        for part in tables(batches):
+    def check(blocks: Iterable[Numbered]) -> Iterator[bytes]:
+        for part, entries in _whole(blocks, checker.entries):
+            if ranges is not None and part >= first_range:
+                yield pickle.dumps((part, ranges.examine(entries, facts)))
+            else:
+                yield pickle.dumps((part, checker.check(entries, facts)))
+
+    found = _collect(blocks.mapPartitions(check))
+    told: dict[int, Any] = dict(pickle.loads(one) for one in found)  # noqa: S301 - of our own tasks
+    # Of no entries at all, too: the figures are there even if the history is empty.
+    partials = [checker.check(checker.explode(OPERATIONS.empty_table()), facts)]
+    partials += [told[part] for part in sorted(told) if part < plan.parts]
+    if ranges is None:
+        return partials
+    doubted = []
+    for cuts in plan.cuts.values():
+        # A range that is empty has no task.
+        evidence = [told[part] for part in cuts.parts if part in told]
+        if (proved := ranges.stitch(evidence, facts)) is not None:
+            partials.append(proved)
+        else:
+            doubted.append(cuts)
+    if doubted:
+        partials += _check_whole(blocks, doubted, checker, ranges, facts)
+    return partials
+
+
+def _check_whole(
+    blocks: "RDD[Numbered]",
+    doubted: Sequence[Cuts],
+    checker: Checker,
+    ranges: Ranges,
+    facts: Facts,
+) -> list[Partial]:
+    """Check the keys that ranges did not prove clean: the blocks of each go to one task."""
+    key_of = {part: key for key, cuts in enumerate(doubted) for part in cuts.parts}
+    firsts = {cuts.first_part for cuts in doubted}
+
+    def moved(blocks: Iterable[Numbered]) -> Iterator[Numbered]:
+        for part, entries in _whole((one for one in blocks if one[0] in key_of), checker.entries):
+            own = entries if part in firsts else unshared(entries, ranges)
+            yield from ((key_of[part], block) for block in pack(own))
+
+    def check(blocks: Iterable[Numbered]) -> Iterator[bytes]:
+        for _, entries in _whole(blocks, checker.entries):
+            yield pickle.dumps(checker.check(entries, facts))
+
+    keys = blocks.mapPartitions(moved).partitionBy(len(doubted), int)
+    found = _collect(keys.mapPartitions(check))
+    return [pickle.loads(one) for one in found]  # noqa: S301 - of our own tasks
+
+
+def _by_key(given: Input, checker: Checker, survey: Survey, plan: Plan) -> "RDD[Numbered]":
+    """Return all entries, in blocks of the parts to which they belong."""
+    tables, parts = given.tables, plan.parts
+
+    def explode(part: pa.Table) -> pa.Table:
+        return checker.runs.explode(part, survey.context) if checker.runs else checker.explode(part)
+
+    def cut(entries: pa.Table) -> Iterator[Numbered]:
+        ranges = checker.ranges
+        return _blocks(cut_by_key(entries, parts, plan.places, cuts=plan.cuts, ranges=ranges))
+
+    def by_process(rows: Iterable[Any]) -> Iterator[Numbered]:
+        for part in tables(rows):
             yield from _blocks(cut_by_process(part, parts))
 
-    def explode(batches: Batches) -> Batches:
-        if (part := _whole(batches, OPERATIONS)) is not None:
-            yield from _blocks(cut_by_key(checker.explode(part.sort_by("index")), parts))
+    def by_key(runs: Iterable[pa.Table]) -> Iterator[Numbered]:
+        for part in runs:
+            yield from cut(explode(part))
 
-    def check(batches: Batches) -> Batches:
-        if (entries := _whole(batches, checker.entries)) is not None:
-            found = checker.check(entries, facts)
-            yield pa.RecordBatch.from_pydict({"partial": [json.dumps(found.as_json())]})
-
-    moved = _shuffled(given.frame.mapInArrow(by_process, _BLOCKS_DDL), parts)
-    entries = moved.mapInArrow(explode, _BLOCKS_DDL)
-    rows = _collect(_shuffled(entries, parts).mapInArrow(check, "partial string"))
-    # Of no entries at all, too: the figures are there even if the history is empty.
-    nothing = checker.check(checker.explode(OPERATIONS.empty_table()), facts)
-    return [nothing, *(Partial.from_json(json.loads(row.partial)) for row in rows)]
+    if checker.runs is None:
+        moved = given.rows.mapPartitions(by_process).partitionBy(parts, int)
+        return moved.mapPartitions(
+            lambda blocks: by_key(table.sort_by("index") for _, table in _whole(blocks, OPERATIONS))
+        )
+    # What spans the runs is made here.
+    lives = [*cut(checker.runs.explode_context(survey.context))]
+    entries = given.rows.mapPartitions(lambda rows: by_key(tables(rows)))
+    return entries.union(given.rows.context.parallelize(lives, 1))
 
 
-def _shuffled(blocks: "DataFrame", parts: int) -> "DataFrame":
-    """Bring the blocks of each part to one task."""
-    from pyspark.sql.functions import col
-
-    return blocks.repartitionById(parts, col("part"))
-
-
-def _blocks(parts: Iterable[tuple[int, pa.Table]]) -> Batches:
+def _blocks(parts: Iterable[tuple[int, pa.Table]]) -> Iterator[Numbered]:
     for part, table in parts:
         for block in pack(table):
-            yield _row(part=part, block=block)
+            yield part, block
 
 
-def _row(*, part: int, block: bytes) -> pa.RecordBatch:
-    columns = [pa.array([part], pa.int32()), pa.array([block], pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, ["part", "block"])
+def _whole(blocks: Iterable[Numbered], schema: pa.Schema) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the part of a task, and the table of all its blocks; nothing if it has none."""
+    held = [*blocks]
+    if held:
+        yield held[0][0], unpack((block for _, block in held), schema)
 
 
-def _whole(batches: Batches, schema: pa.Schema) -> pa.Table | None:
-    """Return the table of all blocks of a task; None if it has none."""
-    blocks = [block.as_buffer() for batch in batches for block in batch.column("block")]
-    return unpack(blocks, schema) if blocks else None
-
-
-def _collect(frame: "DataFrame") -> list[Any]:
+def _collect(rows: "RDD[Any]") -> list[Any]:
     """Run a job. Raises HistoryError for one of a task."""
-    from pyspark.errors import PythonException
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
 
     try:
-        return list(frame.collect())
-    except PythonException as error:
+        return list(rows.collect())
+    except (PySparkException, Py4JJavaError) as error:
         if "HistoryError: " in str(error):
             said = str(error).rpartition("HistoryError: ")[2].splitlines()[0]
             raise HistoryError(said) from error
         raise
-
-
-@contextmanager
-def _settings(session: "SparkSession") -> Iterator[None]:
-    """Have the settings of these jobs, also in a session of others, and give theirs back."""
-    before = {name: session.conf.get(name) for name in _BATCHES}
-    for name, value in _BATCHES.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, known in before.items():
-            session.conf.set(name, known or "")

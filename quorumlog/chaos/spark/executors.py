@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from quorumlog.chaos.spark import SparkUnavailable
+from quorumlog.chaos.spark.masters import is_one_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ def executors_expected(session: "SparkSession") -> Iterator[None]:
     is watched there.
     """
     context = session.sparkContext
-    if str(context.master).startswith("local"):
+    if is_one_process(str(context.master)):
         yield
         return
     watch = _Watch(context, float(session.conf.get(TIMEOUT_KEY, str(TIMEOUT_S)) or TIMEOUT_S))

@@ -1,6 +1,7 @@
-"""What a job reads: row groups that the tasks open themselves, or a DataFrame that Spark reads."""
+"""What a job reads: row groups that the tasks open themselves, or blocks of operations."""
 
-from collections.abc import Callable, Iterator
+import pickle
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,12 +11,14 @@ from quorumlog.chaos.history.files import PARQUET
 from quorumlog.chaos.history.model import HistoryError
 from quorumlog.chaos.history.schema import OPERATIONS
 from quorumlog.chaos.history.validate import check_columns
+from quorumlog.chaos.parts.cutting import pack, unpack
 from quorumlog.chaos.parts.sources import ROWS_PER_CHUNK, RowGroups, read_groups
+from quorumlog.chaos.spark.session import cores
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark import RDD
+    from pyspark.sql import Row, SparkSession
 
-_MICRO_MICRO_PER_ROW: Final = 3  # of a Kafka history, about
 _MICRO_DDL: Final = (
     "array<struct<f: string, key: string, offset: bigint, value: bigint, text: string>>"
 )
@@ -30,34 +33,40 @@ _DDL: Final = ", ".join(
 class Input:
     """What the tasks of a job read.
 
-    frame: a row of it tells a task what to read, or is an operation. micro: about how many
-    micro-operations there are. tables: from the batches of a task to runs of whole operations.
+    rows: each tells a task what to read, or is a block of operations. micro: about how many
+    micro-operations there are. tables: from the rows of a task to runs of whole operations.
     """
 
-    frame: "DataFrame"
+    rows: "RDD[Any]"
     micro: int
-    tables: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
+    tables: Callable[[Iterable[Any]], Iterator[pa.Table]]
 
 
 def files(session: "SparkSession", groups: RowGroups) -> Input:
     """Return row groups that each task opens by itself: the file must be there for all of them."""
     file, chunks = groups.file.absolute(), groups.chunks
 
-    def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield pa.concat_tables(read_groups(file, chunks[number]))
+    def tables(numbers: Iterable[int]) -> Iterator[pa.Table]:
+        for number in numbers:
+            yield pa.concat_tables(read_groups(file, chunks[number]))
 
-    count = max(1, len(chunks))
-    frame = session.range(0, len(chunks), 1, numPartitions=count)
-    return Input(frame=frame, micro=groups.micro, tables=tables)
+    numbers = session.sparkContext.parallelize(range(len(chunks)), max(1, len(chunks)))
+    return Input(rows=numbers, micro=groups.micro, tables=tables)
 
 
-def frame_of(session: "SparkSession", table: pa.Table) -> Input:
+def table_of(session: "SparkSession", table: pa.Table) -> Input:
     """Return a table of this process, for what has no row groups of operations."""
-    return Input(
-        frame=session.createDataFrame(table), micro=_MICRO_PER_ROW * table.num_rows, tables=_runs
-    )
+    table = table.replace_schema_metadata(None)
+    step = max(1, min(ROWS_PER_CHUNK, -(-table.num_rows // cores(session))))
+    runs = [table.slice(start, step) for start in range(0, table.num_rows, step)]
+    blocks = [[*pack(run)] for run in runs]
+    rows = session.sparkContext.parallelize(blocks, max(1, len(blocks)))
+    return Input(rows=rows, micro=_MICRO_PER_ROW * table.num_rows, tables=_unpacked)
+
+
+def _unpacked(runs: Iterable[list[bytes]]) -> Iterator[pa.Table]:
+    for blocks in runs:
+        yield unpack(blocks, OPERATIONS)
 
 
 def remote(session: "SparkSession", path: str) -> Input:
@@ -71,7 +80,8 @@ def remote(session: "SparkSession", path: str) -> Input:
         frame, rows = session.read.schema(_DDL).parquet(_file(path)), found.count()
     except AnalysisException as error:
         raise HistoryError(f"{path}: {str(error).splitlines()[0]}") from error
-    return Input(frame=frame, micro=_MICRO_PER_ROW * rows, tables=_runs)
+    blocks = frame.mapInArrow(_packed, "block binary").rdd
+    return Input(rows=blocks, micro=_MICRO_PER_ROW * rows, tables=_checked)
 
 
 def remote_metadata(session: "SparkSession", path: str) -> dict[bytes, bytes]:
@@ -92,20 +102,26 @@ def _file(path: str) -> str:
     return path if path.endswith(".parquet") else f"{path.rstrip('/')}/{PARQUET}"
 
 
+def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for run in _runs(batches):
+        yield pa.RecordBatch.from_pydict({"block": [pickle.dumps(run)]})
+
+
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Put the batches of a task together, as many as make a chunk."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if held and sum(one.num_rows for one in held) + batch.num_rows > ROWS_PER_CHUNK:
-            yield _checked(held)
+            yield pa.Table.from_batches(held)
             held = []
         held.append(batch)
     if held:
-        yield _checked(held)
+        yield pa.Table.from_batches(held)
 
 
-def _checked(batches: list[pa.RecordBatch]) -> pa.Table:
-    table = pa.Table.from_batches(batches).select(OPERATIONS.names)
-    table = table.replace_schema_metadata(None).cast(OPERATIONS)
-    check_columns(table)
-    return table
+def _checked(rows: Iterable["Row"]) -> Iterator[pa.Table]:
+    for row in rows:
+        run: pa.Table = pickle.loads(row.block)  # noqa: S301 - of our own tasks
+        table = run.select(OPERATIONS.names).replace_schema_metadata(None).cast(OPERATIONS)
+        check_columns(table)
+        yield table

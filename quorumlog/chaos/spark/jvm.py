@@ -107,6 +107,19 @@ def silence_finalizers() -> None:
         worker.deque.appendleft(SHUTDOWN_FINALIZER_WORKER)
 
 
+def silence_accumulators(session: "SparkSession") -> None:
+    """Keep PySpark from writing a traceback to stderr if the JVM ends and still has its ear.
+
+    The JVM tells it what the tasks added to accumulators. None of ours adds anything.
+    """
+    server = session.sparkContext._accumulatorServer  # noqa: SLF001 - there is no public way
+    server.handle_error = _say_nothing  # type: ignore[assignment, method-assign]
+
+
+def _say_nothing(*_: object) -> None:
+    """Take the place of what prints an error of a connection."""
+
+
 def _finalizers() -> "list[FinalizerWorker]":
     from py4j.clientserver import FinalizerWorker
     from pyspark import SparkContext

@@ -38,12 +38,25 @@ def check_master(master: str) -> None:
     raise SparkUnavailable(f"no Spark master listens: {'; '.join(reasons)}")
 
 
+def is_here(master: str) -> bool:
+    """Tell whether everything of this master runs on this machine."""
+    return master.startswith("local")
+
+
+def is_one_process(master: str) -> bool:
+    """Tell whether tasks of this master are children of ours, and not of executors.
+
+    `local-cluster[...]`, with which Spark tests itself, has executors.
+    """
+    return is_here(master) and not master.startswith("local-cluster")
+
+
 def driver_host(master: str) -> str | None:
     """Return the address of ours at which the executors of `master` can reach us.
 
     That is the one from which the route to a standalone master starts. None: Spark finds it itself.
     """
-    if master.startswith("local"):
+    if is_here(master):
         return _LOOPBACK
     if not master.startswith(_STANDALONE):
         return None

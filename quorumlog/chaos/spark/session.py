@@ -18,7 +18,7 @@ from quorumlog.chaos.extras import install_command
 from quorumlog.chaos.interruption import Interruption
 from quorumlog.chaos.spark import SparkUnavailable, jvm
 from quorumlog.chaos.spark.java import find_java, make_java_home
-from quorumlog.chaos.spark.masters import check_master, driver_host
+from quorumlog.chaos.spark.masters import check_master, driver_host, is_here, is_one_process
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MASTER_KEY: Final = "spark.master"
 _GIB: Final = 1 << 30
 _TOLD_CHARS_MAX: Final = 500
+_PYTHON_STACK: Final = "Traceback (most recent call last):\n"
 # No second compiler, no parallel collector: 40 % less CPU for 1e5 operations, 25 % for 1e6.
 _SHORT_LIVED: Final = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _QUIET: Final = """rootLogger.level = error
@@ -130,12 +131,16 @@ def _failures_told() -> Iterator[None]:
 def in_short(text: str) -> str:
     """Return what a JVM's error says without its stack: the first line, and the last cause.
 
-    What comes before the exception that ended a JVM (a download, warnings) is left out.
+    What comes before the exception that ended a JVM (a download, warnings) is left out. The cause
+    of an error in Python is the line behind its stack.
     """
+    _, _, stack = text.partition(_PYTHON_STACK)
+    raised = next((line for line in stack.splitlines() if line and not line[0].isspace()), None)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     last = [place for place, line in enumerate(lines) if line.startswith("Exception in thread")]
     lines = lines[last[0] if last else 0 :]
     causes = [line for line in lines[1:] if line.startswith("Caused by:")]
+    causes += [raised] if raised is not None else []
     return " ".join([*lines[:1], *causes[-1:]])[:_TOLD_CHARS_MAX]
 
 
@@ -173,6 +178,7 @@ def _start(
         hint = "--engine local needs no Spark"
         raise SparkUnavailable(f"Spark did not start: {reason} ({hint})") from error
     jvm.silence_finalizers()
+    jvm.silence_accumulators(session)
     _ship_package(session, workspace)
     return session
 
@@ -184,13 +190,13 @@ def _python_of(master: str, conf: Mapping[str, str]) -> dict[str, str]:
     """
     if named := conf.get("spark.pyspark.python"):
         return {"PYSPARK_PYTHON": named}
-    return {"PYSPARK_PYTHON": sys.executable} if master.startswith("local") else {}
+    return {"PYSPARK_PYTHON": sys.executable} if is_here(master) else {}
 
 
 def _ship_package(session: "SparkSession", directory: Path) -> None:
-    """Give executors on other machines this package. numpy and pyarrow they must have."""
+    """Give executors in other processes this package. numpy and pyarrow they must have."""
     context, package = session.sparkContext, Path(__file__).parents[2]
-    if str(context.master).startswith("local") or not package.is_dir():  # it came by --py-files
+    if is_one_process(str(context.master)) or not package.is_dir():  # it came by --py-files
         return
     archive = directory / f"{package.name}.zip"
     if not archive.exists():
@@ -220,6 +226,7 @@ def _settings(workspace: Path, master: str, *, is_short: bool) -> dict[str, str]
         **({} if host is None else {"spark.driver.host": host}),
         "spark.driver.memory": f"{gigabytes}g",
         "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.shuffle.compress": "false",  # the blocks are compressed already
         "spark.local.dir": str(workspace / "local"),
         "spark.sql.warehouse.dir": str(workspace / "warehouse"),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",

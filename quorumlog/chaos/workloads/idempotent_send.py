@@ -68,6 +68,8 @@ class IdempotentSend(Lanes[IdempotentSendOptions]):
         is_sure = True
         while is_sure and working.is_set():
             await asyncio.sleep(rng.expovariate(1 / mean_gap_s))
+            if not working.is_set():
+                break  # the readers have stopped
             is_killed = rng.random() < 1 / self._setup.options.bursts_per_life
             timeout_s = rng.random() * _KILLED_WITHIN_S if is_killed else None
             is_sure = await self._burst(producer, process, rng, timeout_s) and not is_killed

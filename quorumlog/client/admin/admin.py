@@ -1,6 +1,6 @@
 """The administrator: all of its methods; one module per subject implements them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Unpack
 
 from quorumlog.client import admin as subjects
@@ -115,6 +115,25 @@ class Admin(AsyncClient[Asker]):
         """
         return await subjects.topics.elect(self._running(), partitions, election)
 
+    # --- replicas ---
+
+    async def alter_partition_reassignments(
+        self, replicas: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> None:
+        """Let each partition move to these replicas, the preferred leader first; None: cancel.
+
+        It goes on when this returns: see `list_partition_reassignments`. Raises the first
+        partition's error (INVALID_REPLICA_ASSIGNMENT, NO_REASSIGNMENT_IN_PROGRESS, ...), definite
+        if none was changed. Source: KIP-455.
+        """
+        await subjects.reassignments.alter(self._running(), replicas)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, about.PartitionReassignment]:
+        """Return those of the partitions (None: of all) that are moving, as one broker sees it."""
+        return await subjects.reassignments.ongoing(self._running(), partitions)
+
     # --- records ---
 
     async def list_offsets(
@@ -201,6 +220,14 @@ class Admin(AsyncClient[Asker]):
     ) -> dict[int, dict[str, about.LogDirDescription]]:
         """Return the log directories of brokers (None: of all), by path, with every log's size."""
         return await subjects.cluster.log_dirs(self._running(), brokers)
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Let the cluster forget a broker that will not come back.
+
+        Raises BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if the broker is in service, or alone is
+        known to hold all records of a partition.
+        """
+        await subjects.cluster.unregister(self._running(), broker_id)
 
     # --- groups ---
 

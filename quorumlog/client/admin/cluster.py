@@ -15,6 +15,7 @@ from quorumlog.wire.codec.messages.describe_log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
+from quorumlog.wire.codec.messages.unregister_broker import UnregisterBrokerRequest
 from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 
 
@@ -61,6 +62,17 @@ def _replica(state: describe_quorum_.ReplicaState) -> about.QuorumReplica:
         last_fetch_timestamp_ms=state.last_fetch_timestamp,
         last_caught_up_timestamp_ms=state.last_caught_up_timestamp,
     )
+
+
+async def unregister(asker: Asker, broker_id: int) -> None:
+    """See Admin.unregister_broker."""
+    request = UnregisterBrokerRequest(broker_id=broker_id)
+
+    async def attempt() -> None:
+        response = await asker.request(request)
+        check(response.error_code, response.error_message or "UnregisterBroker")
+
+    await asker.retry(attempt, changes=True)
 
 
 async def log_dirs(

@@ -52,10 +52,22 @@ class Position:
     buffered_bytes: int = 0
     is_asked: bool = False  # a request for it is under way
     paused: bool = False
-    preferred_replica: int = -1
+    preferred_replica: int = -1  # until `preferred_until_ms`: read from it, not from the leader
+    preferred_until_ms: float = 0.0
+    leader_until_ms: float = 0.0  # read from the leader until then, whatever it prefers
     failures: int = 0
     retry_at_ms: float = 0.0
     high_watermark: int = -1
+    refusal: ErrorCode = ErrorCode.NONE  # of the last fetch
+
+    def prefers(self, now_ms: float) -> int:
+        """Return the replica to read from instead of the leader; -1: the leader (KIP-392).
+
+        The leader is asked again from time to time: another replica may be the better one by then.
+        """
+        if self.preferred_replica >= 0 and now_ms >= self.preferred_until_ms:
+            self.preferred_replica = -1
+        return self.preferred_replica
 
     def place(self, offset: int, epoch: int) -> None:
         """Read on from `offset`; what was fetched for another place is dropped."""
@@ -211,8 +223,14 @@ class Positions:
     def handle_failure(self, now_ms: float, position: Position, random_fraction: float) -> None:
         """Ask again later: no answer came, or an error that passes."""
         position.failures += 1
-        position.preferred_replica = -1
+        self.leave_preferred(now_ms, position)
         position.retry_at_ms = now_ms + self._backoff.delay_ms(position.failures, random_fraction)
+
+    def leave_preferred(self, now_ms: float, position: Position) -> None:
+        """Read from the leader for a while: the replica that it prefers does not serve us."""
+        if position.preferred_replica >= 0:
+            position.preferred_replica = -1
+            position.leader_until_ms = now_ms + self.settings.retry_backoff_max_ms
 
     def handle_fetched(
         self,
@@ -231,6 +249,7 @@ class Positions:
             out = f"offset {fetch_offset} is out of range"
             self._reset_by_policy(position, code, out)
             return False
+        was_refused, position.refusal = position.refusal != ErrorCode.NONE, code
         if code != ErrorCode.NONE:
             if code not in RETRIABLE and code != ErrorCode.OFFSET_OUT_OF_RANGE:
                 name = position.topic_partition
@@ -243,9 +262,10 @@ class Positions:
             self._handle_truncated(position, answer.diverging_epoch.end_offset)
         elif answer.preferred_read_replica >= 0:
             position.preferred_replica = answer.preferred_read_replica
+            position.preferred_until_ms = now_ms + self.settings.metadata_max_age_ms
         elif answer.records and not self._keep(position, answer):
             self.handle_failure(now_ms, position, random_fraction)
-        return False
+        return was_refused
 
     def _handle_truncated(self, position: Position, end_offset: int) -> None:
         if position.chunks:

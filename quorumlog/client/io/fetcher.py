@@ -80,9 +80,17 @@ class Fetcher:
         self.missing_is_error = True
         """Whether `poll` raises for a partition that does not exist: after `assign` it does."""
         cluster.lookout.partitions.append(self._needed)
+        cluster.lookout.refusals.append(self._refused)
 
     def _needed(self) -> Collection[TopicPartition]:
         return self._positions.by_partition.keys()
+
+    def _refused(self) -> dict[TopicPartition, ErrorCode]:
+        return {
+            name: position.refusal
+            for name, position in self._positions.by_partition.items()
+            if position.refusal != ErrorCode.NONE
+        }
 
     def wake(self) -> None:
         """Ask soon for what may be asked for now."""
@@ -112,8 +120,14 @@ class Fetcher:
             if leader is None:
                 continue
             broker_id = leader.broker_id
-            if position.preferred_replica in self._cluster.metadata.nodes:
-                broker_id = position.preferred_replica
+            preferred = position.prefers(now_ms)
+            if preferred >= 0:
+                is_connected = self._cluster.connected(preferred) is not None
+                if is_connected or not self._cluster.is_failing(preferred):
+                    broker_id = preferred
+                else:
+                    self._positions.leave_preferred(now_ms, position)
+                    self._cluster.request_update()
             if broker_id not in self._fetching:
                 ask = _Ask(position, position.fetch_offset, leader)
                 asks.setdefault(broker_id, []).append(ask)
@@ -245,16 +259,25 @@ class Fetcher:
             isolation_level=ISOLATION_LEVELS[self._settings.isolation_level],
             session_epoch=NO_SESSION,
             topics=topics,
-            rack_id=self._settings.client_rack,
+            rack_id=self._rack(asks),
         )
         return request, has_ids
 
+    def _rack(self, asks: list[_Ask]) -> str:
+        """Return our rack; "" while the leader itself is to serve one of these."""
+        now_ms = self._cluster.now_ms()
+        is_near = all(ask.position.leader_until_ms <= now_ms for ask in asks)
+        return self._settings.client_rack if is_near else ""
+
     def _leaves_out_full(self, broker_id: int) -> bool:
-        """Tell whether the user may soon make room in a partition that this broker leads."""
+        """Tell whether the user may soon make room in a partition that this broker serves."""
         for position in self._positions:
             if position.buffered_bytes and not position.is_asked and not position.paused:
                 leader = self._cluster.metadata.leader(position.topic_partition)
-                if leader is not None and leader.broker_id == broker_id:
+                serving = position.preferred_replica
+                if serving < 0 and leader is not None:
+                    serving = leader.broker_id
+                if serving == broker_id:
                     return True
         return False
 
@@ -290,5 +313,6 @@ class Fetcher:
         """Cancel all requests and wait until they have ended."""
         self._pump.stop()
         self._cluster.lookout.partitions.remove(self._needed)
+        self._cluster.lookout.refusals.remove(self._refused)
         self._stalls.close()
         await self._pump.close()

@@ -1,7 +1,7 @@
 """Logs what a client waits for in vain: brokers, topics, partitions, leaders."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from quorumlog.client.core.absences import (
@@ -14,6 +14,7 @@ from quorumlog.client.core.absences import (
     missing_topics,
 )
 from quorumlog.client.core.metadata_cache import MetadataCache, Node
+from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
 
 _logger: Final = logging.getLogger(__name__)
@@ -28,6 +29,7 @@ class Lookout:
         """`why_failing`: why a broker's data connection cannot be made; None if it can."""
         self.topics: Final[list[Callable[[], Iterable[str]]]] = []
         self.partitions: Final[list[Callable[[], Collection[TopicPartition]]]] = []
+        self.refusals: Final[list[Callable[[], Mapping[TopicPartition, ErrorCode]]]] = []
         self._client_id: Final = client_id
         self._metadata: Final = metadata
         self._why_failing: Final = why_failing
@@ -58,6 +60,9 @@ class Lookout:
                 if leader is not None and why is not None:
                     text = f"its leader, broker {leader.broker_id}, cannot be reached: {why}"
                     absent.setdefault(name, text)
+        for refused in self.refusals:
+            for name, code in refused().items():
+                absent.setdefault(name, f"its leader refuses to be read: {code.name}")
         return absent
 
     def needed_topics(self) -> set[str]:

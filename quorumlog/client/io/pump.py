@@ -11,6 +11,8 @@ from typing import Any, Final
 from quorumlog.client.io.cluster import Cluster
 from quorumlog.tasks import OnError, Tasks
 
+_REST_MS_MIN: Final = 0.001  # less may be lost in rounding: it would step again at the same time
+
 Step = Callable[[float], float]
 """Starts what may be sent at `now_ms`; returns when time alone lets it start more (inf: never)."""
 
@@ -50,7 +52,7 @@ class Pump:
             self._timer.cancel()
             self._timer = None
         if wake_at_ms != float("inf") and not self._is_closed:
-            delay_s = max(wake_at_ms - now_ms, 0) / 1000
+            delay_s = max(wake_at_ms - now_ms, _REST_MS_MIN) / 1000
             self._timer = self._loop.call_later(delay_s, self.wake)
 
     def stop(self) -> None:

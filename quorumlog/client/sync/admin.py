@@ -24,6 +24,9 @@ class SyncAdmin(Blocking[Admin]):
     describe_topics = blocking(Admin.describe_topics)
     elect_leaders = blocking(Admin.elect_leaders)
 
+    alter_partition_reassignments = blocking(Admin.alter_partition_reassignments)
+    list_partition_reassignments = blocking(Admin.list_partition_reassignments)
+
     list_offsets = blocking(Admin.list_offsets)
     delete_records = blocking(Admin.delete_records)
     describe_producers = blocking(Admin.describe_producers)
@@ -34,6 +37,7 @@ class SyncAdmin(Blocking[Admin]):
 
     describe_cluster = blocking(Admin.describe_cluster)
     describe_quorum = blocking(Admin.describe_quorum)
+    unregister_broker = blocking(Admin.unregister_broker)
     describe_log_dirs = blocking(Admin.describe_log_dirs)
 
     list_consumer_groups = blocking(Admin.list_consumer_groups)

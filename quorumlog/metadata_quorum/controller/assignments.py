@@ -52,6 +52,7 @@ class Assignments:
             replication_factor=replication_factor,
             first_partition=first_partition,
             start=int.from_bytes(self._random_bytes(4), "big"),
+            racks={b.broker_id: b.rack for b in self._cluster.brokers.values()},
         )
 
     def check(
@@ -61,7 +62,12 @@ class Assignments:
         check_partitions(len(assignments))
         active = active_brokers(self._cluster)
         for index, replicas in enumerate(assignments, start=first_partition):
-            problem = self._problem(index, replicas, replication_factor)
+            problem = replicas_problem(self._cluster, replicas)
+            if problem is None and len(replicas) != replication_factor:
+                problem = (
+                    f"Partition {index} has a replication factor of its own: {len(replicas)}, "
+                    f"where {replication_factor} is that of the topic."
+                )
             if problem is None and active.isdisjoint(replicas):
                 problem = (
                     "All brokers specified in the manual partition assignment for partition "
@@ -69,24 +75,6 @@ class Assignments:
                 )
             if problem is not None:
                 raise TopicRefused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
-
-    def _problem(self, index: int, replicas: Replicas, replication_factor: int) -> str | None:
-        if not replicas:
-            return "The manual partition assignment includes an empty replica list."
-        if len({*replicas}) != len(replicas):
-            return "The manual partition assignment includes a broker more than once."
-        if len(replicas) != replication_factor:
-            return (
-                f"Partition {index} has a replication factor of its own: {len(replicas)}, "
-                f"where {replication_factor} is that of the topic."
-            )
-        unknown = next((r for r in replicas if r not in self._cluster.brokers), None)
-        if unknown is not None:
-            return (
-                f"The manual partition assignment includes broker {unknown}, "
-                "but no such broker is registered."
-            )
-        return None
 
     def records(
         self, topic_id: TopicId, assignments: Sequence[Replicas], *, first_partition: int = 0
@@ -107,3 +95,18 @@ class Assignments:
                 )
             )
         return records
+
+
+def replicas_problem(cluster: ClusterReplay, replicas: Replicas) -> str | None:
+    """Say why these cannot be the replicas of a partition; None: they can."""
+    if not replicas:
+        return "The manual partition assignment includes an empty replica list."
+    if len({*replicas}) != len(replicas):
+        return "The manual partition assignment includes a broker more than once."
+    unknown = next((r for r in replicas if r not in cluster.brokers), None)
+    if unknown is not None:
+        return (
+            f"The manual partition assignment includes broker {unknown}, "
+            "but no such broker is registered."
+        )
+    return None

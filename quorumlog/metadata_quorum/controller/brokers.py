@@ -6,7 +6,7 @@ Sources: KIP-631; KAFKA-13173 (fence one at a time), KAFKA-15019 (a late heartbe
 KAFKA-18138 (a new controller tracks every registered broker).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -18,11 +18,14 @@ from quorumlog.metadata_quorum.controller_client import (
     BrokerRegistration,
     RegistrationReply,
 )
+from quorumlog.metadata_quorum.image.features import level_problem
 from quorumlog.metadata_quorum.image.model import BrokerImage
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
+SILENT_SHARE: Final = 3
+"""A broker that gave no sign for a third of its session is silent: heartbeats come more often."""
 RENEWALS_MAX: Final = 2
 """How often a silent broker's session is renewed because the controller was not running itself."""
 
@@ -50,9 +53,14 @@ TRANSITIONS: Final[Mapping[BrokerState, frozenset[BrokerState]]] = MappingProxyT
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """The soft state of a broker: when it was last heard, how far it has replayed."""
+    """The soft state of a broker: when it was last heard, how far it has replayed.
+
+    last_contact_ms: from then on, the session lasts. A new controller begins it without a sign.
+    last_sign_ms: when this controller heard the broker, or a new process of it; None: never.
+    """
 
     last_contact_ms: int
+    last_sign_ms: int | None = None
     metadata_offset: int = -1
     shutdown_offset: int = -1  # where its controlled shutdown was decided
     renewals: int = 0  # how often it was renewed since the broker was heard
@@ -70,13 +78,24 @@ class Sessions:
         """Return the session of a broker, or None."""
         return self._sessions.get(broker_id)
 
-    def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int = -1) -> None:
-        """Note that the broker is alive; an offset of -1 is unknown."""
+    def assume(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Begin a session without a sign of the broker: this controller has just taken over."""
+        self._sessions[broker_id] = Session(last_contact_ms=now_ms)
+
+    def touch(self, broker_id: BrokerId, now_ms: int, metadata_offset: int) -> None:
+        """Note a heartbeat of the broker."""
         session = self._sessions.setdefault(broker_id, Session(last_contact_ms=now_ms))
         if session.is_expired:
             return
         session.last_contact_ms, session.renewals = max(session.last_contact_ms, now_ms), 0
         session.metadata_offset = max(session.metadata_offset, metadata_offset)
+        self.note_sign(broker_id, now_ms)
+
+    def note_sign(self, broker_id: BrokerId, now_ms: int) -> None:
+        """Note that a process of the broker is there, maybe not the registered one."""
+        session = self._sessions.get(broker_id)
+        if session is not None:
+            session.last_sign_ms = max(session.last_sign_ms or 0, now_ms)
 
     def renew(self, broker_id: BrokerId, now_ms: int) -> None:
         """Renew a session without a heartbeat, at most RENEWALS_MAX times in a row."""
@@ -89,7 +108,7 @@ class Sessions:
 
     def begin(self, broker_id: BrokerId, now_ms: int) -> None:
         """Start over: another process has registered."""
-        self._sessions[broker_id] = Session(last_contact_ms=now_ms)
+        self._sessions[broker_id] = Session(last_contact_ms=now_ms, last_sign_ms=now_ms)
 
     def expire(self, broker_id: BrokerId, now_ms: int) -> None:
         """End the session for good: the process is known to be gone. `begin` starts another."""
@@ -107,10 +126,35 @@ class Sessions:
         session = self._sessions.get(broker_id)
         return session is not None and now_ms - session.last_contact_ms < self.session_timeout_ms
 
-    def expires_ms(self, broker_id: BrokerId) -> int:
-        """Return when the session ends if the broker stays silent; 0 for one never heard."""
+    def expires_ms(self, broker_id: BrokerId, unfenced: Collection[BrokerId]) -> int:
+        """Return when to fence the broker if it stays silent; 0 for one never heard.
+
+        One whose process is gone waits for those of the `unfenced` that were silent already.
+        """
         session = self._sessions.get(broker_id)
-        return 0 if session is None else session.last_contact_ms + self.session_timeout_ms
+        if session is None:
+            return 0
+        end_ms = session.last_contact_ms + self.session_timeout_ms
+        return self.may_leave_ms(broker_id, end_ms, unfenced) if session.is_expired else end_ms
+
+    def may_leave_ms(self, broker_id: BrokerId, at_ms: int, unfenced: Collection[BrokerId]) -> int:
+        """Return when a broker whose process is gone since `at_ms` may leave its ISRs.
+
+        A broker that is silent may have lost its memory with its power. It must not stay in an ISR
+        alone because others left before it: docs/decisions/0093-the-silent-leave-first.md
+        """
+        silent_ms = at_ms - self.session_timeout_ms // SILENT_SHARE
+        may_leave_ms = at_ms
+        for other_id in unfenced:
+            other = self._sessions.get(other_id)
+            if other_id == broker_id or other is None or other.is_expired:
+                continue
+            if other.last_sign_ms is None or other.last_sign_ms < silent_ms:
+                end_ms = other.last_contact_ms + self.session_timeout_ms + 1
+                may_leave_ms = max(may_leave_ms, end_ms)
+            else:
+                may_leave_ms = max(may_leave_ms, other.last_sign_ms)
+        return may_leave_ms
 
     def least_offset(self, broker_ids: frozenset[BrokerId]) -> int:
         """Return how far the slowest of these brokers has replayed."""
@@ -151,9 +195,17 @@ def next_state(
 
 
 def registration_refusal(
-    brokers: Mapping[BrokerId, BrokerImage], request: BrokerRegistration, *, is_live: bool
+    brokers: Mapping[BrokerId, BrokerImage],
+    request: BrokerRegistration,
+    *,
+    is_live: bool,
+    may_leave: bool,
+    in_force: Mapping[str, int],
 ) -> RegistrationReply | None:
     """Return the refusal of a registration, or None.
+
+    `is_live`, `may_leave`: the earlier process of this broker, with regard to `Sessions`.
+    `in_force`: the feature levels, which the broker must work with.
 
     # DEVIATION: Kafka waits for the old session to end. A process that listens on the old one's
     # control address is its successor: docs/decisions/0008-a-successor-registers-at-once.md
@@ -167,11 +219,26 @@ def registration_refusal(
                 error_message=f"Log directory {request.directory_id} is that of broker "
                 f"{other.broker_id}: a copy needs an id of its own in its meta.properties",
             )
+    problems = (level_problem(request.features, name, in_force[name]) for name in in_force)
+    too_old = next((problem for problem in problems if problem is not None), None)
+    if too_old is not None:
+        message = f"Broker {request.broker_id} is of another release: {too_old} by it"
+        return RegistrationReply(
+            error_code=ErrorCode.UNSUPPORTED_VERSION,
+            error_message=message,
+        )
     broker = brokers.get(request.broker_id)
-    if broker is None or not is_live or broker.incarnation_id == request.incarnation_id:
+    if broker is None or broker.incarnation_id == request.incarnation_id:
         return None
+    if not broker.fenced and not may_leave:
+        return RegistrationReply(
+            error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            error_message=f"Broker {request.broker_id} is in service, and another broker is "
+            "silent: that one must be heard, or leave, before this process takes over",
+        )
     has_its_directory = broker.directory_id in {None, request.directory_id}
-    if broker.control_address == request.control_address and has_its_directory:
+    is_successor = broker.control_address == request.control_address and has_its_directory
+    if is_successor or not is_live:
         return None
     return RegistrationReply(
         error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION,

@@ -1,13 +1,22 @@
-"""Alters the configurations of topics: set, delete, append, subtract, or replace the whole.
+"""Alters the configurations of topics and brokers: set, delete, append, subtract, or replace all.
 
 It refuses unknown names, bad and missing values, a name or a topic that a request has twice, and
 items for a setting that is no list. A change of min.insync.replicas voids the ISR proposals that
-were made under the old number. Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
+were made under the old number. Where unclean elections become allowed, they take place at once.
+Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
+from collections.abc import Iterator
 from functools import partial
 
-from quorumlog.metadata_quorum.controller.configs import config_error, kept_value
+from quorumlog.metadata_quorum.controller.broker_configs import alter_brokers
+from quorumlog.metadata_quorum.controller.configs import (
+    check_form,
+    config_error,
+    kept_value,
+    value_after,
+)
+from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
     check_named,
@@ -15,15 +24,13 @@ from quorumlog.metadata_quorum.controller.refusals import (
     decide_each,
 )
 from quorumlog.metadata_quorum.controller.requests import (
-    AlterTopicConfigs,
+    AlterConfigs,
     ConfigResults,
     Decision,
 )
 from quorumlog.metadata_quorum.controller_client import (
-    ConfigChange,
-    ConfigOperation,
+    ConfigChanges,
     ConfigResult,
-    TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.image.records import (
     TOPIC_RESOURCE,
@@ -32,39 +39,48 @@ from quorumlog.metadata_quorum.image.records import (
     PartitionChange,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
-from quorumlog.settings.kinds import ConfigType
-from quorumlog.settings.topics import TOPIC_SETTINGS, TopicConfig
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, PartitionIndex, TopicId
 
 
-def decide_topic_configs(
-    cluster: ClusterReplay, request: AlterTopicConfigs
+def decide_configs(
+    cluster: ClusterReplay, changes: PartitionChanges, request: AlterConfigs
 ) -> Decision[ConfigResults]:
-    """Alter the valid topics; a result per topic, in the order of the request."""
+    """Alter the valid topics and brokers; a result for each, in the order of the request."""
     try:
         named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
         check_named(named, "topics and configurations")
     except TopicRefused as refusal:
         whole = tuple(refusal.config_result_of(topic.name) for topic in request.topics)
         return Decision(response=ConfigResults(results=whole))
-    records, results = decide_each(
-        request.topics,
-        partial(_alter, cluster),
-        TopicRefused.config_result_of,
-        twice="Each resource must appear at most once.",
-    )
+    records: tuple[MetadataRecord, ...] = ()
+    results: dict[bool, Iterator[ConfigResult]] = {}
+    for is_broker, alter in ((False, _alter), (True, alter_brokers)):  # two kinds of names
+        new_records, decided = decide_each(
+            [one for one in request.topics if one.is_broker is is_broker],
+            partial(alter, cluster, changes, len(records)),
+            TopicRefused.config_result_of,
+            twice="Each resource must appear at most once.",
+        )
+        records += new_records
+        results[is_broker] = iter(decided)
+    in_order = tuple(next(results[one.is_broker]) for one in request.topics)
     return Decision(
-        response=ConfigResults(results=results),
+        response=ConfigResults(results=in_order),
         records=() if request.validate_only else records,
     )
 
 
 def _alter(
-    cluster: ClusterReplay, topic: TopicConfigChanges, written: int
+    cluster: ClusterReplay,
+    changes: PartitionChanges,
+    before_all: int,
+    topic: ConfigChanges,
+    written: int,
 ) -> tuple[list[MetadataRecord], ConfigResult]:
-    """Alter one topic, after `written` records for others."""
-    _check_form(topic)
+    """Alter one topic, after `before_all` and `written` records for others."""
+    check_form(topic)
     topic_id = cluster.topic_id(topic.name)
     if topic_id is None:
         raise TopicRefused(
@@ -73,7 +89,7 @@ def _alter(
     before = cluster.configs(topic.name)
     after = {} if topic.replaces_all else dict(before)
     for change in topic.changes:
-        value = _value_after(change, before.get(change.name))
+        value = value_after(change, before.get(change.name))
         problem = None if value is None else config_error(change.name, value)
         if problem is not None:
             raise TopicRefused(ErrorCode.INVALID_CONFIG, problem)
@@ -89,54 +105,11 @@ def _alter(
     if TopicConfig.min_insync_replicas.name in changed:
         before_it, behind_it = _around_a_new_min_isr(cluster, topic.name, topic_id)
         records = [*before_it, *records, *behind_it]
-    check_records(written + len(records))
+    unclean = TopicConfig.unclean_leader_election_enable.name
+    if changed.get(unclean) == "true":
+        records += changes.unclean_elections(topic.name)
+    check_records(before_all + written + len(records))
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
-
-
-def _check_form(topic: TopicConfigChanges) -> None:
-    names = [change.name for change in topic.changes]
-    if len({*names}) < len(names):
-        raise TopicRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    nulls = [
-        change.name
-        for change in topic.changes
-        if change.value is None and change.operation is not ConfigOperation.DELETE
-    ]
-    if nulls:
-        message = f"Null value not supported for : {','.join(nulls)}"
-        raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
-
-
-def _value_after(change: ConfigChange, before: str | None) -> str | None:
-    """Return the new value of a setting; None: the broker's value."""
-    match change.operation:
-        case ConfigOperation.SET:
-            return change.value
-        case ConfigOperation.DELETE:
-            return None
-        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
-            return _list_after(change, before)
-
-
-def _list_after(change: ConfigChange, before: str | None) -> str:
-    setting = TOPIC_SETTINGS.get(change.name)
-    if setting is None or setting.kind.type is not ConfigType.LIST:
-        raise TopicRefused(
-            ErrorCode.INVALID_CONFIG,
-            f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
-        )
-    # A dict: it keeps the order, and finds what is there already at once.
-    items = dict.fromkeys(_split(setting.default if before is None else before))
-    for item in _split(change.value or ""):
-        if change.operation is ConfigOperation.APPEND:
-            items[item] = None
-        else:
-            items.pop(item, None)
-    return ",".join(items)
-
-
-def _split(text: str) -> list[str]:
-    return [item for item in (part.strip() for part in text.split(",")) if item]
 
 
 def _around_a_new_min_isr(

@@ -1,14 +1,25 @@
-"""Topic configuration: which names and values are valid, and the form in which they are stored.
+"""Configuration: which names and values of topics are valid, and the form in which they are stored.
 
 An unknown name is refused with the nearest known one. Values are stored in one normal form.
 """
 
 import difflib
 from collections.abc import Mapping
+from typing import Any
 
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused
+from quorumlog.metadata_quorum.controller_client import (
+    ConfigChange,
+    ConfigChanges,
+    ConfigOperation,
+)
 from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, Config, MetadataRecord
-from quorumlog.settings.kinds import BadValue
-from quorumlog.settings.topics import TOPIC_SETTINGS
+from quorumlog.settings.kinds import BadValue, ConfigType
+from quorumlog.settings.servers import ServerSetting
+from quorumlog.settings.topics import TOPIC_SETTINGS, TopicSetting
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+Settings = Mapping[str, TopicSetting[Any]] | Mapping[str, ServerSetting[Any]]
 
 
 def _alike(name: str) -> list[str]:
@@ -52,3 +63,52 @@ def config_records(topic: str, configs: Mapping[str, str]) -> list[MetadataRecor
         Config(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
         for name, value in kept.items()
     ]
+
+
+def check_form(topic: ConfigChanges) -> None:
+    """Raise TopicRefused if the changes of one resource name something twice or lack a value."""
+    names = [change.name for change in topic.changes]
+    if len({*names}) < len(names):
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nulls = [
+        change.name
+        for change in topic.changes
+        if change.value is None and change.operation is not ConfigOperation.DELETE
+    ]
+    if nulls:
+        message = f"Null value not supported for : {','.join(nulls)}"
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
+
+
+def value_after(
+    change: ConfigChange, before: str | None, settings: Settings = TOPIC_SETTINGS
+) -> str | None:
+    """Return the new value of a setting; None: that of the level below."""
+    match change.operation:
+        case ConfigOperation.SET:
+            return change.value
+        case ConfigOperation.DELETE:
+            return None
+        case ConfigOperation.APPEND | ConfigOperation.SUBTRACT:
+            return _list_after(change, before, settings)
+
+
+def _list_after(change: ConfigChange, before: str | None, settings: Settings) -> str:
+    setting = settings.get(change.name)
+    if setting is None or setting.kind.type is not ConfigType.LIST:
+        raise TopicRefused(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {change.operation.name} to key {change.name} because its type is not LIST.",
+        )
+    # A dict: it keeps the order, and finds what is there already at once.
+    items = dict.fromkeys(_split(before if before is not None else setting.default or ""))
+    for item in _split(change.value or ""):
+        if change.operation is ConfigOperation.APPEND:
+            items[item] = None
+        else:
+            items.pop(item, None)
+    return ",".join(items)
+
+
+def _split(text: str) -> list[str]:
+    return [item for item in (part.strip() for part in text.split(",")) if item]

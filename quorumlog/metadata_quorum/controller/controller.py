@@ -7,8 +7,9 @@ uncommitted changes. A new controller starts from the committed image (KIP-631).
 """
 
 from collections.abc import Callable
-from typing import Final, assert_never
+from typing import ClassVar, Final, assert_never
 
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange
 from quorumlog.metadata_quorum.controller.assignments import Assignments
 from quorumlog.metadata_quorum.controller.brokers import (
     BrokerState,
@@ -19,15 +20,16 @@ from quorumlog.metadata_quorum.controller.brokers import (
     registration_refusal,
     state_of,
 )
-from quorumlog.metadata_quorum.controller.config_changes import decide_topic_configs
+from quorumlog.metadata_quorum.controller.cluster_decisions import ClusterDecisions
+from quorumlog.metadata_quorum.controller.config_changes import decide_configs
 from quorumlog.metadata_quorum.controller.growth import GrowthDecisions
-from quorumlog.metadata_quorum.controller.log_loss import loss_since, remark_on
-from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
-from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
+from quorumlog.metadata_quorum.controller.leader_balance import LeaderBalance
+from quorumlog.metadata_quorum.controller.log_loss import LogLoss, loss_since, remark_on
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
+    AlterConfigs,
     AlterPartitions,
-    AlterTopicConfigs,
+    AlterReassignments,
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
@@ -35,8 +37,9 @@ from quorumlog.metadata_quorum.controller.requests import (
     DeleteTopics,
     ElectLeaders,
     FindTopics,
-    UserRequest,
+    TopicChange,
 )
+from quorumlog.metadata_quorum.controller.rules import ControllerRules
 from quorumlog.metadata_quorum.controller.topics import TopicDecisions
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -64,6 +67,8 @@ class Controller:
       2. Every registered broker has a session, so that its silence is noticed (KAFKA-18138).
     """
 
+    rules: ClassVar[ControllerRules] = ControllerRules()
+
     def __init__(
         self,
         image: ClusterImage,
@@ -75,20 +80,22 @@ class Controller:
         """Start from `image`: all that is committed, and nothing else is in the log."""
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
-        self._partitions: Final = PartitionDecisions(self.cluster)
+        changes = self.rules.changes(self.cluster, settings)
+        self._changes: Final = changes
+        self._partitions: Final = self.rules.partitions(self.cluster, changes)
+        self._reassignments: Final = self.rules.reassignments(self.cluster, changes)
         assignments = Assignments(self.cluster, random_bytes)
         self._topics: Final = TopicDecisions(self.cluster, settings, assignments, random_bytes)
         self._growth: Final = GrowthDecisions(self.cluster, assignments)
-        self.touch_all(now_ms)
+        self._cluster_changes: Final = ClusterDecisions(self.cluster, self._partitions)
+        self._balance: Final = LeaderBalance(self.cluster, changes, settings, now_ms)
+        self._slices: Final = self.rules.slices(self.cluster, self._partitions)
+        for broker_id in self.cluster.brokers:
+            self.sessions.assume(broker_id, now_ms)
 
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Apply a record that was appended at `offset`."""
         self.cluster.apply(offset, record)
-
-    def touch_all(self, now_ms: int) -> None:
-        """Start a new session for every broker: this controller has just taken over."""
-        for broker_id in self.cluster.brokers:
-            self.sessions.touch(broker_id, now_ms)
 
     def renew_all(self, now_ms: int) -> None:
         """Renew every session, because this process was not running; within a limit."""
@@ -105,6 +112,8 @@ class Controller:
         self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
     ) -> Decision[object]:
         """Decide a request. `base_offset`: where its first record would be appended."""
+        if isinstance(request, ClusterChange | AllocateProducerIds):
+            return self._cluster_changes.decide(request, base_offset)
         match request:
             case BrokerRegistration():
                 return self._decide_registration(request, now_ms, base_offset)
@@ -112,12 +121,10 @@ class Controller:
                 return self._decide_heartbeat(request, now_ms, base_offset)
             case AlterPartitions():
                 return self._partitions.decide_alter(request)
-            case AllocateProducerIds():
-                return decide_producer_ids(self.cluster, request)
             case _:
                 return self._decide_for_user(request)
 
-    def _decide_for_user(self, request: UserRequest) -> Decision[object]:
+    def _decide_for_user(self, request: FindTopics | TopicChange) -> Decision[object]:
         match request:
             case CreateTopics():
                 return self._topics.decide_create(request)
@@ -127,17 +134,35 @@ class Controller:
                 return self._topics.decide_delete(request)
             case CreatePartitions():
                 return self._growth.decide_create_partitions(request)
-            case AlterTopicConfigs():
-                return decide_topic_configs(self.cluster, request)
-            case ElectLeaders():
-                return self._partitions.decide_requested(request)
+            case AlterConfigs():
+                return decide_configs(self.cluster, self._changes, request)
+            case ElectLeaders() | AlterReassignments():
+                return self._decide_about_partitions(request)
             case _:
                 assert_never(request)
 
+    def _decide_about_partitions(
+        self, request: ElectLeaders | AlterReassignments
+    ) -> Decision[object]:
+        match request:
+            case ElectLeaders():
+                return self._partitions.decide_requested(request)
+            case AlterReassignments():
+                return self._reassignments.decide(request)
+
     def decide_activation(self) -> Decision[None]:
         """Elect leaders for partitions without one, in case the last decision is half written."""
-        elections = self._partitions.decide_elections(frozenset())
-        return Decision(response=None, records=tuple(elections))
+        self._slices.note_leaderless()
+        return self.decide_elections()
+
+    @property
+    def has_elections(self) -> bool:
+        """Whether `decide_elections` has partitions to look at yet."""
+        return self._slices.has_elections
+
+    def decide_elections(self) -> Decision[None]:
+        """Elect for some of the partitions that have no leader, and may get one."""
+        return Decision(response=None, records=self._slices.elections(frozenset()))
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
         """Fence the broker whose session ended first, if one did.
@@ -154,11 +179,20 @@ class Controller:
         expiry = self._next_expiry()
         return None if expiry is None else expiry[0]
 
+    def next_balance_ms(self) -> int | None:
+        """Return when `decide_balance` may next have something to do; None: it is off."""
+        return self._balance.next_ms()
+
+    def decide_balance(self, now_ms: int) -> Decision[None]:
+        """Look at some partitions for leaderships to hand back, or hand some back."""
+        return self._balance.decide(now_ms)
+
     def decide_process_died(
         self, broker_id: BrokerId, *, broker_epoch: int, now_ms: int
     ) -> Decision[BrokerId | None]:
         """Fence a broker whose process is gone, unless another one has registered since.
 
+        Those that are silent already are fenced, or heard, before it: `Sessions.may_leave_ms`.
         Its last heartbeats may still lie in our sockets, if this process was not running. So they
         no longer count: a broker that lives after all must register again.
         """
@@ -166,7 +200,9 @@ class Controller:
         if broker is None or broker.broker_epoch != broker_epoch:
             return Decision(response=None)
         self.sessions.expire(broker_id, now_ms)  # so that another process may register
-        return Decision(response=None) if broker.fenced else self._decide_fencing(broker_id)
+        if broker.fenced or not self._may_leave(broker_id, now_ms):
+            return Decision(response=None)
+        return self._decide_fencing(broker_id)
 
     def check_invariants(self) -> list[str]:
         """Return the rules that do not hold (for tests and simulation: it reads everything)."""
@@ -181,33 +217,55 @@ class Controller:
         return broken + [f"2: broker {broker_id} has no session" for broker_id in silent]
 
     def _next_expiry(self) -> tuple[int, BrokerId] | None:
-        unfenced = (b.broker_id for b in self.cluster.brokers.values() if not b.fenced)
-        return min(((self.sessions.expires_ms(b), b) for b in unfenced), default=None)
+        unfenced = self._unfenced()
+        return min(((self.sessions.expires_ms(b, unfenced), b) for b in unfenced), default=None)
+
+    def _unfenced(self) -> list[BrokerId]:
+        return [broker.broker_id for broker in self.cluster.brokers.values() if not broker.fenced]
+
+    def _may_leave(self, broker_id: BrokerId, now_ms: int) -> bool:
+        return self.sessions.may_leave_ms(broker_id, now_ms, self._unfenced()) <= now_ms
 
     def _decide_fencing(self, broker_id: BrokerId) -> Decision[BrokerId | None]:
         """Take the broker out of every ISR, then fence it: a half-written decision is repeated."""
         broker = self.cluster.brokers[broker_id]
+        departure = self._slices.departure(broker_id)
+        if not departure.is_whole:
+            return Decision(response=broker_id, records=(*departure.changes,), goes_on=True)
         fence = BrokerRegistrationChange(
             broker_id=broker_id, broker_epoch=broker.broker_epoch, fenced=True
         )
-        changes = self._partitions.decide_departure(broker_id)
-        return Decision(response=broker_id, records=(*changes, fence))
+        return Decision(response=broker_id, records=(*departure.changes, fence))
 
     def _decide_registration(
         self, request: BrokerRegistration, now_ms: int, base_offset: Offset
     ) -> Decision[RegistrationReply]:
-        is_live = self.sessions.is_live(request.broker_id, now_ms)
-        refusal = registration_refusal(self.cluster.brokers, request, is_live=is_live)
+        broker = self.cluster.brokers.get(request.broker_id)
+        loss = loss_since(broker, request)
+        self.sessions.note_sign(request.broker_id, now_ms)
+        refusal = registration_refusal(
+            self.cluster.brokers,
+            request,
+            is_live=self.sessions.is_live(request.broker_id, now_ms),
+            in_force=self.cluster.features,
+            may_leave=loss is not LogLoss.NOTHING or self._may_leave(request.broker_id, now_ms),
+        )
         if refusal is not None:
             return Decision(response=refusal)
-        broker = self.cluster.brokers.get(request.broker_id)
-        self.sessions.begin(request.broker_id, now_ms)
         if broker is not None and broker.incarnation_id == request.incarnation_id:
+            self.sessions.begin(request.broker_id, now_ms)
             reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=broker.broker_epoch)
             return Decision(response=reply)  # the answer to the first one was lost
         # The log of a new process may be shorter than its predecessor's: it starts outside.
-        loss = loss_since(broker, request)
-        changes = self._partitions.decide_departure(request.broker_id, loss)
+        departure = self._slices.departure(request.broker_id, loss)
+        changes, held_alone = departure.changes, departure.held_alone
+        remark = None if broker is None else remark_on(broker, loss, held_alone)
+        if not departure.is_whole:
+            unregistered = RegistrationReply(error_code=ErrorCode.NONE)
+            remark = remark if held_alone else None
+            return Decision(response=unregistered, records=(*changes,), remark=remark, goes_on=True)
+        self.sessions.begin(request.broker_id, now_ms)
+        epoch = base_offset + len(changes)
         register = RegisterBroker(
             broker_id=request.broker_id,
             incarnation_id=request.incarnation_id,
@@ -218,11 +276,10 @@ class Controller:
             directory_id=request.directory_id,
             boot_id=request.boot_id,
             min_insync_replicas=request.min_insync_replicas,
+            broker_epoch=epoch,
+            features=request.features,
         )
-        epoch = base_offset + len(changes)
         reply = RegistrationReply(error_code=ErrorCode.NONE, broker_epoch=epoch)
-        held_alone = self._partitions.held_alone_by(request.broker_id)
-        remark = None if broker is None else remark_on(broker, loss, held_alone)
         return Decision(response=reply, records=(*changes, register), remark=remark)
 
     def _decide_heartbeat(
@@ -239,13 +296,12 @@ class Controller:
         after = next_state(
             broker,
             request,
-            has_leaderships=request.want_shut_down and self._leads_any_partition(request.broker_id),
+            has_leaderships=request.want_shut_down
+            and self._slices.has_to_hand_over(request.broker_id),
             others_have_replayed_shutdown=self._is_shutdown_replayed(request.broker_id),
         )
-        records: tuple[MetadataRecord, ...] = ()
-        if after is not before:
-            records = self._change_state(broker, after)
-        if after is BrokerState.CONTROLLED_SHUTDOWN and before is not after:
+        records, goes_on = self._change_state(broker, before, after)
+        if after is BrokerState.CONTROLLED_SHUTDOWN and records:
             self._note_shutdown(request.broker_id, base_offset + len(records) - 1)
         reply = HeartbeatReply(
             error_code=ErrorCode.NONE,
@@ -253,37 +309,47 @@ class Controller:
             is_fenced=after in {BrokerState.FENCED, BrokerState.SHUTDOWN_NOW},
             should_shut_down=after is BrokerState.SHUTDOWN_NOW,
         )
-        return Decision(response=reply, records=records)
+        return Decision(response=reply, records=records, goes_on=goes_on)
 
-    def _change_state(self, broker: BrokerImage, after: BrokerState) -> tuple[MetadataRecord, ...]:
+    def _change_state(
+        self, broker: BrokerImage, before: BrokerState, after: BrokerState
+    ) -> tuple[tuple[MetadataRecord, ...], bool]:
+        """Return the records of a change, and whether there are more to come."""
         match after:
+            case BrokerState.CONTROLLED_SHUTDOWN:
+                return self._shut_down(broker, is_new=before is not after)
+            case _ if before is after:
+                return (), False
             case BrokerState.UNFENCED:
                 change = BrokerRegistrationChange(
                     broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, fenced=False
                 )
                 # After the change: a fenced broker leads nothing, not even for one record.
-                elections = self._partitions.decide_elections(frozenset({broker.broker_id}))
-                return (change, *elections)
-            case BrokerState.CONTROLLED_SHUTDOWN:
-                change = BrokerRegistrationChange(
-                    broker_id=broker.broker_id,
-                    broker_epoch=broker.broker_epoch,
-                    in_controlled_shutdown=True,
-                )
-                return (*self._partitions.decide_departure(broker.broker_id), change)
+                self._slices.note_leaderless(broker.broker_id)
+                return (change, *self._slices.elections(frozenset({broker.broker_id}))), False
             case BrokerState.FENCED | BrokerState.SHUTDOWN_NOW:
                 if broker.fenced:
-                    return ()
-                return self._decide_fencing(broker.broker_id).records
+                    return (), False
+                fencing = self._decide_fencing(broker.broker_id)
+                return fencing.records, fencing.goes_on
             case _:
                 assert_never(after)
 
-    def _leads_any_partition(self, broker_id: BrokerId) -> bool:
-        return any(
-            partition.leader_id == broker_id
-            for name in self.cluster.topic_names()
-            for partition in self.cluster.partitions(name)
+    def _shut_down(
+        self, broker: BrokerImage, *, is_new: bool
+    ) -> tuple[tuple[MetadataRecord, ...], bool]:
+        """Let the broker hand over what it leads and leave its ISRs, slice by slice.
+
+        The first slice writes the state, too: no leader takes the broker back into an ISR then.
+        """
+        departure = self._slices.departure(broker.broker_id)
+        change = BrokerRegistrationChange(
+            broker_id=broker.broker_id,
+            broker_epoch=broker.broker_epoch,
+            in_controlled_shutdown=True,
         )
+        records = (*departure.changes, *((change,) if is_new else ()))
+        return records, not departure.is_whole
 
     def _note_shutdown(self, broker_id: BrokerId, offset: int) -> None:
         session = self.sessions.of(broker_id)

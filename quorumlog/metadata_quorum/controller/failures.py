@@ -6,11 +6,18 @@ does not repeat the request, to this controller and then to the next.
 
 from typing import Final, assert_never
 
+from quorumlog.metadata_quorum.cluster_changes import (
+    ClusterChange,
+    Outcome,
+    Outcomes,
+    parts_of,
+)
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
+    AlterConfigs,
     AlterPartitions,
-    AlterTopicConfigs,
+    AlterReassignments,
     ConfigResults,
     ControllerRequest,
     CreatePartitions,
@@ -21,6 +28,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     FindTopics,
     IsrResults,
     ProducerIdsReply,
+    ReassignmentResults,
     TopicResults,
     UserRequest,
 )
@@ -56,6 +64,9 @@ def failure_response(request: ControllerRequest) -> object:
 
 def _response_to_a_user(request: UserRequest) -> object:
     response: object
+    if isinstance(request, ClusterChange):
+        outcome = Outcome(error_code=_CODE, error_message=_MESSAGE)
+        return Outcomes(results=(outcome,) * parts_of(request))
     match request:
         case CreateTopics() | CreatePartitions():
             topics = tuple(_REFUSAL.result_of(topic.name) for topic in request.topics)
@@ -64,12 +75,15 @@ def _response_to_a_user(request: UserRequest) -> object:
             response = TopicResults(results=tuple(map(_REFUSAL.result_of, names)))
         case DeleteTopics(topic_ids=topic_ids):
             response = TopicResults(results=tuple(map(_REFUSAL.result_by_id, topic_ids)))
-        case AlterTopicConfigs(topics=altered):
+        case AlterConfigs(topics=altered):
             configs = tuple(_REFUSAL.config_result_of(topic.name) for topic in altered)
             response = ConfigResults(results=configs)
         case ElectLeaders(partitions=partitions):
             elections = tuple(map(_REFUSAL.election_result_of, partitions))
             response = ElectionResults(results=elections)
+        case AlterReassignments(wanted=wanted):
+            reassignments = tuple(map(_REFUSAL.reassignment_result_of, wanted))
+            response = ReassignmentResults(results=reassignments)
         case _:
             assert_never(request)
     return response

@@ -9,12 +9,14 @@ Sources: KIP-966 (previous broker epoch, unclean shutdown), KIP-858 (directory i
 # docs/decisions/0018-a-registration-shows-what-may-have-been-lost.md
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Final
 
 from quorumlog.metadata_quorum.controller_client import BrokerRegistration
 from quorumlog.metadata_quorum.image.model import BrokerImage
+from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
 
 NAMES_MAX: Final = 10  # of partitions, in one line
 
@@ -39,6 +41,17 @@ def loss_since(broker: BrokerImage | None, request: BrokerRegistration) -> LogLo
     }
     was_closed = request.previous_broker_epoch == broker.broker_epoch
     return LogLoss.UNFLUSHED if has_rebooted and not was_closed else LogLoss.NOTHING
+
+
+def unclean_elections(cluster: ClusterReplay, decided: Iterable[MetadataRecord]) -> Iterator[str]:
+    """Yield what an operator must know of the leaders that are elected uncleanly."""
+    for record in decided:
+        if isinstance(record, PartitionChange) and record.is_recovering:
+            name = cluster.topic_name(record.topic_id)
+            yield (
+                f"UNCLEAN ELECTION: broker {record.leader} leads {name}-{record.partition_id} from "
+                "now on. It may lack acknowledged records: those are lost"
+            )
 
 
 def remark_on(broker: BrokerImage, loss: LogLoss, held_alone: Sequence[str]) -> str | None:

@@ -1,17 +1,19 @@
 """The leader of a partition and its ISR: elections, fencing, AlterPartition, ElectLeaders.
 
 It refuses an ISR proposed on an older view, by another than the leader, or with a member that may
-have lost records. Elections are clean: with ISR and ELR all dead, a partition stays leaderless.
+have lost records.
 Sources: KIP-497 (AlterPartition), KIP-903 (broker epochs in it), KIP-966 (ELR), KIP-183 and
 KIP-460 (ElectLeaders).
 """
 
-from collections.abc import Iterator, Set
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import chain
+from typing import Final, NamedTuple
 
+from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.brokers import active_brokers, broker_epoch_error
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.partition_changes import Located, PartitionChanges
 from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_named
 from quorumlog.metadata_quorum.controller.requests import (
     AlterPartitions,
@@ -26,61 +28,114 @@ from quorumlog.metadata_quorum.controller_client import (
     IsrResult,
 )
 from quorumlog.metadata_quorum.image.model import PartitionImage
+from quorumlog.metadata_quorum.image.partitions_by_broker import Place
 from quorumlog.metadata_quorum.image.records import PartitionChange
-from quorumlog.metadata_quorum.image.replay import ClusterReplay
-from quorumlog.settings.topics import TopicConfig
+from quorumlog.metadata_quorum.image.replay import ClusterReplay, changed
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, PartitionIndex, TopicId
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
-    """A partition with its place."""
+class Departure(NamedTuple):
+    """How a broker leaves the ISRs. `held_alone`: partitions of which no other has all records.
 
-    topic_name: str
-    topic_id: TopicId
-    index: PartitionIndex
-    partition: PartitionImage
+    `is_whole`: nothing is left to change behind these changes.
+    """
+
+    changes: Sequence[PartitionChange]
+    held_alone: Sequence[str]
+    is_whole: bool
 
 
 class PartitionDecisions:
     """Decides about partitions; mutates nothing."""
 
-    def __init__(self, cluster: ClusterReplay) -> None:
+    def __init__(self, cluster: ClusterReplay, changes: PartitionChanges) -> None:
         self._cluster: Final = cluster
+        self._changes: Final = changes
 
     def decide_departure(
-        self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING
-    ) -> list[PartitionChange]:
+        self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING, *, at_most: int | None = None
+    ) -> Departure:
         """Take a broker out of every ISR and leadership: it is dead, fenced or about to stop.
 
         With a loss, out of every ELR too. One that may lack what was not flushed stays in those
-        that would be empty without it: no broker is known to have more.
+        that would be empty without it: no broker is known to have more. A partition that is done
+        is not found again, so that slices of `at_most` changes come to an end.
         """
         active = active_brokers(self._cluster) - {broker_id}
-        changes = []
-        for located in self._every_partition():
+        changes: list[PartitionChange] = []
+        changed_alone: list[str] = []
+        kept_alone: list[str] = []
+        for located in self._concerned_by(broker_id, loss):
+            if len(changes) == at_most:
+                return Departure(changes, changed_alone, is_whole=False)
             partition = located.partition
-            isr = tuple(member for member in partition.isr if member != broker_id)
-            is_alone = not {*isr, *partition.elr} - {broker_id}
-            is_barred = loss is LogLoss.EVERYTHING or (loss is LogLoss.UNFLUSHED and not is_alone)
-            if is_barred and broker_id in {*partition.isr, *partition.elr}:
-                changes.append(self._change(located, isr, active, barred=frozenset({broker_id})))
-            elif broker_id in partition.isr:
-                changes.append(self._change(located, isr, active))
-        return [change for change in changes if change is not None]
+            is_alone = {*partition.isr, *partition.elr} == {broker_id}
+            change = self._departed(located, broker_id, active, loss)
+            if change is not None:
+                changes.append(change)
+            if is_alone and loss is not LogLoss.NOTHING:
+                names = kept_alone if change is None else changed_alone
+                names.append(f"{located.topic_name}-{located.index}")
+        return Departure(changes, changed_alone + kept_alone, is_whole=True)
 
-    def decide_elections(self, newly_active: Set[BrokerId]) -> list[PartitionChange]:
-        """Elect for partitions without a leader, as if `newly_active` were active, too."""
+    def held_alone_by(self, broker_id: BrokerId) -> list[str]:
+        """Name the partitions of which no other broker is known to hold all committed records."""
+        return [
+            f"{one.topic_name}-{one.index}"
+            for one in self._concerned_by(broker_id, LogLoss.EVERYTHING)
+            if {*one.partition.isr, *one.partition.elr} == {broker_id}
+        ]
+
+    def _concerned_by(self, broker_id: BrokerId, loss: LogLoss) -> Iterator[Located]:
+        by_broker = self._cluster.by_broker
+        places = by_broker.in_sync.of(broker_id)
+        if loss is not LogLoss.NOTHING:
+            places = chain(places, by_broker.eligible.of(broker_id))
+        return map(self._located, places)
+
+    def _departed(
+        self, located: Located, broker_id: BrokerId, active: Set[BrokerId], loss: LogLoss
+    ) -> PartitionChange | None:
+        partition = located.partition
+        isr = tuple(member for member in partition.isr if member != broker_id)
+        is_alone = not {*isr, *partition.elr} - {broker_id}
+        emptied = frozenset({broker_id}) if loss is LogLoss.EVERYTHING else frozenset()
+        is_barred = loss is LogLoss.EVERYTHING or (loss is LogLoss.UNFLUSHED and not is_alone)
+        if is_barred and broker_id in {*partition.isr, *partition.elr}:
+            barred = frozenset({broker_id})
+            return self._changes.change(located, isr, active, barred=barred, emptied=emptied)
+        if broker_id in {*partition.isr, *emptied & {partition.last_known_leader}}:
+            return self._changes.change(located, isr, active, emptied=emptied)
+        return None
+
+    def leaderless(self, broker_id: BrokerId | None = None) -> list[Place]:
+        """Return the partitions without a leader, of this broker's if one is given."""
+        places = self._cluster.by_broker.leading.of(NO_LEADER)
+        if broker_id is None:
+            return [*places]
+        return [at for at in places if broker_id in self._located(at).partition.replicas]
+
+    def decide_elections(
+        self, places: Iterable[Place], newly_active: Set[BrokerId]
+    ) -> list[PartitionChange]:
+        """Elect for those that still have no leader, as if `newly_active` were active, too."""
         active = active_brokers(self._cluster) | newly_active
-        leaderless = (
-            one for one in self._every_partition() if one.partition.leader_id == NO_LEADER
-        )
-        changes = (self._change(one, one.partition.isr, active) for one in leaderless)
+        changes = []
+        for at in places:
+            name = self._cluster.topic_name(at.topic_id)
+            if name is None:
+                continue  # it was deleted meanwhile
+            located = self._located(at)
+            if located.partition.leader_id == NO_LEADER:
+                changes.append(self._changes.change(located, located.partition.isr, active))
         return [change for change in changes if change is not None]
 
     def decide_requested(self, request: ElectLeaders) -> Decision[ElectionResults]:
-        """Elect preferred leaders where they are in sync; a result per partition."""
+        """Elect preferred leaders where they are in sync; a result per partition.
+
+        Unclean: a leader, where there is none, from the replicas that are alive.
+        """
         try:
             check_named(len(request.partitions), "partitions")
         except TopicRefused as refusal:
@@ -107,33 +162,18 @@ class PartitionDecisions:
         preferred = partition.replicas[0]
         if partition.leader_id == preferred or (unclean and partition.leader_id != NO_LEADER):
             return None, _not_elected(at, ErrorCode.ELECTION_NOT_NEEDED, None)
-        if unclean:  # not there yet: see the README
-            return None, _not_elected(
-                at,
-                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
-                "this controller elects no leader that may lack committed records",
-            )
         located = Located(name, topic_id, PartitionIndex(index), partition)
-        if preferred not in partition.isr:
+        if unclean:
+            change = self._changes.change(located, partition.isr, active, unclean=True)
+            return change, _elected_uncleanly(at, partition, change)
+        if preferred not in partition.isr or preferred not in active:
             return None, _not_elected(
                 at,
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
                 f"broker {preferred}, the preferred leader of {name}-{index}, is not in sync",
             )
-        change = self._change(located, partition.isr, active, prefers_first=True)
-        leader_epoch = Epoch(partition.leader_epoch + 1)
-        elected = ElectionResult(
-            topic=name, partition=index, error_code=ErrorCode.NONE, leader_epoch=leader_epoch
-        )
-        return change, elected
-
-    def held_alone_by(self, broker_id: BrokerId) -> list[str]:
-        """Name the partitions of which no other broker is known to hold all committed records."""
-        return [
-            f"{self._cluster.topic_name(one.topic_id)}-{one.index}"
-            for one in self._every_partition()
-            if {*one.partition.isr, *one.partition.elr} == {broker_id}
-        ]
+        change = self._changes.change(located, partition.isr, active, prefers_first=True)
+        return change, _elected(at, partition)
 
     def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
         """Grant the ISRs that may be granted; every other one gets its reason."""
@@ -169,13 +209,10 @@ class PartitionDecisions:
             return None
         return Located(name, proposal.topic_id, proposal.partition, partition)
 
-    def _every_partition(self) -> Iterator[Located]:
-        for name in self._cluster.topic_names():
-            topic_id = self._cluster.topic_id(name)
-            if topic_id is None:
-                continue
-            for index, partition in enumerate(self._cluster.partitions(name)):
-                yield Located(name, topic_id, PartitionIndex(index), partition)
+    def _located(self, at: Place) -> Located:
+        name = some(self._cluster.topic_name(at.topic_id), "the index names known topics")
+        partition = some(self._cluster.partition(name, at.partition), "and their partitions")
+        return Located(name, at.topic_id, at.partition, partition)
 
     def _refusal(
         self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
@@ -197,6 +234,10 @@ class PartitionDecisions:
             ),
             (not is_possible or len({*members}) != len(members), ErrorCode.INVALID_REQUEST),
             (
+                proposal.is_recovering and (len(members) > 1 or not partition.is_recovering),
+                ErrorCode.INVALID_REQUEST,
+            ),
+            (
                 not all(self._is_eligible(member, epoch) for member, epoch in proposal.new_isr),
                 ErrorCode.INELIGIBLE_REPLICA,
             ),
@@ -213,69 +254,28 @@ class PartitionDecisions:
     def _grant(
         self, located: Located, proposal: IsrProposal
     ) -> tuple[PartitionChange | None, IsrResult]:
-        isr = tuple(member for member, _ in proposal.new_isr)
-        change = self._change(located, isr, active_brokers(self._cluster))
+        """Return the change and the answer: that of the change, which may end a reassignment."""
+        wanted = tuple(member for member, _ in proposal.new_isr)
         partition = located.partition
+        change = self._changes.change(
+            located,
+            wanted,
+            active_brokers(self._cluster),
+            is_recovered=not proposal.is_recovering,
+        )
+        after = partition if change is None else changed(partition, change)
+        if after.leader_id != partition.leader_id:
+            return change, _refused(proposal, ErrorCode.NEW_LEADER_ELECTED)
         granted = IsrResult(
             topic_id=located.topic_id,
             partition=located.index,
             error_code=ErrorCode.NONE,
-            leader_id=partition.leader_id,
-            leader_epoch=partition.leader_epoch,
-            partition_epoch=Epoch(partition.partition_epoch + (change is not None)),
-            isr=isr,
+            leader_id=after.leader_id,
+            leader_epoch=after.leader_epoch,
+            partition_epoch=after.partition_epoch,
+            isr=after.isr,
         )
         return change, granted
-
-    def _change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        barred: Set[BrokerId] = frozenset(),
-        *,
-        prefers_first: bool = False,
-    ) -> PartitionChange | None:
-        """Return the record that gives a partition `target_isr` and, if it can, a leader.
-
-        The leader stays while it is in the ISR, whose members are all active; with `prefers_first`
-        only where the first replica is not in it. Else the first replica, in order, of the ISR;
-        else, when that is empty, of the ELR, in which no broker of `barred` stays. None: nothing
-        changes.
-        """
-        partition = located.partition
-        isr, leader = target_isr, partition.leader_id
-        if prefers_first and partition.replicas[0] in isr:
-            leader = partition.replicas[0]
-        held = {*partition.isr, *partition.elr} - barred
-        if leader not in isr:
-            pool = isr or held
-            leader = next((r for r in partition.replicas if r in pool and r in active), NO_LEADER)
-            if not isr and leader != NO_LEADER:
-                isr = (leader,)
-        # Nothing is committed while the ISR is too small: a leaver lacks nothing (KIP-966).
-        commits = leader != NO_LEADER and len(isr) >= self._min_isr(located, leader)
-        elr = () if commits else tuple(r for r in partition.replicas if r in held - {*isr})
-        if (leader, isr, elr) == (partition.leader_id, partition.isr, partition.elr):
-            return None
-        return PartitionChange(
-            topic_id=located.topic_id,
-            partition_id=located.index,
-            isr=None if isr == partition.isr else isr,
-            leader=None if leader == partition.leader_id else leader,
-            elr=None if elr == partition.elr else elr,
-        )
-
-    def _min_isr(self, located: Located, leader_id: BrokerId) -> int:
-        """Return the leader's min.insync.replicas, because the leader decides what is committed.
-
-        # DEVIATION: Kafka takes the active controller's own value for topics that have none.
-        # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
-        """
-        setting = TopicConfig.min_insync_replicas
-        leaders = {setting.server: str(self._cluster.brokers[leader_id].min_insync_replicas)}
-        config = TopicConfig(self._cluster.configs(located.topic_name), leaders)
-        return min(config.min_insync_replicas, len(located.partition.replicas))
 
 
 def _absence(is_repeated: bool) -> ErrorCode:
@@ -298,6 +298,23 @@ def _not_elected(at: tuple[str, int], error_code: ErrorCode, message: str | None
     return ElectionResult(
         topic=at[0], partition=at[1], error_code=error_code, error_message=message
     )
+
+
+def _elected(at: tuple[str, int], partition: PartitionImage) -> ElectionResult:
+    leader_epoch = Epoch(partition.leader_epoch + 1)
+    topic, index = at
+    return ElectionResult(
+        topic=topic, partition=index, error_code=ErrorCode.NONE, leader_epoch=leader_epoch
+    )
+
+
+def _elected_uncleanly(
+    at: tuple[str, int], partition: PartitionImage, change: PartitionChange | None
+) -> ElectionResult:
+    if change is not None and change.leader is not None:
+        return _elected(at, partition)
+    message = f"none of the replicas of {at[0]}-{at[1]}, {[*partition.replicas]}, is alive"
+    return _not_elected(at, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
 
 
 def _refused(proposal: IsrProposal, error_code: ErrorCode) -> IsrResult:

@@ -2,10 +2,16 @@
 
 Partition p starts one broker after partition p - 1. After each round of the ring, the followers
 move on by one, so that the death of a broker spreads its leaderships over all others. A fenced
-broker is used only when the others do not suffice. Racks are ignored.
+broker is used only when the others do not suffice.
+
+The ring takes one broker of each rack in turn, and a partition gets no second replica in a rack
+while there is another rack without one. Brokers without a rack are one rack.
+Source: KIP-36; Kafka's `StripedReplicaPlacer`.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 
 from quorumlog.invariants import require
 from quorumlog.wire.codec.identifiers import BrokerId
@@ -19,21 +25,54 @@ def place_replicas(
     replication_factor: int,
     first_partition: int = 0,
     start: int,
+    racks: Mapping[BrokerId, str | None] | None = None,
 ) -> list[tuple[BrokerId, ...]]:
     """Return the replicas of each partition, the preferred leader first.
 
     `start` is any number >= 0, random for each topic. There is at least one usable broker, and
-    `replication_factor` is at most the number of brokers.
+    `replication_factor` is at most the number of brokers. `racks`: of each broker; None: there are
+    no racks.
     """
     require(len(usable) > 0, "an unfenced broker leads each new partition")
     require(replication_factor <= len(usable) + len(fenced), "a broker holds one replica of each")
     near = min(replication_factor, len(usable))
+    rack_of = racks or dict.fromkeys((*usable, *fenced))
+    rings = [_ring(usable, rack_of), _ring(fenced, rack_of)]
+    has_racks = len({rack_of[broker_id] for ring in rings for broker_id in ring}) > 1
     placed = []
     for partition in range(first_partition, first_partition + partitions):
-        replicas = _stripe(usable, partition, start, near)
-        replicas += _stripe(fenced, partition, start, replication_factor - near)
+        replicas: list[BrokerId] = []
+        for ring, count in zip(rings, (near, replication_factor - near), strict=True):
+            stripe = _stripe(ring, partition, start, len(ring) if has_racks and count else count)
+            replicas += _spread(stripe, count, rack_of, replicas) if has_racks else stripe
         placed.append(tuple(replicas))
     return placed
+
+
+def _ring(broker_ids: Sequence[BrokerId], rack_of: Mapping[BrokerId, str | None]) -> list[BrokerId]:
+    """Return the brokers, one of each rack in turn."""
+    by_rack: dict[str | None, list[BrokerId]] = {}
+    for broker_id in broker_ids:
+        by_rack.setdefault(rack_of[broker_id], []).append(broker_id)
+    rounds = zip_longest(*by_rack.values())
+    return [broker_id for one in rounds for broker_id in one if broker_id is not None]
+
+
+def _spread(
+    stripe: Sequence[BrokerId],
+    count: int,
+    rack_of: Mapping[BrokerId, str | None],
+    others: Sequence[BrokerId],
+) -> list[BrokerId]:
+    """Return the first `count` of `stripe` in racks that have the fewest replicas so far."""
+    in_rack = Counter(rack_of[broker_id] for broker_id in others)
+    left, chosen = list(stripe), []
+    for _ in range(count):
+        broker_id = min(left, key=lambda one: in_rack[rack_of[one]])  # the first of them
+        left.remove(broker_id)
+        chosen.append(broker_id)
+        in_rack[rack_of[broker_id]] += 1
+    return chosen
 
 
 def _stripe(ring: Sequence[BrokerId], partition: int, start: int, count: int) -> list[BrokerId]:

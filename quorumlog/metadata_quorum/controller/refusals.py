@@ -11,18 +11,20 @@ from typing import Final, TypeVar
 
 from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
+    ConfigChanges,
     ConfigResult,
     ElectionResult,
     NewPartitions,
     NewTopic,
-    TopicConfigChanges,
+    Reassignment,
+    ReassignmentResult,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicId
 
-TopicT = TypeVar("TopicT", NewTopic, NewPartitions, TopicConfigChanges)
+TopicT = TypeVar("TopicT", NewTopic, NewPartitions, ConfigChanges)
 ResultT = TypeVar("ResultT", TopicResult, ConfigResult)
 
 PARTITIONS_PER_REQUEST_MAX: Final = 10_000
@@ -54,6 +56,15 @@ class TopicRefused(Exception):
         code, message = self.error_code, str(self)
         return ElectionResult(
             topic=topic, partition=partition, error_code=code, error_message=message
+        )
+
+    def reassignment_result_of(self, wanted: Reassignment) -> ReassignmentResult:
+        """Return the result of the reassignment of a partition."""
+        return ReassignmentResult(
+            topic=wanted.topic,
+            partition=wanted.partition,
+            error_code=self.error_code,
+            error_message=str(self),
         )
 
 

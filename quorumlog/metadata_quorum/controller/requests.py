@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
+    ConfigChanges,
     ConfigResult,
     ElectionResult,
     IsrProposal,
@@ -13,7 +15,8 @@ from quorumlog.metadata_quorum.controller_client import (
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
-    TopicConfigChanges,
+    Reassignment,
+    ReassignmentResult,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image.records import MetadataRecord
@@ -54,16 +57,19 @@ class CreatePartitions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterTopicConfigs:
-    """Alter each topic's configuration on its own: one may fail beside another (KIP-339)."""
+class AlterConfigs:
+    """Alter each configuration on its own: one may fail beside another (KIP-339).
 
-    topics: tuple[TopicConfigChanges, ...]
+    `topics`: of topics, and of brokers where `is_broker`.
+    """
+
+    topics: tuple[ConfigChanges, ...]
     validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigResults:
-    """A result per topic, in the order of the request."""
+    """A result per topic or broker, in the order of the request."""
 
     results: tuple[ConfigResult, ...]
 
@@ -84,6 +90,21 @@ class ElectionResults:
     """A result per partition, in the order of the request."""
 
     results: tuple[ElectionResult, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterReassignments:
+    """Start, change or cancel the reassignment of each partition on its own (KIP-455)."""
+
+    wanted: tuple[Reassignment, ...]
+    may_change_replication_factor: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentResults:
+    """A result per partition, in the order of the request."""
+
+    results: tuple[ReassignmentResult, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +155,15 @@ class DescribeQuorum:
     """
 
 
-UserChange = CreateTopics | DeleteTopics | CreatePartitions | AlterTopicConfigs | ElectLeaders
+TopicChange = (
+    CreateTopics
+    | DeleteTopics
+    | CreatePartitions
+    | AlterConfigs
+    | ElectLeaders
+    | AlterReassignments
+)
+UserChange = TopicChange | ClusterChange
 UserRequest = FindTopics | UserChange
 ControllerRequest = (
     BrokerRegistration | BrokerHeartbeat | AlterPartitions | AllocateProducerIds | UserRequest
@@ -146,9 +175,11 @@ class Decision(Generic[ResponseT_co]):
     """Append and apply `records`; answer `response` once they are committed.
 
     They may be split over several batches, so their order is such that every prefix is a legal
-    state from which the rest is decided again. `remark` is for the operator.
+    state from which the rest is decided again. `remark` is for the operator. `goes_on`: this is a
+    slice; once it is committed, decide again, and answer what the last slice says.
     """
 
     response: ResponseT_co
     records: tuple[MetadataRecord, ...] = ()
     remark: str | None = None
+    goes_on: bool = False

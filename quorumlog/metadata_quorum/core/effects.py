@@ -5,7 +5,13 @@ The package's docstring says what each one requires of the driver.
 
 from dataclasses import dataclass
 
-from quorumlog.metadata_quorum.core.messages import FetchResponse, PlainResponse, Request
+from quorumlog.metadata_quorum.core.messages import (
+    FetchResponse,
+    FetchSnapshotResponse,
+    PlainResponse,
+    Request,
+    SnapshotId,
+)
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -47,6 +53,45 @@ class TruncateLog:
     """Drop the records at and above `end_offset`."""
 
     end_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendSnapshot:
+    """Write the bytes that came beside the response to `request_id` to the draft, at `position`.
+
+    At position 0 a new draft begins.
+    """
+
+    request_id: int
+    snapshot_id: SnapshotId
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSnapshot:
+    """Begin to read all of the draft; `SnapshotChecked` says whether it is whole."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstallSnapshot:
+    """Make the checked draft a snapshot; then drop the whole log, and let it start at its end."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerFetchSnapshot:
+    """Answer with bytes of the snapshot from `position` on, and its size in `response`.
+
+    With SNAPSHOT_NOT_FOUND if there is no such file, with POSITION_OUT_OF_RANGE behind its end.
+    """
+
+    request_id: int
+    response: FetchSnapshotResponse
+    snapshot_id: SnapshotId
+    position: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +162,14 @@ class FollowLeader:
     leader_id: BrokerId
 
 
-DiskWrite = PersistElection | AppendLeaderChange | AppendFetched | TruncateLog
+DiskWrite = (
+    PersistElection
+    | AppendLeaderChange
+    | AppendFetched
+    | TruncateLog
+    | AppendSnapshot
+    | InstallSnapshot
+)
 LeaderEffect = BecomeLeader | ResignLeadership | FollowLeader
 Effect = (
     DiskWrite
@@ -126,5 +178,7 @@ Effect = (
     | SendRequest
     | SendResponse
     | AnswerFetch
+    | AnswerFetchSnapshot
+    | CheckSnapshot
     | AdvanceHighWatermark
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from quorumlog.metadata_quorum.core.messages import NOBODY, Request, Response
+from quorumlog.metadata_quorum.core.messages import NOBODY, Request, Response, SnapshotId
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -14,6 +14,8 @@ class Started:
     `epoch_starts`: (epoch, first offset) of the log, oldest first.
     Records below `flushed_offset` survive power loss.
     `is_new`: the earlier votes of this voter are unknown: its disk is new, or has lost them.
+    `log_start`: the snapshot at whose end the log starts; None: it starts at 0.
+    `snapshot_id`: the newest snapshot, if there is one.
     """
 
     leader_epoch: Epoch = Epoch(0)
@@ -23,6 +25,8 @@ class Started:
     log_end_offset: Offset = Offset(0)
     flushed_offset: Offset = Offset(0)
     epoch_starts: tuple[tuple[Epoch, Offset], ...] = ()
+    log_start: SnapshotId | None = None
+    snapshot_id: SnapshotId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class ResponseReceived:
     source: BrokerId
     response: Response
     records: FetchedRecords | None = None
+    snapshot_bytes: int = 0  # how many came beside a FetchSnapshotResponse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +89,28 @@ class LogFlushed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotChecked:
+    """The draft that `CheckSnapshot` names was read: it is whole, or of no use."""
+
+    snapshot_id: SnapshotId
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotWritten:
+    """A snapshot of committed records is on the disk of this node, durably."""
+
+    snapshot_id: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartMoved:
+    """The log starts where this snapshot ends: the snapshot holds what was before."""
+
+    log_start: SnapshotId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PeerProcessDied:
     """A peer's connection closed, and a new one was refused: no process listens there."""
 
@@ -95,6 +122,7 @@ class ResignRequested:
     """The node is about to stop, or its controller failed: it should no longer lead."""
 
 
+LogEvent = LogFlushed | SnapshotChecked | SnapshotWritten | LogStartMoved
 Event = (
     Started
     | Ticked
@@ -102,7 +130,7 @@ Event = (
     | ResponseReceived
     | RequestFailed
     | RecordsAppended
-    | LogFlushed
+    | LogEvent
     | PeerProcessDied
     | ResignRequested
 )

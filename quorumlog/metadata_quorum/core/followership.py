@@ -19,9 +19,11 @@ from quorumlog.metadata_quorum.core.messages import (
     EndQuorumEpochResponse,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotResponse,
 )
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
-from quorumlog.metadata_quorum.core.roles import Follower, Prospective, Role, Unattached
+from quorumlog.metadata_quorum.core.roles import Download, Follower, Prospective, Role, Unattached
+from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
@@ -29,8 +31,9 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 class Followership:
     """The rules of a follower, voter or observer, and of a node that looks for its leader."""
 
-    def __init__(self, state: QuorumState) -> None:
+    def __init__(self, state: QuorumState, snapshots: SnapshotDownloads) -> None:
         self._state: Final = state
+        self._snapshots: Final = snapshots
         self._fruitless_fetches = 0  # of an observer, since the last successful one
         self._probes = 0  # how many voters were asked in turn for the leader
 
@@ -160,6 +163,9 @@ class Followership:
     def _fetch(self, role: Unattached | Follower) -> None:
         state = self._state
         match role:
+            case Follower(is_leader_gone=False, download=Download() as download):
+                role.fetch_id = self._snapshots.fetch(download)
+                return
             case Follower(is_leader_gone=False):
                 max_wait_ms = state.settings.controller_quorum_fetch_max_wait_ms
             case _:
@@ -225,6 +231,46 @@ class Followership:
             case _:
                 pass
 
+    def handle_fetch_snapshot_response(
+        self, role: Role, event: events.ResponseReceived, response: FetchSnapshotResponse
+    ) -> None:
+        """Write the bytes to the draft; any other response is of an older epoch, or given up."""
+        match role:
+            case Unattached(fetch_id=fetch_id) | Follower(fetch_id=fetch_id) if (
+                fetch_id == event.request_id
+            ):
+                role.fetch_id = None
+                is_usable = self._snapshots.use(event, response)
+                match self._state.role:
+                    case Follower() as follower if is_usable:
+                        follower.has_fetched, follower.is_leader_gone = True, False
+                        self._fruitless_fetches = 0
+                        follower.notice_deadline_ms = None
+                        follower.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
+                    case _ if self._state.role is role:
+                        self._fetch_again_later(role)
+                    case _:
+                        pass
+            case _:
+                pass
+
+    def handle_snapshot_checked(self, role: Role, event: events.SnapshotChecked) -> None:
+        """Install a whole snapshot; otherwise ask the leader anew, later."""
+        self._state.log.is_checking = False
+        match role:
+            case Follower(download=Download(snapshot_id=snapshot_id)) if (
+                snapshot_id == event.snapshot_id
+            ):
+                role.download = None
+                self._fetch_elsewhere(role)  # the answer under way is of the finished download
+                role.fetch_deadline_ms = self._state.new_fetch_deadline_ms()
+                if event.is_whole:
+                    self._snapshots.install(event.snapshot_id)
+                else:
+                    self._fetch_again_later(role)
+            case _:
+                pass
+
     def _note_fetched(
         self, before: Unattached | Follower, role: Role, response: FetchResponse, *, is_usable: bool
     ) -> None:
@@ -244,7 +290,8 @@ class Followership:
     def _maybe_take_part(self, response: FetchResponse) -> None:
         """Let a new voter vote once it durably holds all that a leader knows to be committed."""
         has_all = 0 <= response.high_watermark <= self._state.log.flushed_offset
-        if self._state.is_new and has_all and response.diverging_epoch is None:
+        continues = response.diverging_epoch is None and response.snapshot_id is None
+        if self._state.is_new and has_all and continues:
             self._state.is_new = False
             self._state.persist_election()
 
@@ -257,6 +304,8 @@ class Followership:
             return False
         if response.error_code is not ErrorCode.NONE or event.source != state.leader_id:
             return False
+        if response.snapshot_id is not None:
+            return event.records is None and self._snapshots.maybe_begin(response.snapshot_id)
         if response.diverging_epoch is not None:
             return event.records is None and self._maybe_truncate(response.diverging_epoch)
         return event.records is None or self._maybe_append(event.request_id, event.records)
@@ -266,7 +315,7 @@ class Followership:
 
         Nothing more after a divergence: what is left may diverge, too (KAFKA-14704).
         """
-        if response.diverging_epoch is not None:
+        if response.diverging_epoch is not None or response.snapshot_id is not None:
             return self._state.log.high_watermark
         return min(self._state.log.end_offset, response.high_watermark)
 

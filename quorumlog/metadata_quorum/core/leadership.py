@@ -15,6 +15,9 @@ from quorumlog.metadata_quorum.core.messages import (
     EndQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
+    SnapshotId,
 )
 from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import Leader, ParkedFetch, Progress, Resigned, Role
@@ -90,16 +93,48 @@ class Leadership:
         numbers = request.fetch_offset, request.last_fetched_epoch, request.max_wait_ms
         if min(*numbers, request.replica_id) < 0 or request.replica_id == self._state.node_id:
             return ErrorCode.INVALID_REQUEST
-        if request.current_leader_epoch < self._state.leader_epoch:
+        return self._epoch_refusal(request.current_leader_epoch)
+
+    def _epoch_refusal(self, current_leader_epoch: Epoch) -> ErrorCode:
+        if current_leader_epoch < self._state.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if request.current_leader_epoch > self._state.leader_epoch:
+        if current_leader_epoch > self._state.leader_epoch:
             return ErrorCode.UNKNOWN_LEADER_EPOCH
         if not isinstance(self._state.role, Leader):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.NONE
 
+    def handle_fetch_snapshot_request(self, request_id: int, request: FetchSnapshotRequest) -> None:
+        """Answer with bytes of a snapshot. A voter that fetches one holds the quorum, too."""
+        state = self._state
+        snapshot_id = request.snapshot_id
+        numbers = request.position, snapshot_id.end_offset, snapshot_id.epoch, request.replica_id
+        error_code = self._epoch_refusal(request.current_leader_epoch)
+        if min(numbers) < 0 or request.replica_id == state.node_id:
+            error_code = ErrorCode.INVALID_REQUEST
+        response = FetchSnapshotResponse(
+            error_code=error_code, leader_id=state.leader_id, leader_epoch=state.leader_epoch
+        )
+        match state.role:
+            case Leader(followers=followers) as role if error_code is ErrorCode.NONE:
+                if request.replica_id in followers:  # KAFKA-15489
+                    self._maybe_hold_the_quorum(role, request.replica_id)
+                answer = effects.AnswerFetchSnapshot(
+                    request_id=request_id,
+                    response=response,
+                    snapshot_id=snapshot_id,
+                    position=request.position,
+                )
+                state.emit(answer)
+            case _:
+                state.emit(effects.SendResponse(request_id=request_id, response=response))
+
     def _serve_fetch(self, role: Leader, request_id: int, request: FetchRequest) -> None:
         self._answer_those_of(role, request.replica_id)
+        if self._is_below_start(request):
+            response = self._fetch_response(role, snapshot_id=self._state.log.snapshot)
+            self._state.emit(effects.AnswerFetch(request_id=request_id, response=response))
+            return
         diverging_epoch = self._diverging_epoch(request)
         if diverging_epoch is not None:  # its offset says nothing of our log: KAFKA-13141
             response = self._fetch_response(role, diverging_epoch)
@@ -116,6 +151,15 @@ class Leadership:
             high_watermark=request.high_watermark,
             deadline_ms=self._state.now_ms + wait_ms,
         )
+
+    def _is_below_start(self, request: FetchRequest) -> bool:
+        """Whether the logs part below our start, or may: only a snapshot helps (KIP-630)."""
+        log = self._state.log
+        if log.start_offset == 0:
+            return False
+        offset, epoch = request.fetch_offset, request.last_fetched_epoch
+        is_another = offset == log.start_offset and epoch != log.start_epoch
+        return offset < log.start_offset or epoch < log.start_epoch or is_another
 
     def _diverging_epoch(self, request: FetchRequest) -> DivergingEpoch | None:
         """Where the logs may have parted; None: all below `fetch_offset` is as in our log."""
@@ -147,7 +191,10 @@ class Leadership:
         return progress
 
     def _fetch_response(
-        self, role: Leader, diverging_epoch: DivergingEpoch | None = None
+        self,
+        role: Leader,
+        diverging_epoch: DivergingEpoch | None = None,
+        snapshot_id: SnapshotId | None = None,
     ) -> FetchResponse:
         return FetchResponse(
             error_code=ErrorCode.NONE,
@@ -155,6 +202,7 @@ class Leadership:
             leader_epoch=self._state.leader_epoch,
             high_watermark=role.high_watermark,
             diverging_epoch=diverging_epoch,
+            snapshot_id=snapshot_id,
         )
 
     def _answer_those_of(self, role: Leader, replica_id: BrokerId) -> None:

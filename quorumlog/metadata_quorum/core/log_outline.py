@@ -1,8 +1,9 @@
-"""The metadata log in outline: where it ends, where its epochs start, how far it is durable."""
+"""The metadata log in outline: its start and end, where its epochs start, what is durable."""
 
 from collections.abc import Iterable
 
 from quorumlog.invariants import require
+from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.storage.core.leader_epochs import EpochEntry, LeaderEpochs
 from quorumlog.wire.codec.identifiers import Epoch, Offset
 
@@ -11,18 +12,22 @@ class LogOutline:
     """The log of one node, without its bytes. The three offsets are exclusive ends.
 
     Only what is below `flushed_offset` survives power loss; only what is below `high_watermark`
-    is known to be committed. Snapshots (KIP-630) would give it a start offset, too.
+    is known to be committed. Below `start_offset` there are no records: a snapshot holds them.
     """
 
     def __init__(self) -> None:
         self.end_offset = self.flushed_offset = self.high_watermark = Offset(0)
+        self.start_offset = Offset(0)
+        self.start_epoch = Epoch(0)  # of the record before the start
+        self.snapshot: SnapshotId | None = None  # the newest
         self.epochs = LeaderEpochs()
         self.is_flushing = False  # from `FlushLog` to `LogFlushed`
+        self.is_checking = False  # from `CheckSnapshot` to `SnapshotChecked`
 
     @property
     def last_epoch(self) -> Epoch:
         """The epoch of the last record; 0 if there is none."""
-        return Epoch(max(self.epochs.latest_epoch, 0))
+        return Epoch(max(self.epochs.latest_epoch, self.start_epoch, 0))
 
     @property
     def is_durable(self) -> bool:
@@ -32,11 +37,13 @@ class LogOutline:
     def epoch_end(self, epoch: Epoch) -> tuple[Epoch, Offset]:
         """Find the largest epoch of the log that is <= `epoch`, and its (exclusive) end.
 
-        Epoch 0, in which there are no records, ends at 0.
+        An older epoch than all of them: that before the start, which ends there. In a log that
+        starts at 0 it is 0; else a snapshot holds the records in question.
         """
+        entries = self.epochs.entries
+        if not entries or epoch < entries[0].epoch or self.end_offset == self.start_offset:
+            return self.start_epoch, self.start_offset
         found = self.epochs.end_offset_for(min(epoch, self.last_epoch), self.end_offset)
-        if found.end_offset <= 0 or not self.epochs.entries:
-            return Epoch(0), Offset(0)
         return found.epoch, found.end_offset
 
     def open(
@@ -44,8 +51,14 @@ class LogOutline:
         end_offset: Offset,
         flushed_offset: Offset,
         epoch_starts: Iterable[tuple[Epoch, Offset]],
+        *,
+        start: SnapshotId | None = None,
+        snapshot: SnapshotId | None = None,
     ) -> None:
-        """Start from what is on the disk; nothing is known to be committed."""
+        """Start from what is on the disk."""
+        self.snapshot = snapshot
+        if start is not None:
+            self.start_offset, self.start_epoch = start.end_offset, start.epoch
         self.epochs = LeaderEpochs(tuple(EpochEntry(*start) for start in epoch_starts))
         self.end_offset, self.flushed_offset = end_offset, min(flushed_offset, end_offset)
 
@@ -53,9 +66,30 @@ class LogOutline:
         """Make the log end at `end_offset`; the new records start these epochs, oldest first."""
         require(end_offset > self.end_offset, "an append makes the log longer")
         for epoch, start_offset in epoch_starts:
-            if epoch > self.last_epoch:
+            if epoch > self.epochs.latest_epoch:
                 self.epochs = self.epochs.assigned(epoch, start_offset)
         self.end_offset = end_offset
+
+    def note_snapshot(self, snapshot: SnapshotId) -> None:
+        """Note a snapshot of committed records."""
+        require(snapshot.end_offset <= self.high_watermark, "12: a snapshot is committed")
+        if self.snapshot is None or snapshot > self.snapshot:
+            self.snapshot = snapshot
+
+    def move_start(self, start: SnapshotId) -> None:
+        """Note that the records below the end of a snapshot are gone."""
+        is_held = self.snapshot is not None and start <= self.snapshot
+        require(is_held, "12: a snapshot holds what is below the log's start")
+        if start.end_offset > self.start_offset:
+            self.start_offset, self.start_epoch = start.end_offset, start.epoch
+            self.epochs = self.epochs.truncated_from_start(start.end_offset)
+
+    def install(self, snapshot: SnapshotId) -> None:
+        """Drop all; the next record gets the offset at which the snapshot ends."""
+        require(not self.is_flushing, "10: nothing is truncated while a flush is under way")
+        self.snapshot, self.epochs = snapshot, LeaderEpochs()
+        self.start_offset = self.end_offset = self.flushed_offset = snapshot.end_offset
+        self.start_epoch = snapshot.epoch
 
     def truncate(self, end_offset: Offset) -> None:
         """Drop the records at and above `end_offset`."""

@@ -3,7 +3,7 @@
 There is one partition, so Kafka's topic and partition arrays are left out; the voter set is fixed,
 so directory ids are too. The cluster id is checked before a request gets here. Numbers from a peer
 are not trusted: the core answers INVALID_REQUEST to impossible ones.
-Sources: KIP-595, KIP-996 (pre_vote), KIP-1166 (high_watermark in a fetch).
+Sources: KIP-595, KIP-630, KIP-996 (pre_vote), KIP-1166 (high_watermark in a fetch).
 
 # DEVIATION: Kafka's nodes speak Kafka's protocol with each other.
 # docs/decisions/0011-the-quorum-speaks-http-and-cbor.md
@@ -108,17 +108,63 @@ class DivergingEpoch:
     end_offset: Offset
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class SnapshotId:
+    """What a snapshot holds: all below `end_offset`, whose last record is of `epoch` (KIP-630)."""
+
+    end_offset: Offset
+    epoch: Epoch
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file."""
+        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchResponse:
-    """The answer; records travel beside it. `high_watermark` is UNKNOWN_OFFSET until known."""
+    """The answer; records travel beside it. `high_watermark` is UNKNOWN_OFFSET until known.
+
+    `snapshot_id`: the leader does not have the records any more; this snapshot holds them.
+    """
 
     error_code: ErrorCode
     leader_id: BrokerId
     leader_epoch: Epoch
     high_watermark: Offset = UNKNOWN_OFFSET
     diverging_epoch: DivergingEpoch | None = None
+    snapshot_id: SnapshotId | None = None
 
 
-Request = VoteRequest | BeginQuorumEpochRequest | EndQuorumEpochRequest | FetchRequest
-PlainResponse = VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotRequest:
+    """Ask for the bytes of a snapshot from `position` on (KIP-630)."""
+
+    replica_id: BrokerId
+    current_leader_epoch: Epoch
+    snapshot_id: SnapshotId
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchSnapshotResponse:
+    """The answer; the bytes travel beside it. `size` is that of the whole snapshot."""
+
+    error_code: ErrorCode
+    leader_id: BrokerId
+    leader_epoch: Epoch
+    size: int = 0
+    position: int = 0
+
+
+Request = (
+    VoteRequest
+    | BeginQuorumEpochRequest
+    | EndQuorumEpochRequest
+    | FetchRequest
+    | FetchSnapshotRequest
+)
+PlainResponse = (
+    VoteResponse | BeginQuorumEpochResponse | EndQuorumEpochResponse | FetchSnapshotResponse
+)
 Response = PlainResponse | FetchResponse

@@ -1,11 +1,11 @@
 """The Raft core of the metadata log: one node, voter or observer, as a state machine.
 
 The voters are static and always ask for pre-votes. The package's docstring says what the driver
-must do. Sources: KIP-595, KIP-996; Raft sections 5.1 to 5.4.
+must do. Sources: KIP-595, KIP-630, KIP-996; Raft sections 5.1 to 5.4, and 7.
 
-Changes of the voter set (KIP-853) and snapshots (KIP-630) would be two more rules beside
-`Elections`, `Leadership` and `Followership`: `voter_sets.py` would give `QuorumState` the voters
-at an offset, and `snapshots.py` would fetch one for a follower whose log ends below the leader's.
+Changes of the voter set (KIP-853) would be one more rule beside `Elections`, `Leadership`,
+`Followership` and `SnapshotDownloads`: `voter_sets.py` would give `QuorumState` the voters at an
+offset.
 """
 
 from collections.abc import Callable
@@ -27,6 +27,8 @@ from quorumlog.metadata_quorum.core.messages import (
     EndQuorumEpochResponse,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
     VoteRequest,
     VoteResponse,
 )
@@ -43,6 +45,7 @@ from quorumlog.metadata_quorum.core.roles import (
     Unattached,
 )
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
+from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -57,6 +60,7 @@ class Rules:
     elections: type[Elections] = Elections
     leadership: type[Leadership] = Leadership
     followership: type[Followership] = Followership
+    snapshot_downloads: type[SnapshotDownloads] = SnapshotDownloads
 
 
 class Quorum:
@@ -76,6 +80,7 @@ class Quorum:
      10. Nothing is truncated while a flush is under way; and a voter that fetches, or stands in
          an election, has a durable log.
      11. An observer only follows, and never votes; nor does a voter that is new.
+     12. A snapshot holds what is below the log's start, and all in it is committed.
     """
 
     rules: ClassVar[Rules] = Rules()
@@ -94,7 +99,9 @@ class Quorum:
         )
         self._leadership: Final = self.rules.leadership(self._state)
         self._elections: Final = self.rules.elections(self._state, self._leadership)
-        self._followership: Final = self.rules.followership(self._state)
+        self._followership: Final = self.rules.followership(
+            self._state, self.rules.snapshot_downloads(self._state)
+        )
         self._has_started = False
         self.node_id: Final = node_id
         self.settings: Final = settings
@@ -130,6 +137,11 @@ class Quorum:
     def flushed_offset(self) -> Offset:
         """All records below it are durable on this node."""
         return self._state.log.flushed_offset
+
+    @property
+    def log_start(self) -> tuple[Offset, Epoch]:
+        """Where the log starts, and the epoch of the record before."""
+        return self._state.log.start_offset, self._state.log.start_epoch
 
     @property
     def high_watermark(self) -> Offset:
@@ -186,12 +198,30 @@ class Quorum:
                 self._leadership.handle_end_quorum_epoch_outcome(request_id, has_answered=False)
             case events.RecordsAppended():
                 self._leadership.handle_records_appended(role, event)
-            case events.LogFlushed(flushed_offset=flushed_offset):
-                self._state.log.flushed(flushed_offset)
+            case (
+                events.LogFlushed()
+                | events.SnapshotChecked()
+                | events.SnapshotWritten()
+                | events.LogStartMoved()
+            ):
+                self._handle_log_event(role, event)
             case events.PeerProcessDied():
                 self._followership.handle_peer_process_died(role, event)
             case events.ResignRequested():
                 self._leadership.resign(role)
+            case _:
+                assert_never(event)
+
+    def _handle_log_event(self, role: Role, event: events.LogEvent) -> None:
+        match event:
+            case events.LogFlushed(flushed_offset=flushed_offset):
+                self._state.log.flushed(flushed_offset)
+            case events.SnapshotChecked():
+                self._followership.handle_snapshot_checked(role, event)
+            case events.SnapshotWritten(snapshot_id=snapshot_id):
+                self._state.log.note_snapshot(snapshot_id)
+            case events.LogStartMoved(log_start=log_start):
+                self._state.log.move_start(log_start)
             case _:
                 assert_never(event)
 
@@ -205,6 +235,8 @@ class Quorum:
                 self._followership.handle_end_quorum_epoch(event.request_id, request)
             case FetchRequest() as request:
                 self._leadership.handle_fetch_request(event.request_id, request)
+            case FetchSnapshotRequest() as request:
+                self._leadership.handle_fetch_snapshot_request(event.request_id, request)
             case _:
                 assert_never(event.request)
 
@@ -214,6 +246,8 @@ class Quorum:
                 self._elections.handle_vote_response(event, response)
             case FetchResponse() as response:
                 self._followership.handle_fetch_response(role, event, response)
+            case FetchSnapshotResponse() as response:
+                self._followership.handle_fetch_snapshot_response(role, event, response)
             case BeginQuorumEpochResponse() as response:
                 self._state.learn(response.leader_epoch, response.leader_id)
             case EndQuorumEpochResponse() as response:
@@ -260,12 +294,19 @@ class Quorum:
         state = self._state
         self._has_started = True
         state.is_new = event.is_new and state.is_voter and bool(state.other_voters)
-        state.log.open(event.log_end_offset, event.flushed_offset, event.epoch_starts)
+        state.log.open(
+            event.log_end_offset,
+            event.flushed_offset,
+            event.epoch_starts,
+            start=event.log_start,
+            snapshot=event.snapshot_id,
+        )
         if state.log.last_epoch > event.leader_epoch:
             state.set_election(state.log.last_epoch, NOBODY, NOBODY)
         else:
             state.leader_epoch = event.leader_epoch
             state.leader_id, state.voted_id = event.leader_id, event.voted_id
+        state.advance_high_watermark(state.log.start_offset)  # a snapshot holds what is committed
         self._take_up_role()
 
     def _take_up_role(self) -> None:
@@ -309,6 +350,8 @@ class Quorum:
         require(is_rising, "1: the epoch and the high watermark never fall")
         ends = max(log.high_watermark, log.flushed_offset)
         require(ends <= log.end_offset, "2: what is committed or durable is held")
+        is_held = log.start_offset <= log.high_watermark
+        require(is_held, "12: what is below the log's start is committed")
         if epoch == state.leader_epoch:
             require(leader_id in {NOBODY, state.leader_id}, "5: one leader in an epoch")
             require(voted_id in {NOBODY, state.voted_id}, "5: one vote in an epoch")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, BrokerId, Offset
 
 
@@ -50,6 +51,15 @@ class Candidate:
 
 
 @dataclass(slots=True, kw_only=True)
+class Download:
+    """A snapshot on its way from the leader; no records are fetched meanwhile."""
+
+    snapshot_id: SnapshotId
+    position: int = 0  # how many bytes are in the draft
+    size: int | None = None  # of the whole, once it is known
+
+
+@dataclass(slots=True, kw_only=True)
 class Follower:
     """Fetches from the leader of its epoch.
 
@@ -63,6 +73,7 @@ class Follower:
     notice_deadline_ms: int | None = None  # of the election that a dead leader's process starts
     fetch_id: int | None = None  # of the fetch that is under way
     fetch_after_ms: int = 0  # not before
+    download: Download | None = None  # it begins anew with another leader, epoch or snapshot
 
 
 @dataclass(slots=True, kw_only=True)

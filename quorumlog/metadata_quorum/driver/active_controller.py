@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.requests import Decision
+from quorumlog.metadata_quorum.controller.log_loss import unclean_elections
+from quorumlog.metadata_quorum.controller.requests import Decision, UserChange
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.driver.remembered_answers import Remembered, RememberedAnswers
 from quorumlog.metadata_quorum.driver.seams import (
@@ -21,6 +22,7 @@ from quorumlog.metadata_quorum.driver.seams import (
     NotController,
     refuse,
 )
+from quorumlog.metadata_quorum.image.records import MetadataRecord, NoOp
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 WAITING_MAX: Final = 10_000
@@ -52,18 +54,23 @@ class Claim:
 
 
 class _Uncommitted(NamedTuple):
-    """A response that leaves when all below `end_offset` is committed."""
+    """A response that leaves when all below `end_offset` is committed.
+
+    `goes_on`: this was a slice, and the request is decided again instead.
+    """
 
     end_offset: Offset
-    answer: Answer
+    ask: Ask
     response: object
     has_records: bool
+    goes_on: bool = False
 
 
 class ActiveController:
     """The controller of one leader epoch. It never reads the log.
 
-    `waiting`: the requests that came before it took over, the oldest first.
+    `waiting`: the requests to decide, the oldest first: they came before it took over, or their
+    last slice is committed now.
     """
 
     def __init__(
@@ -74,15 +81,37 @@ class ActiveController:
         self.waiting: Final = deque(waiting)
         self._remembered: Final = RememberedAnswers()
         self._uncommitted: Final = deque[_Uncommitted]()
+        self._slice_end_offset = Offset(-1)  # of the slice that it decided by itself
+
+    def next_deadline_ms(self, high_watermark: Offset) -> int | None:
+        """Return when `decide_due` may have something to do; None: nothing, or not yet.
+
+        Before the next slice the last one is committed. So a decision about many partitions never
+        has more than one slice that followers have yet to fetch.
+        """
+        if high_watermark < self._slice_end_offset:
+            return None
+        if self.controller.has_elections:
+            return 0
+        due_ms = (self.controller.next_expiry_ms(), self.controller.next_balance_ms())
+        return min((one for one in due_ms if one is not None), default=None)
+
+    def note_slice(self, end_offset: Offset) -> None:
+        """Let `decide_due` wait until the log is committed to its end."""
+        self._slice_end_offset = end_offset
 
     def decide(self, ask: Ask, *, now_ms: int, end_offset: Offset) -> Decision[object]:
         """Decide a request. The log ends at `end_offset`."""
         if isinstance(ask.request, BrokerHeartbeat):
             now_ms = ask.received_ms  # it says that the broker lived then: KAFKA-15019
-        decision = self.controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
+        return self.controller.decide(ask.request, now_ms=now_ms, base_offset=end_offset)
+
+    def warn(self, decision: Decision[Any]) -> None:
+        """Log what an operator must know of a decision."""
         if decision.remark is not None:
             _logger.warning(decision.remark)
-        return decision
+        for remark in unclean_elections(self.controller.cluster, decision.records):
+            _logger.warning(remark)
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
         """Fence the broker that was silent for longest, if that was too long."""
@@ -91,6 +120,26 @@ class ActiveController:
             self.controller.renew_all(now_ms)  # a process that was paused has not listened either
         return self.controller.decide_expiry(now_ms)
 
+    def decide_due(self, now_ms: int) -> Decision[BrokerId | None] | Decision[None]:
+        """Do what is due, a slice of it: elect, fence a silent broker, balance leaders."""
+        if self.controller.has_elections:
+            return self.controller.decide_elections()
+        expiry_ms, balance_ms = self.controller.next_expiry_ms(), self.controller.next_balance_ms()
+        if (expiry_ms is not None and expiry_ms <= now_ms) or balance_ms is None:
+            return self.decide_expiry(now_ms)
+        return self.controller.decide_balance(now_ms)
+
+    def confirming(self, ask: Ask | None) -> tuple[MetadataRecord, ...]:
+        """Return what is written for a decision without records: its commit proves that we lead.
+
+        A user may build on a refusal. A leader that was replaced, and has not heard of it, would
+        refuse by what it knew before.
+        """
+        # DEVIATION: Kafka answers at once; a replaced controller may say what is not true any more.
+        # docs/decisions/0076-a-refusal-is-confirmed-by-a-majority.md
+        asks_for_change = ask is not None and isinstance(ask.request, UserChange)
+        return (NoOp(),) if asks_for_change else ()
+
     def answer_when_committed(self, end_offset: Offset, ask: Ask, decision: Decision[Any]) -> None:
         """Answer once all below `end_offset` is committed: what was decided on, too.
 
@@ -98,9 +147,9 @@ class ActiveController:
         """
         has_records = bool(decision.records)
         self._uncommitted.append(
-            _Uncommitted(end_offset, ask.answer, decision.response, has_records)
+            _Uncommitted(end_offset, ask, decision.response, has_records, decision.goes_on)
         )
-        if ask.request_id is not None and has_records:
+        if ask.request_id is not None and has_records and not decision.goes_on:
             answer = Remembered(end_offset, decision.response, len(decision.records))
             self._remembered.add(ask.request_id, answer)
 
@@ -109,7 +158,7 @@ class ActiveController:
         before = self._remembered.get(ask.request_id)
         if before is not None:
             self._uncommitted.append(
-                _Uncommitted(before.end_offset, ask.answer, before.response, has_records=True)
+                _Uncommitted(before.end_offset, ask, before.response, has_records=True)
             )
         return before is not None
 
@@ -118,15 +167,17 @@ class ActiveController:
         waiting = self._uncommitted
         while waiting and waiting[0].end_offset <= high_watermark:
             done = waiting.popleft()
-            if not done.answer.done():
-                done.answer.set_result(done.response)
+            if done.goes_on:
+                self.waiting.append(done.ask)
+            elif not done.ask.answer.done():
+                done.ask.answer.set_result(done.response)
 
     def resign(self) -> None:
         """Refuse every waiting request: nothing was done, or with records ControllerDeposed."""
         for one in self._uncommitted:
             if one.has_records:
-                refuse(one.answer, ControllerDeposed("deposed before the change was committed"))
-        _refuse_all(one.answer for one in self._uncommitted)
+                refuse(one.ask.answer, ControllerDeposed("deposed before the change was committed"))
+        _refuse_all(one.ask.answer for one in self._uncommitted)
         _refuse_all(ask.answer for ask in self.waiting)
 
 

@@ -1,57 +1,130 @@
 """The committed metadata: replayed into an image, and published in order."""
 
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final, NamedTuple
 
+from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.image.difference import difference
 from quorumlog.metadata_quorum.image.model import ClusterDelta, ClusterImage, ImagePublisher
+from quorumlog.metadata_quorum.image.records import MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
+from quorumlog.metadata_quorum.log.restoring import restored_image
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+
+
+class _Jump(NamedTuple):
+    """What an installed snapshot changes."""
+
+    before: ClusterImage
+    after: ClusterImage
+    delta: ClusterDelta
 
 
 class CommittedImage:
-    """The metadata that this node may act on. A published image is never taken back."""
+    """The metadata that this node may act on. A published image is never taken back.
+
+    It starts empty. A snapshot's image is published once this node knows that all of it is
+    committed, together with the records behind it. Many records are replayed slice by slice, and
+    published as one change.
+    """
+
+    replayed_at_once = 1000
+    """How many records a slice has."""
 
     def __init__(self, log: MetadataLog) -> None:
+        """Read the newest snapshot. Raises DamagedLog, StorageError."""
         self.image = ClusterImage()
         self._log: Final = log
-        self._replay: Final = ClusterReplay(self.image)
+        self._replay = ClusterReplay(self.image)
+        self._restored = restored_image(log)  # until it is published
+        self.restored_id: Final = _id_of(self._restored, log)
+        self._jump: _Jump | None = None
         self._publishers: list[ImagePublisher] = []
+        self._high_watermark = self._target = self.image.end_offset
+        self._unread: Iterator[tuple[Offset, MetadataRecord]] = iter(())  # up to the target
+        self._jumps = False  # the target is the first one behind a snapshot
 
     def add_publisher(self, publisher: ImagePublisher) -> None:
         """Publish to it, too; first, as one change, all that was published before."""
         self._publishers.append(publisher)
         if self.image.end_offset > 0:
-            publisher.publish(everything_in(self.image), self.image)
+            publisher.publish(difference(ClusterImage(), self.image), self.image)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether `replay_slice` has something to do."""
+        return self.image.end_offset < self._target
 
     def advance(self, high_watermark: Offset) -> None:
-        """Replay what is committed now, and publish it as one change."""
-        if high_watermark <= self.image.end_offset:
+        """Replay what is committed now, and publish it as one change; or begin with that."""
+        self._high_watermark = high_watermark
+        if not self.is_behind:
+            self._maybe_begin()
+        if self.is_behind:
+            self.replay_slice()
+
+    def _maybe_begin(self) -> None:
+        restored, target = self._restored, self._high_watermark
+        least = self.image.end_offset + 1 if restored is None else restored.end_offset
+        if target < least:
             return
-        for offset, record in self._log.replay(self.image.end_offset, high_watermark):
+        if restored is not None:
+            self._replay, self._restored = ClusterReplay(restored), None
+        self._jumps, self._target = restored is not None, target
+        self._unread = self._log.replay(self._replay.end_offset, target)
+
+    def replay_slice(self) -> None:
+        """Replay some of what is committed; publish it if that was all."""
+        count = 0
+        for offset, record in islice(self._unread, self.replayed_at_once):
             self._replay.apply(offset, record)
-        self._publish(high_watermark, self.image.epoch, self.image.controller_id)
+            count += 1
+        if count < self.replayed_at_once:
+            self._publish(self._target)
+            self._maybe_begin()  # with what was committed meanwhile
+
+    def install(self, image: ClusterImage) -> None:
+        """Take a leader's snapshot: the next `advance` publishes it.
+
+        Gives up a replay that is under way, because the log starts anew behind the snapshot. It
+        takes long, and may be done in a thread while nothing else is published.
+        """
+        self._jump = _Jump(self.image, image, difference(self.image, image))
+        self._restored = image
+        self._target, self._unread = self.image.end_offset, iter(())
 
     def lead_by(self, leader_id: BrokerId, leader_epoch: Epoch) -> None:
         """Note the leader of the quorum, as far as this node knows it."""
         if (leader_epoch, leader_id) != (self.image.epoch, self.image.controller_id):
-            self._publish(self.image.end_offset, leader_epoch, leader_id)
+            self.image = replace(self.image, epoch=leader_epoch, controller_id=leader_id)
+            self._tell(ClusterDelta())
 
-    def _publish(self, end_offset: Offset, epoch: Epoch, controller_id: BrokerId) -> None:
+    def _publish(self, end_offset: Offset) -> None:
+        before = self.image
         delta, self.image = self._replay.publish(
-            end_offset=end_offset, epoch=epoch, controller_id=controller_id
+            end_offset=end_offset, epoch=before.epoch, controller_id=before.controller_id
         )
+        if self._jumps:  # the replay knows only what came after
+            delta = self._known_delta(before) or difference(before, self.image)
+        self._jump = None
+        self._tell(delta)
+
+    def _known_delta(self, before: ClusterImage) -> ClusterDelta | None:
+        jump = self._jump
+        if jump is None or jump.before is not before:
+            return None
+        return jump.delta if jump.after.end_offset == self.image.end_offset else None
+
+    def _tell(self, delta: ClusterDelta) -> None:
         for publisher in self._publishers:
             publisher.publish(delta, self.image)
 
 
-def everything_in(image: ClusterImage) -> ClusterDelta:
-    """Return the delta between an empty cluster and `image`."""
-    return ClusterDelta(
-        brokers=frozenset(image.brokers),
-        partitions=frozenset(
-            TopicPartition(topic.name, index)
-            for topic in image.topics.values()
-            for index in range(len(topic.partitions))
-        ),
-        topic_configs=frozenset(name for name, topic in image.topics.items() if topic.configs),
-    )
+def _id_of(restored: ClusterImage | None, log: MetadataLog) -> SnapshotId | None:
+    """Return the snapshot of the image that a node has started with."""
+    if restored is None:
+        return None
+    return SnapshotId(restored.end_offset, log.epoch_before(restored.end_offset))

@@ -56,6 +56,7 @@ class Controllership:
         self._seams: Final = seams
         self._feed_first: Final = feed_first
         self._stage: Claim | ActiveController | None = None
+        self._may_work = True  # by itself, or on the image: one slice for each run of the driver
 
     @property
     def is_leading(self) -> bool:
@@ -68,12 +69,18 @@ class Controllership:
         return isinstance(self._stage, ActiveController)
 
     def next_deadline_ms(self) -> int | None:
-        """When a session ends next; None: no broker has one that may end."""
+        """When there is something to do: a session ends, say; None: never."""
+        if self._committed.is_behind:
+            return self._seams.clock.now_ms()
         match self._stage:
-            case ActiveController(controller=controller):
-                return controller.next_expiry_ms()
+            case ActiveController() as active:
+                return active.next_deadline_ms(self._committed.image.end_offset)
             case _:
                 return None
+
+    def begin_run(self) -> None:
+        """Allow another slice of work: others on this thread had their turn."""
+        self._may_work = True
 
     # --- effects of the quorum ---
 
@@ -93,12 +100,17 @@ class Controllership:
         self._seams.leader_listener.leader_changed(self.leader_id)
 
     def advance(self, high_watermark: Offset) -> None:
-        """Publish what is committed now, then answer the requests that waited for it."""
+        """Take note of what is committed: it is published now, or slice by slice."""
         self.high_watermark = high_watermark
         self._committed.advance(high_watermark)
+        self._may_work = self._may_work and not self._committed.is_behind
+        self._maybe_answer()
+
+    def _maybe_answer(self) -> None:
+        """Answer the requests that waited for what is published now."""
         match self._stage:
             case ActiveController() as active:
-                active.advance(high_watermark)
+                active.advance(self._committed.image.end_offset)
             case _:
                 pass
 
@@ -111,20 +123,30 @@ class Controllership:
     # --- decisions ---
 
     def maybe_act(self) -> bool:
-        """Do one thing that is due: take over, decide a request that waited, or end a session."""
+        """Do one thing that is due: take over, decide a request that waited, or end a session.
+
+        Reads a slice of what is committed first: then all requests have the same view.
+        """
+        if self._committed.is_behind and self._may_work:
+            self._may_work = False
+            self._committed.replay_slice()
+            self._maybe_answer()
+            return True
         match self._stage:
-            case Claim() as claim if self.high_watermark > claim.epoch_start_offset:
+            case Claim() as claim if self._committed.image.end_offset > claim.epoch_start_offset:
                 self._take_over(claim)
                 return True
             case ActiveController(waiting=waiting) if waiting:
                 self.decide(waiting.popleft())
                 return True
-            case ActiveController() as active:
-                due_ms, now_ms = self.next_deadline_ms(), self._seams.clock.now_ms()
+            case ActiveController() as active if self._may_work:
+                due_ms = active.next_deadline_ms(self._committed.image.end_offset)
+                now_ms = self._seams.clock.now_ms()
                 if due_ms is None or due_ms > now_ms:
                     return False
+                self._may_work = False
                 # A heartbeat that waits in the inbox has touched the session when it came.
-                self._enact(active, partial(active.decide_expiry, now_ms))
+                self._enact(active, partial(active.decide_due, now_ms))
                 return True
             case _:
                 return False
@@ -140,7 +162,8 @@ class Controllership:
     def decide(self, ask: Ask) -> None:
         """Decide a request; its answer comes when all that it is based on is committed.
 
-        So a decision without records waits, too: it may have read uncommitted state.
+        So a decision without records waits, too: it may have read uncommitted state. One that a
+        user may build on writes a record that changes nothing, and waits for that.
         """
         match self._stage:
             case None:
@@ -148,7 +171,7 @@ class Controllership:
             case Claim() as claim:
                 claim.wait(ask)
             case ActiveController() as active if active.maybe_answer_again(ask):
-                active.advance(self.high_watermark)
+                self._maybe_answer()
             case ActiveController() as active:
                 now_ms, end_offset = self._seams.clock.now_ms(), self._log.end_offset
                 decide = partial(active.decide, ask, now_ms=now_ms, end_offset=end_offset)
@@ -192,8 +215,10 @@ class Controllership:
         base_offset = self._log.end_offset
         try:
             decision = decide()
-            batches = MetadataLog.encode(decision.records)
-            for offset, record in enumerate(decision.records, start=base_offset):
+            active.warn(decision)
+            records = decision.records or active.confirming(ask)
+            batches = MetadataLog.encode(records)
+            for offset, record in enumerate(records, start=base_offset):
                 active.controller.apply(Offset(offset), record)
         except Exception as error:  # noqa: BLE001 - ours, whatever it is: Kafka resigns as well
             self._give_up(error, ask)
@@ -206,7 +231,9 @@ class Controllership:
             )
         if ask is not None:
             active.answer_when_committed(self._log.end_offset, ask, decision)
-        active.advance(self.high_watermark)
+        elif records:
+            active.note_slice(self._log.end_offset)
+        self._maybe_answer()
         return True
 
     def _give_up(self, error: Exception, ask: Ask | None) -> None:

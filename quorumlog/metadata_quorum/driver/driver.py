@@ -15,7 +15,7 @@ from quorumlog.invariants import some
 from quorumlog.metadata_quorum.controller.requests import ControllerRequest
 from quorumlog.metadata_quorum.controller_client import BrokerHeartbeat
 from quorumlog.metadata_quorum.core import effects, events
-from quorumlog.metadata_quorum.core.messages import Request
+from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, Request
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
 from quorumlog.metadata_quorum.driver.controllership import Controllership
@@ -31,6 +31,8 @@ from quorumlog.metadata_quorum.driver.seams import (
     Stopped,
     refuse,
 )
+from quorumlog.metadata_quorum.driver.snapshot_transfer import SnapshotTransfer
+from quorumlog.metadata_quorum.driver.snapshotting import Snapshotting
 from quorumlog.metadata_quorum.log.election_store import Election, ElectionStore
 from quorumlog.metadata_quorum.log.metadata_log import MetadataLog, describe
 from quorumlog.metadata_quorum.settings import ControllerSettings
@@ -68,6 +70,7 @@ class Driver:
         self._orders: Final = deque[effects.Effect]()
         self._urgent: Final = deque[events.Event]()
         self._inbox: Final = deque[Fact]()
+        self._restored_id: Final = committed.restored_id
         self._fetched: Responded | None = None  # of the step whose effects are performed
         self._has_started = self._has_ended = False
         self._is_running = self._is_writing = False
@@ -81,6 +84,10 @@ class Driver:
             log=log, committed=committed, settings=settings, seams=seams, node_id=quorum.node_id,
             feed_first=self._urgent.append,
         )  # fmt: skip
+        self._snapshotting: Final = Snapshotting(
+            log=log, committed=committed, settings=settings, seams=seams, feed=self.feed
+        )
+        self._transfer: Final = SnapshotTransfer(log, committed, seams.executor, self.feed)
 
     # --- from outside ---
 
@@ -104,6 +111,8 @@ class Driver:
             log_end_offset=self._log.end_offset,
             flushed_offset=self._log.flushed_offset,
             epoch_starts=self._log.epoch_starts(),
+            log_start=self._log.start,
+            snapshot_id=self._restored_id,
         )
         self._has_started = True
         self._inbox.appendleft(started)  # the listener may have heard of peers before
@@ -115,6 +124,7 @@ class Driver:
         self._deadline.set(None)
         self._checkpoint_due.set(None)
         self._controllership.stop()
+        self._snapshotting.stop()
         for answer in self._requests.values():
             refuse(answer, Stopped())
         for fact in self._inbox:
@@ -169,6 +179,7 @@ class Driver:
         if self._is_running or not self._has_started:
             return  # called from within a turn, or too early
         self._is_running = True
+        self._controllership.begin_run()
         try:
             while not (self._is_writing or self._has_ended) and self._take_turn():
                 pass
@@ -188,7 +199,7 @@ class Driver:
         elif self._urgent:
             self._step(self._urgent.popleft())
         elif self._controllership.maybe_act():
-            pass
+            self._snapshotting.note_commit()  # if that published the last slice of one
         elif self._inbox:
             self._take_in(self._inbox.popleft())
         else:
@@ -203,6 +214,9 @@ class Driver:
                 self._controllership.decide_process_died(fact)
             case Responded(event=event):
                 self._step(event, fact)
+            case events.LogStartMoved(log_start=log_start):
+                self._snapshotting.move_start(log_start)
+                self._step(fact)
             case _:
                 self._step(fact)
 
@@ -232,20 +246,23 @@ class Driver:
             case effects.SendResponse(request_id=request_id, response=response):
                 self._respond(request_id, response, None)
             case effects.AnswerFetch():
-                records = None
-                if effect.records_to > effect.records_from:
-                    records = self._log.read(effect.records_from, effect.records_to)
-                self._respond(effect.request_id, effect.response, records)
+                self._answer_fetch(effect)
+            case effects.AnswerFetchSnapshot() | effects.CheckSnapshot():
+                self._transfer.begin(effect, self._respond)
             case effects.FlushLog():
                 self._seams.executor.run(self._log.flush, self._flushed)
             case effects.AdvanceHighWatermark(high_watermark=high_watermark):
-                self._controllership.advance(high_watermark)
-                if not self._checkpoint_due.is_set:
-                    self._checkpoint_due.set(self._seams.clock.now_ms() + CHECKPOINT_MS)
+                self._advance(high_watermark)
             case effects.BecomeLeader() | effects.ResignLeadership() | effects.FollowLeader():
                 self._controllership.change_leader(effect)
             case _:
                 self._perform_write(effect)
+
+    def _answer_fetch(self, effect: effects.AnswerFetch) -> None:
+        records = None
+        if effect.records_to > effect.records_from:
+            records = self._log.read(effect.records_from, effect.records_to)
+        self._respond(effect.request_id, effect.response, records)
 
     def _perform_write(self, effect: effects.DiskWrite) -> None:
         match effect:
@@ -264,8 +281,18 @@ class Driver:
                 self._append_fetched()
             case effects.TruncateLog(end_offset=end_offset):
                 self._write(partial(self._log.truncate_to, end_offset))
+            case effects.AppendSnapshot():
+                self._write(self._transfer.append_work(effect, self._fetched))
+            case effects.InstallSnapshot():
+                self._write(self._transfer.install_work(effect))
             case _:
                 assert_never(effect)
+
+    def _advance(self, high_watermark: Offset) -> None:
+        self._controllership.advance(high_watermark)
+        self._snapshotting.note_commit()
+        if not self._checkpoint_due.is_set:
+            self._checkpoint_due.set(self._seams.clock.now_ms() + CHECKPOINT_MS)
 
     def _append_fetched(self) -> None:
         fetched = some(self._fetched, "fetched records come beside a response")
@@ -307,6 +334,15 @@ class Driver:
         if answer is None:
             return failed
         response, content = answer
+        if isinstance(response, FetchSnapshotResponse):
+            content = content or b""
+            received = events.ResponseReceived(
+                request_id=sent.request_id,
+                source=sent.destination,
+                response=response,
+                snapshot_bytes=len(content),
+            )
+            return Responded(received, content)
         try:
             records, fetched = describe(content) if content else (b"", None)
         except CorruptBatch as error:

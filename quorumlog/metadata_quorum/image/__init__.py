@@ -4,6 +4,7 @@ A broker replays the committed metadata log into a `ClusterImage`; each commit p
 image with a `ClusterDelta` that names what changed. Source: KIP-631, KIP-500.
 """
 
+from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
     ClusterDelta,
@@ -14,6 +15,7 @@ from quorumlog.metadata_quorum.image.model import (
 )
 
 __all__ = [
+    "AccessImage",
     "BrokerImage",
     "ClusterDelta",
     "ClusterImage",

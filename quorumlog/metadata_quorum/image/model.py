@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.metadata_quorum.image.access import AccessImage
+from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
+from quorumlog.wire.codec.identifiers import (
+    NO_LEADER,
+    BrokerId,
+    Epoch,
+    Offset,
+    TopicId,
+    TopicPartition,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +32,7 @@ class BrokerImage:
     min_insync_replicas: int = 1  # counts where it leads a topic that sets none
     fenced: bool = True
     in_controlled_shutdown: bool = False
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # that it works with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +40,11 @@ class PartitionImage:
     """One partition. `leader_epoch` counts leaders, `partition_epoch` every change (KIP-497).
 
     `elr` (KIP-966): replicas outside a too small ISR that still hold all that is committed.
+    While it is being reassigned (KIP-455), `replicas` are those that it is to have, in order, and
+    behind them those that it is to lose, `removing_replicas`; `adding_replicas` are new to it.
+    `last_known_leader` (KIP-966): the last one of a partition without a leader, if it still has
+    its log. `is_recovering` (KIP-704): its leader may lack committed records, and no AlterPartition
+    has come from it since; Kafka calls it the leader recovery state.
     """
 
     leader_id: BrokerId  # NO_LEADER while no eligible replica is alive
@@ -38,6 +53,15 @@ class PartitionImage:
     replicas: tuple[BrokerId, ...]
     isr: tuple[BrokerId, ...]
     elr: tuple[BrokerId, ...] = ()
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    last_known_leader: BrokerId = NO_LEADER
+    is_recovering: bool = False
+
+    @property
+    def is_reassigned(self) -> bool:
+        """Whether it is on its way to other replicas."""
+        return bool(self.adding_replicas or self.removing_replicas)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +76,11 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterImage:
-    """The whole of the metadata as of `end_offset` (exclusive) of the metadata log."""
+    """The whole of the metadata as of `end_offset` (exclusive) of the metadata log.
+
+    `broker_configs`: by broker id, and under "" what holds for all brokers (KIP-226).
+    `by_broker`: an index of the partitions; None: it must be built before it is needed.
+    """
 
     end_offset: Offset = Offset(0)
     epoch: Epoch = Epoch(0)
@@ -61,6 +89,14 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     topic_names: Mapping[TopicId, str] = field(default_factory=dict)
     next_producer_id: int = 0
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    access: AccessImage = field(default_factory=AccessImage)
+    features: Mapping[str, int] = field(default_factory=dict)  # the levels in force
+    by_broker: PartitionsByBroker | None = field(default=None, compare=False, repr=False)
+
+    def broker_config(self, broker_id: BrokerId | None) -> Mapping[str, str]:
+        """Return what was altered of a broker's settings while it ran; None: of all brokers'."""
+        return self.broker_configs.get("" if broker_id is None else str(broker_id), {})
 
     def partition(self, topic_partition: TopicPartition) -> PartitionImage | None:
         """Return the partition, or None if there is no such topic or index."""
@@ -81,6 +117,7 @@ class ClusterDelta:
     partitions: frozenset[TopicPartition] = frozenset()  # new or changed
     deleted_topics: Mapping[str, TopicId] = field(default_factory=dict)
     topic_configs: frozenset[str] = frozenset()
+    broker_configs: frozenset[str] = frozenset()
 
 
 class ImagePublisher(Protocol):

@@ -1,29 +1,56 @@
 """The metadata records, and their bytes: CBOR `[type, version, {fields}]` in Kafka record batches.
 
 Type numbers are KRaft's (KIP-631). A reader skips fields that it does not know; a type that it
-does not know is an error, because skipping a change would make two nodes see two clusters.
+does not know is an error (NewerRecord), because skipping a change would make two nodes see two
+clusters.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 import cbor2
 
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, PartitionIndex, TopicId
+from quorumlog.metadata_quorum.image.features import SUPPORTED, level_problem
+from quorumlog.metadata_quorum.image.scram import ScramCredential
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.identifiers import (
+    NO_LEADER,
+    BrokerId,
+    Epoch,
+    PartitionIndex,
+    TopicId,
+)
 
 TOPIC_RESOURCE: Final = 2  # ConfigResource.Type.TOPIC
+BROKER_RESOURCE: Final = 4  # ConfigResource.Type.BROKER; the name "" stands for all brokers
 
 
 class MalformedRecord(ValueError):
-    """A metadata record that this version cannot read."""
+    """Bytes that are no metadata record."""
+
+
+class NewerRecord(StorageError):
+    """A metadata record of a newer release. It is no damage: the node must stop and keep its files.
+
+    To skip it would make two nodes see two clusters.
+    """
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the metadata is that of a newer release: {what}. Start this node with that release"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterBroker:
-    """A broker process announced itself. Its offset in the log becomes the broker epoch."""
+    """A broker process announced itself.
+
+    `broker_epoch` is the offset of this record in the log. A snapshot keeps the record, but not its
+    offset. None: the record was written before the field was, and is read from the log.
+    """
 
     broker_id: BrokerId
     incarnation_id: str
@@ -36,6 +63,8 @@ class RegisterBroker:
     min_insync_replicas: int = 1
     fenced: bool = True
     in_controlled_shutdown: bool = False
+    broker_epoch: int | None = None
+    features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +95,10 @@ class Partition:
     leader_epoch: Epoch = Epoch(0)
     partition_epoch: Epoch = Epoch(0)
     elr: tuple[BrokerId, ...] = ()
+    adding_replicas: tuple[BrokerId, ...] = ()
+    removing_replicas: tuple[BrokerId, ...] = ()
+    last_known_leader: BrokerId = NO_LEADER
+    is_recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +124,10 @@ class PartitionChange:
     leader: BrokerId | None = None
     elr: tuple[BrokerId, ...] | None = None
     replicas: tuple[BrokerId, ...] | None = None
+    adding_replicas: tuple[BrokerId, ...] | None = None
+    removing_replicas: tuple[BrokerId, ...] | None = None
+    last_known_leader: BrokerId | None = None
+    is_recovering: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +156,77 @@ class BrokerRegistrationChange:
     in_controlled_shutdown: bool | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class AclBinding:
+    """Who may, or may not, do what to which resources. The codes are those of the protocol."""
+
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessControlEntry:
+    """A new ACL."""
+
+    acl: AclBinding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveAccessControlEntry:
+    """An ACL is gone."""
+
+    acl: AclBinding
+
+
+QuotaEntity = tuple[tuple[str, str | None], ...]
+"""Whose quota it is: pairs of type and name, by type; None: each one without a quota of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientQuota:
+    """One quota of an entity; `value` None deletes it."""
+
+    entity: QuotaEntity
+    key: str
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredential:
+    """A user has this credential of a mechanism, in place of the last one (KIP-554)."""
+
+    user: str
+    mechanism: int
+    credential: ScramCredential
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveUserScramCredential:
+    """A user has no credential of this mechanism any more."""
+
+    user: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevel:
+    """A feature has another level from here on (KIP-584)."""
+
+    name: str
+    level: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoOp:
     """Nothing: it moves the end of the log."""
 
 
-MetadataRecord = (
+ClusterRecord = (
     RegisterBroker
     | UnregisterBroker
     | Topic
@@ -134,8 +236,17 @@ MetadataRecord = (
     | RemoveTopic
     | ProducerIds
     | BrokerRegistrationChange
+    | FeatureLevel
     | NoOp
 )
+AccessRecord = (
+    AccessControlEntry
+    | RemoveAccessControlEntry
+    | ClientQuota
+    | UserScramCredential
+    | RemoveUserScramCredential
+)
+MetadataRecord = ClusterRecord | AccessRecord
 RECORD_TYPES: Final[Mapping[int, type[MetadataRecord]]] = MappingProxyType(
     {
         0: RegisterBroker,
@@ -145,9 +256,15 @@ RECORD_TYPES: Final[Mapping[int, type[MetadataRecord]]] = MappingProxyType(
         4: Config,
         5: PartitionChange,
         9: RemoveTopic,
+        11: UserScramCredential,
+        12: FeatureLevel,
+        14: ClientQuota,
         15: ProducerIds,
         17: BrokerRegistrationChange,
+        18: AccessControlEntry,
+        19: RemoveAccessControlEntry,
         20: NoOp,
+        22: RemoveUserScramCredential,
     }
 )
 _NUMBERS: Final = {kind: number for number, kind in RECORD_TYPES.items()}
@@ -160,7 +277,7 @@ def encode_record(record: MetadataRecord) -> bytes:
 
 
 def decode_record(value: bytes) -> MetadataRecord:
-    """Return the record in `value`. Raises MalformedRecord."""
+    """Return the record in `value`. Raises MalformedRecord, NewerRecord."""
     try:
         plain = cbor2.loads(value)
     except (cbor2.CBORDecodeError, ValueError) as error:
@@ -168,12 +285,17 @@ def decode_record(value: bytes) -> MetadataRecord:
     if not isinstance(plain, list) or len(plain) != 3:
         raise MalformedRecord("expected [type, version, fields]")
     number, _, values = plain
-    kind = RECORD_TYPES.get(number) if isinstance(number, int) else None
+    if not isinstance(number, int):
+        raise MalformedRecord(f"metadata record type {number!r} is no number")
+    kind = RECORD_TYPES.get(number)
     if kind is None:
-        raise MalformedRecord(
-            f"metadata record type {number!r} is unknown: the log is a newer version's"
-        )
+        raise NewerRecord(f"it has records of type {number}")
     try:
-        return from_plain(kind, values)
+        record = from_plain(kind, values)
     except MalformedValue as error:
         raise MalformedRecord(str(error)) from error
+    if isinstance(record, FeatureLevel):
+        problem = level_problem(SUPPORTED, record.name, record.level)
+        if problem is not None:
+            raise NewerRecord(problem)
+    return record

@@ -2,7 +2,8 @@
 
 The active controller applies a record when it appends it, every other node when it is committed;
 so replaying the log gives the live state. A topic is copied when it is first changed after a
-`publish`, so that the cost of a batch is that of what it touches.
+`publish`, so that the cost of a batch is that of what it touches. Only the maps of names are copied
+whole: a copy of 10,000 names takes some 0.05 ms.
 A record that does not fit the state before it is our bug (InvariantViolation): KAFKA-14275.
 """
 
@@ -12,6 +13,8 @@ from typing import Final, assert_never
 
 from quorumlog.invariants import require, some
 from quorumlog.metadata_quorum.image import records
+from quorumlog.metadata_quorum.image.access import AccessReplay
+from quorumlog.metadata_quorum.image.features import FIRST_LEVEL
 from quorumlog.metadata_quorum.image.model import (
     BrokerImage,
     ClusterDelta,
@@ -19,8 +22,23 @@ from quorumlog.metadata_quorum.image.model import (
     PartitionImage,
     TopicImage,
 )
-from quorumlog.metadata_quorum.image.records import TOPIC_RESOURCE, MetadataRecord
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.metadata_quorum.image.partition_check import check_partition
+from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
+from quorumlog.metadata_quorum.image.records import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    AccessRecord,
+    ClusterRecord,
+    MetadataRecord,
+)
+from quorumlog.wire.codec.identifiers import (
+    BrokerId,
+    Epoch,
+    Offset,
+    PartitionIndex,
+    TopicId,
+    TopicPartition,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,23 +64,32 @@ class ClusterReplay:
 
     Invariants (checked in `apply`):
       1. Records refer to what exists: a registered broker, a known topic, the next partition.
-      2. isr and elr are disjoint and lie within replicas; a leader is in isr.
+      2. isr and elr are disjoint and lie within replicas; a leader is in isr. So do the replicas
+         that are added and removed, and one at least stays. A partition without a leader has at
+         most a last known one.
       3. leader_epoch and partition_epoch only grow: each change adds one.
       4. Producer ids are never given twice.
     """
 
     def __init__(self, image: ClusterImage) -> None:
-        self._image: Final = image
+        """Start from `image`. Looks at every partition if it has no index."""
+        self.by_broker: Final = _index_of(image)
         self._brokers = dict(image.brokers)
         self._topics: dict[str, TopicImage | _OpenTopic] = {**image.topics}
+        self._open_topics: dict[str, _OpenTopic] = {}
         self._topic_names = dict(image.topic_names)
         self._published = image
+        self.access: Final = AccessReplay(image.access)
+        self.features = image.features
         self.end_offset = image.end_offset
         self.next_producer_id = image.next_producer_id
+        self._broker_configs = dict(image.broker_configs)
+        self._changed_broker_configs: set[str] = set()
         self._changed_brokers: set[BrokerId] = set()
         self._changed_partitions: dict[str, set[int]] = {}  # by topic
         self._changed_configs: set[str] = set()
         self._deleted_topics: dict[str, TopicId] = {}
+        self._are_names_new = False  # topics came or went since the last publish
 
     @property
     def brokers(self) -> Mapping[BrokerId, BrokerImage]:
@@ -102,9 +129,24 @@ class ClusterReplay:
         """Return the configuration of a known topic, live: do not keep it across an apply."""
         return self._topics[name].configs
 
+    def broker_configs(self, name: str) -> Mapping[str, str]:
+        """Return what was altered for the broker of this id, or for all brokers: ""."""
+        return self._broker_configs.get(name, {})
+
+    def feature_level(self, name: str) -> int:
+        """Return the level of a feature that is in force."""
+        return self.features.get(name, FIRST_LEVEL)
+
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Apply the record at `offset`. Raises InvariantViolation if it does not fit."""
         require(offset >= self.end_offset, "records are applied once, in the order of the log")
+        if isinstance(record, AccessRecord):
+            self.access.apply(record)
+        else:
+            self._apply(offset, record)
+        self.end_offset = Offset(offset + 1)
+
+    def _apply(self, offset: Offset, record: ClusterRecord) -> None:
         match record:
             case records.RegisterBroker():
                 self._register_broker(offset, record)
@@ -120,14 +162,12 @@ class ClusterReplay:
                 self._remove_topic(record.topic_id)
             case records.Config():
                 self._configure(record)
-            case records.ProducerIds():
-                require(record.next_producer_id > self.next_producer_id, "4: producer ids grow")
-                self.next_producer_id = record.next_producer_id
+            case records.ProducerIds() | records.FeatureLevel():
+                self._set(record)
             case records.NoOp():
                 pass
             case _:
                 assert_never(record)
-        self.end_offset = Offset(offset + 1)
 
     def publish(
         self, *, end_offset: Offset, epoch: Epoch, controller_id: BrokerId
@@ -135,15 +175,7 @@ class ClusterReplay:
         """Freeze the state as of `end_offset`; return it with the changes since the last one."""
         before = self._published
         require(end_offset >= self.end_offset, "an image covers all that was applied")
-        touched = {name for name, topic in self._topics.items() if isinstance(topic, _OpenTopic)}
-        for name in touched:
-            topic = self._topics[name]
-            if isinstance(topic, _OpenTopic):
-                self._topics[name] = topic.freeze()
-        topics, topic_names = before.topics, before.topic_names
-        if touched or self._deleted_topics:
-            topics = {n: t for n, t in self._topics.items() if isinstance(t, TopicImage)}
-            topic_names = dict(self._topic_names)
+        topics, topic_names = self._freeze_topics()
         image = ClusterImage(
             end_offset=end_offset,
             epoch=epoch,
@@ -152,6 +184,14 @@ class ClusterReplay:
             topics=topics,
             topic_names=topic_names,
             next_producer_id=self.next_producer_id,
+            broker_configs=(
+                dict(self._broker_configs)
+                if self._changed_broker_configs
+                else before.broker_configs
+            ),
+            access=self.access.freeze(),
+            features=self.features,
+            by_broker=self.by_broker.copy(),
         )
         delta = ClusterDelta(
             brokers=frozenset(self._changed_brokers),
@@ -162,18 +202,35 @@ class ClusterReplay:
             ),
             deleted_topics=dict(self._deleted_topics),
             topic_configs=frozenset(self._changed_configs),
+            broker_configs=frozenset(self._changed_broker_configs),
         )
         self._published, self.end_offset = image, end_offset
         self._changed_brokers.clear()
         self._changed_partitions.clear()
         self._changed_configs.clear()
+        self._changed_broker_configs.clear()
         self._deleted_topics.clear()
         return delta, image
+
+    def _freeze_topics(self) -> tuple[Mapping[str, TopicImage], Mapping[TopicId, str]]:
+        before = self._published
+        if not (self._open_topics or self._deleted_topics):
+            return before.topics, before.topic_names
+        frozen = {name: topic.freeze() for name, topic in self._open_topics.items()}
+        self._topics.update(frozen)
+        self._open_topics.clear()
+        topics = dict(before.topics)
+        for name in self._deleted_topics:
+            del topics[name]  # first: one that was made again under its name comes last
+        topics.update(frozen)
+        topic_names = dict(self._topic_names) if self._are_names_new else before.topic_names
+        self._are_names_new = False
+        return topics, topic_names
 
     def _register_broker(self, offset: Offset, record: records.RegisterBroker) -> None:
         self._brokers[record.broker_id] = BrokerImage(
             broker_id=record.broker_id,
-            broker_epoch=offset,
+            broker_epoch=offset if record.broker_epoch is None else record.broker_epoch,
             incarnation_id=record.incarnation_id,
             host=record.host,
             port=record.port,
@@ -184,6 +241,7 @@ class ClusterReplay:
             min_insync_replicas=record.min_insync_replicas,
             fenced=record.fenced,
             in_controlled_shutdown=record.in_controlled_shutdown,
+            features=record.features,
         )
         self._changed_brokers.add(record.broker_id)
 
@@ -214,7 +272,7 @@ class ClusterReplay:
                 partitions=list(topic.partitions),
                 configs=dict(topic.configs),
             )
-            self._topics[topic.name] = topic
+            self._topics[topic.name] = self._open_topics[topic.name] = topic
         return topic
 
     def _create_topic(self, record: records.Topic) -> None:
@@ -223,9 +281,10 @@ class ClusterReplay:
             "1: a new topic has a new name and a new id",
         )
         self._topic_names[record.topic_id] = record.name
-        self._topics[record.name] = _OpenTopic(
+        self._topics[record.name] = self._open_topics[record.name] = _OpenTopic(
             name=record.name, topic_id=record.topic_id, partitions=[], configs={}
         )
+        self._are_names_new = True
 
     def _create_partition(self, record: records.Partition) -> None:
         topic = self._open(record.topic_id)
@@ -237,39 +296,50 @@ class ClusterReplay:
             replicas=record.replicas,
             isr=record.isr,
             elr=record.elr,
+            adding_replicas=record.adding_replicas,
+            removing_replicas=record.removing_replicas,
+            last_known_leader=record.last_known_leader,
+            is_recovering=record.is_recovering,
         )
         check_partition(partition)
         topic.partitions.append(partition)
+        self.by_broker.note(record.topic_id, record.partition_id, None, partition)
         self._changed_partitions.setdefault(topic.name, set()).add(record.partition_id)
 
     def _change_partition(self, record: records.PartitionChange) -> None:
         topic = self._open(record.topic_id)
         require(record.partition_id < len(topic.partitions), "1: a changed partition exists")
-        old = topic.partitions[record.partition_id]
-        changed = record.leader is not None
-        partition = PartitionImage(
-            leader_id=old.leader_id if record.leader is None else record.leader,
-            leader_epoch=Epoch(old.leader_epoch + 1) if changed else old.leader_epoch,
-            partition_epoch=Epoch(old.partition_epoch + 1),
-            replicas=old.replicas if record.replicas is None else record.replicas,
-            isr=old.isr if record.isr is None else record.isr,
-            elr=old.elr if record.elr is None else record.elr,
-        )
+        before = topic.partitions[record.partition_id]
+        partition = changed(before, record)
         check_partition(partition)
         topic.partitions[record.partition_id] = partition
+        self.by_broker.note(record.topic_id, record.partition_id, before, partition)
         self._changed_partitions.setdefault(topic.name, set()).add(record.partition_id)
 
     def _remove_topic(self, topic_id: TopicId) -> None:
         name = some(self._topic_names.pop(topic_id, None), "1: a topic to remove exists")
         del self._topics[name]
+        self._open_topics.pop(name, None)
+        self._are_names_new = True
+        self.by_broker.remove_topic(topic_id)
         self._changed_partitions.pop(name, None)
         self._changed_configs.discard(name)
         was = self._published.topics.get(name)
         if was is not None and was.topic_id == topic_id:  # else it came and went unpublished
             self._deleted_topics[name] = topic_id
 
+    def _set(self, record: records.ProducerIds | records.FeatureLevel) -> None:
+        if isinstance(record, records.FeatureLevel):
+            self.features = {**self.features, record.name: record.level}
+            return
+        require(record.next_producer_id > self.next_producer_id, "4: producer ids grow")
+        self.next_producer_id = record.next_producer_id
+
     def _configure(self, record: records.Config) -> None:
-        require(record.resource_type == TOPIC_RESOURCE, "1: only topics are configured")
+        if record.resource_type == BROKER_RESOURCE:
+            self._configure_brokers(record)
+            return
+        require(record.resource_type == TOPIC_RESOURCE, "1: topics and brokers are configured")
         topic_id = some(self.topic_id(record.resource_name), "1: a configured topic exists")
         topic = self._open(topic_id)
         if record.value is None:
@@ -278,9 +348,44 @@ class ClusterReplay:
             topic.configs[record.name] = record.value
         self._changed_configs.add(topic.name)
 
+    def _configure_brokers(self, record: records.Config) -> None:
+        configs = dict(self._broker_configs.get(record.resource_name, {}))
+        if record.value is None:
+            configs.pop(record.name, None)
+        else:
+            configs[record.name] = record.value
+        self._broker_configs[record.resource_name] = configs
+        if not configs:
+            del self._broker_configs[record.resource_name]
+        self._changed_broker_configs.add(record.resource_name)
 
-def check_partition(partition: PartitionImage) -> None:
-    """Raise InvariantViolation if isr, elr and the leader do not fit the replicas."""
-    isr, elr, replicas = {*partition.isr}, {*partition.elr}, {*partition.replicas}
-    require(isr | elr <= replicas and not isr & elr, "2: isr and elr are apart, within replicas")
-    require(partition.leader_id in {-1, *isr}, "2: the leader is in isr")
+
+def _index_of(image: ClusterImage) -> PartitionsByBroker:
+    if image.by_broker is not None:
+        return image.by_broker.copy()
+    built = PartitionsByBroker()
+    for topic in image.topics.values():
+        for index, partition in enumerate(topic.partitions):
+            built.note(topic.topic_id, PartitionIndex(index), None, partition)
+    return built
+
+
+def changed(old: PartitionImage, record: records.PartitionChange) -> PartitionImage:
+    """Return the partition after a change: a leader starts a leader epoch."""
+    is_led_anew = record.leader is not None
+    adding, removing = record.adding_replicas, record.removing_replicas
+    last_known_leader, is_recovering = record.last_known_leader, record.is_recovering
+    return PartitionImage(
+        leader_id=old.leader_id if record.leader is None else record.leader,
+        leader_epoch=Epoch(old.leader_epoch + 1) if is_led_anew else old.leader_epoch,
+        partition_epoch=Epoch(old.partition_epoch + 1),
+        replicas=old.replicas if record.replicas is None else record.replicas,
+        isr=old.isr if record.isr is None else record.isr,
+        elr=old.elr if record.elr is None else record.elr,
+        adding_replicas=old.adding_replicas if adding is None else adding,
+        removing_replicas=old.removing_replicas if removing is None else removing,
+        last_known_leader=(
+            old.last_known_leader if last_known_leader is None else last_known_leader
+        ),
+        is_recovering=old.is_recovering if is_recovering is None else is_recovering,
+    )

@@ -11,13 +11,15 @@ from typing import Final, TypeVar
 
 from quorumlog.tasks import OnError, Tasks
 
-THREADS: Final = 2  # a flush of the log, and a write that must not wait for it
+# A flush of the log, a write that must not wait for it, a snapshot that is written, one that is
+# checked, and what a follower fetches of one.
+THREADS: Final = 5
 
 T = TypeVar("T")
 
 
 class DiskThreads:
-    """An `Executor` of two threads. `on_error` is called for work that raises. `close` it."""
+    """An `Executor` of a few threads. `on_error` is called for work that raises. `close` it."""
 
     def __init__(self, on_error: OnError) -> None:
         self._tasks: Final = Tasks(on_error)

@@ -16,10 +16,12 @@ from typing import Any, Final
 
 from quorumlog.backoff import Backoff
 from quorumlog.chance import random_bytes, random_fraction
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes, parts_of
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
+    AlterConfigs,
     AlterPartitions,
-    AlterTopicConfigs,
+    AlterReassignments,
     ControllerRequest,
     CreatePartitions,
     CreateTopics,
@@ -36,6 +38,7 @@ from quorumlog.metadata_quorum.controller_client import (
     NAMED_PER_REQUEST_MAX,
     BrokerHeartbeat,
     BrokerRegistration,
+    ConfigChanges,
     ConfigResult,
     ControllerUnavailable,
     ElectionResult,
@@ -46,9 +49,10 @@ from quorumlog.metadata_quorum.controller_client import (
     NewTopic,
     ProducerIdBlock,
     QuorumDescription,
+    Reassignment,
+    ReassignmentResult,
     RegistrationReply,
     RequestTooLarge,
-    TopicConfigChanges,
     TopicResult,
 )
 from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
@@ -132,10 +136,10 @@ class LeaderClient:
         return await self._ask_for_user(request, len(topics))
 
     async def alter_configs(
-        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+        self, topics: Sequence[ConfigChanges], *, validate_only: bool = False
     ) -> list[ConfigResult]:
         """See ControllerClient."""
-        request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
+        request = AlterConfigs(topics=tuple(topics), validate_only=validate_only)
         named = len(topics) + sum(len(topic.changes) for topic in topics)
         return await self._ask_for_user(request, named)
 
@@ -145,6 +149,21 @@ class LeaderClient:
         """See ControllerClient."""
         request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
         return await self._ask_for_user(request, len(partitions))
+
+    async def alter_reassignments(
+        self, wanted: Sequence[Reassignment], *, may_change_replication_factor: bool = True
+    ) -> list[ReassignmentResult]:
+        """See ControllerClient."""
+        request = AlterReassignments(
+            wanted=tuple(wanted), may_change_replication_factor=may_change_replication_factor
+        )
+        return await self._ask_for_user(request, len(wanted))
+
+    async def change_cluster(self, change: ClusterChange) -> Outcomes:
+        """See ControllerClient."""
+        _check_named(parts_of(change))
+        outcomes: Outcomes = await self._ask(change)
+        return outcomes
 
     async def describe_quorum(self) -> QuorumDescription:
         """See ControllerClient."""
@@ -179,10 +198,7 @@ class LeaderClient:
 
     async def _ask_for_user(self, request: UserRequest, named: int) -> list[Any]:
         """Return the results. Raises RequestTooLarge if the controller would refuse so many."""
-        if named > NAMED_PER_REQUEST_MAX:
-            raise RequestTooLarge(
-                f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
-            )
+        _check_named(named)
         return list((await self._ask(request)).results)
 
     async def _ask(self, request: Askable) -> Any:
@@ -235,6 +251,13 @@ class LeaderClient:
             answer.cancel()
             change.cancel()
             await asyncio.gather(answer, change, return_exceptions=True)
+
+
+def _check_named(named: int) -> None:
+    if named > NAMED_PER_REQUEST_MAX:
+        raise RequestTooLarge(
+            f"A request may name at most {NAMED_PER_REQUEST_MAX} topics and configurations"
+        )
 
 
 def _is_definite(error: NotController | RpcFailed) -> bool:

@@ -87,7 +87,7 @@ class MetadataQuorum:
         elections = ElectionStore(disk, f"{settings.log_dir}/{DIRECTORY}", settings.voters)
         election = elections.load()
         check_voters(settings, election)
-        self._log: Final = MetadataLog.open(disk, settings.log_dir)
+        self._log: Final = _open_log(settings, disk, parts)
         self._election: Final = found(settings, elections, election)
         self._say_if_absurd(self._election.leader_epoch)
         self._threads: Final = DiskThreads(self._failed)
@@ -231,6 +231,7 @@ class MetadataQuorum:
             "leader_id": self._driver.leader_id,
             "leader_epoch": self._quorum.leader_epoch,
             "high_watermark": self._quorum.high_watermark,
+            "log_start_offset": self._log.start_offset,
             "log_end_offset": self._log.end_offset,
             "role": type(self._quorum.role).__name__.lower(),
             "is_active_controller": self.is_active_controller,
@@ -353,3 +354,8 @@ class MetadataQuorum:
         if await is_gone(address):
             _logger.info("the process of broker %d is gone", broker_id)
             self._driver.feed(BrokerProcessDied(broker_id, broker.broker_epoch))
+
+
+def _open_log(settings: MetadataQuorumSettings, disk: Disk, parts: QuorumParts) -> MetadataLog:
+    log_settings = settings.controller.log_settings
+    return MetadataLog.open(disk, settings.log_dir, log_settings, new_log=parts.new_log)

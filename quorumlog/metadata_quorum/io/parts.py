@@ -7,6 +7,7 @@ from typing import Any
 
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.core.quorum import Quorum
+from quorumlog.storage.io.log import Log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,7 @@ class QuorumParts:
 
     quorum: type[Quorum] = Quorum
     controller: type[Controller] = Controller
+    new_log: type[Log] = Log
     socket_factory: Callable[[Any], socket.socket] | None = None
 
 

@@ -19,6 +19,7 @@ import aiohttp
 import cbor2
 from aiohttp import web
 
+from quorumlog.metadata_quorum import cluster_changes
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
 from quorumlog.metadata_quorum.controller import requests
 from quorumlog.metadata_quorum.controller_client import (
@@ -48,6 +49,7 @@ QUORUM_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType
         "BeginQuorumEpoch": (messages.BeginQuorumEpochRequest, messages.BeginQuorumEpochResponse),
         "EndQuorumEpoch": (messages.EndQuorumEpochRequest, messages.EndQuorumEpochResponse),
         "Fetch": (messages.FetchRequest, messages.FetchResponse),
+        "FetchSnapshot": (messages.FetchSnapshotRequest, messages.FetchSnapshotResponse),
     }
 )
 CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxyType(
@@ -58,9 +60,22 @@ CONTROLLER_RPCS: Final[Mapping[str, tuple[type[Any], type[Any]]]] = MappingProxy
         "FindTopics": (requests.FindTopics, requests.TopicResults),
         "DeleteTopics": (requests.DeleteTopics, requests.TopicResults),
         "CreatePartitions": (requests.CreatePartitions, requests.TopicResults),
-        "AlterConfigs": (requests.AlterTopicConfigs, requests.ConfigResults),
+        "AlterConfigs": (requests.AlterConfigs, requests.ConfigResults),
         "ElectLeaders": (requests.ElectLeaders, requests.ElectionResults),
+        "AlterPartitionReassignments": (
+            requests.AlterReassignments,
+            requests.ReassignmentResults,
+        ),
         "AlterPartition": (requests.AlterPartitions, requests.IsrResults),
+        "UnregisterBroker": (cluster_changes.UnregisterBroker, cluster_changes.Outcomes),
+        "CreateAcls": (cluster_changes.CreateAcls, cluster_changes.Outcomes),
+        "DeleteAcls": (cluster_changes.DeleteAcls, cluster_changes.Outcomes),
+        "AlterClientQuotas": (cluster_changes.AlterClientQuotas, cluster_changes.Outcomes),
+        "AlterUserScramCredentials": (
+            cluster_changes.AlterScramCredentials,
+            cluster_changes.Outcomes,
+        ),
+        "UpdateFeatures": (cluster_changes.UpdateFeatures, cluster_changes.Outcomes),
         "DescribeQuorum": (requests.DescribeQuorum, QuorumDescription),
         "AllocateProducerIds": (requests.AllocateProducerIds, requests.ProducerIdsReply),
     }

@@ -6,9 +6,9 @@ KIP-595; KAFKA-15412 (an unknown version is refused).
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from quorumlog.metadata_quorum.core.messages import EPOCH_MAX
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError
@@ -53,18 +53,13 @@ class ElectionStore:
                 raise CorruptCheckpoint(
                     f"{self._path} is of version {state['data_version']}, this is {_VERSION}"
                 )
-            return Election(
-                leader_epoch=_epoch(int(state["leaderEpoch"])),
-                leader_id=BrokerId(int(state["leaderId"])),
-                voted_id=BrokerId(int(state["votedId"])),
-                is_new=bool(state.get("isNew", False)),
-                voters=_voters(state.get("currentVoters")),
-            )
+            return decode_election(state)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
-                f"{self._path} is not whole ({error!r}): this node does not know its last vote. "
-                "Move this file away, and start the node: it votes again when it has caught up "
-                "with a leader. Keep the log beside it: others may rely on what is in it"
+                f"{self._path} is not whole ({type(error).__name__}: {error}): this node does not "
+                "know its last vote. Move this file away, and start the node: it votes again when "
+                "it has caught up with a leader. Keep the log beside it: others may rely on what "
+                "is in it"
             ) from error
 
     def save(self, election: Election) -> None:
@@ -82,6 +77,17 @@ class ElectionStore:
             write_file_durably(self._disk, self._path, json.dumps(state).encode())
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error}") from error
+
+
+def decode_election(state: Mapping[str, Any]) -> Election:
+    """Read the fields of the file. Raises KeyError, TypeError or ValueError unless it is whole."""
+    return Election(
+        leader_epoch=_epoch(int(state["leaderEpoch"])),
+        leader_id=BrokerId(int(state["leaderId"])),
+        voted_id=BrokerId(int(state["votedId"])),
+        is_new=bool(state.get("isNew", False)),
+        voters=_voters(state.get("currentVoters")),
+    )
 
 
 def _voters(entries: list[dict[str, int]] | None) -> tuple[BrokerId, ...] | None:

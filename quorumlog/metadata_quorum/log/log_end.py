@@ -7,7 +7,7 @@ would silently lose metadata. JSON; written regularly while the node runs, and a
 
 import json
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from quorumlog.storage.errors import CorruptCheckpoint, StorageError
@@ -20,10 +20,15 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """Exclusive offsets. `closed`: the end of the log at a clean stop, 0 if there was none."""
+    """Exclusive offsets, 0 if there is none.
+
+    `closed`: the end of the log at a clean stop. `installing`: the end of a snapshot that takes the
+    place of the log: what the log holds does not count any more.
+    """
 
     committed: Offset = Offset(0)
     closed: Offset = Offset(0)
+    installing: Offset = Offset(0)
 
 
 class LogEndCheckpoint:
@@ -41,19 +46,29 @@ class LogEndCheckpoint:
         """Forget the clean stop: from now on the log may be truncated. Raises StorageError."""
         with self._lock:
             if self.last.closed:
-                self._save(LogEnd(committed=self.last.committed))
+                self._save(replace(self.last, closed=Offset(0)))
 
     def advance(self, committed: Offset) -> None:
         """Note that all below is committed, and durable here. Raises StorageError."""
         with self._lock:
             if not self._is_closed and committed > self.last.committed:
-                self._save(LogEnd(committed=committed))
+                self._save(replace(self.last, committed=committed))
+
+    def begin_install(self, end_offset: Offset) -> None:
+        """Note that the log is to be dropped for a snapshot. Raises StorageError."""
+        with self._lock:
+            self._save(LogEnd(committed=self.last.committed, installing=end_offset))
+
+    def finish_install(self, end_offset: Offset) -> None:
+        """Note that the log starts where the snapshot ends. Raises StorageError."""
+        with self._lock:
+            self._save(LogEnd(committed=max(self.last.committed, end_offset)))
 
     def close(self, end_offset: Offset | None) -> None:
         """Note where the log ends, all of it durable; None: it was not closed cleanly."""
         with self._lock:
             if end_offset is not None and not self._is_closed:
-                self._save(LogEnd(committed=self.last.committed, closed=end_offset))
+                self._save(replace(self.last, closed=end_offset))
             self._is_closed = True
 
     def _load(self) -> LogEnd:
@@ -66,16 +81,20 @@ class LogEndCheckpoint:
                     f"{self.path} is of version {state['version']}, this is {_VERSION}"
                 )
             return LogEnd(
-                committed=Offset(int(state["committed"])), closed=Offset(int(state["closed"]))
+                committed=Offset(int(state["committed"])),
+                closed=Offset(int(state["closed"])),
+                installing=Offset(int(state.get("installing", 0))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(
-                f"{self.path} is not whole ({error!r}): delete it; a damaged log would then be "
-                "cut at the damage"
+                f"{self.path} is not whole ({type(error).__name__}: {error}): delete it; a damaged "
+                "log would then be cut at the damage"
             ) from error
 
     def _save(self, log_end: LogEnd) -> None:
         state = {"version": _VERSION, "committed": log_end.committed, "closed": log_end.closed}
+        if log_end.installing:
+            state["installing"] = log_end.installing
         try:
             write_file_durably(self._disk, self.path, json.dumps(state).encode())
         except OSError as error:

@@ -10,12 +10,14 @@ from typing import Final
 
 from quorumlog.metadata_quorum.core.effects import AppendLeaderChange
 from quorumlog.metadata_quorum.core.events import FetchedRecords
+from quorumlog.metadata_quorum.core.messages import SnapshotId
 from quorumlog.metadata_quorum.image.records import (
     MetadataRecord,
     decode_record,
     encode_record,
 )
 from quorumlog.metadata_quorum.log.log_end import LogEndCheckpoint
+from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import DamagedLog
 from quorumlog.storage.io.disk import Disk
@@ -44,24 +46,36 @@ _SETTINGS: Final = LogSettings()
 class MetadataLog:
     """The log of one node. Synchronous; `flush` may run in another thread."""
 
-    def __init__(self, log: Log, checkpoint: LogEndCheckpoint) -> None:
+    def __init__(self, log: Log, checkpoint: LogEndCheckpoint, snapshots: SnapshotFiles) -> None:
         """Use `open`."""
+        self.snapshots: Final = snapshots
+        self.replayed_bytes = 0  # how much `replay` has read
+        self.start: SnapshotId | None = None  # what holds all below the start; None: starts at 0
         self._log = log
         self._checkpoint = checkpoint
 
     @classmethod
-    def open(cls, disk: Disk, log_dir: str, settings: LogSettings = _SETTINGS) -> "MetadataLog":
+    def open(
+        cls,
+        disk: Disk,
+        log_dir: str,
+        settings: LogSettings = _SETTINGS,
+        *,
+        new_log: type[Log] = Log,
+    ) -> "MetadataLog":
         """Open it, and check every batch, even after a clean stop.
 
-        A torn tail is cut. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks
-        committed records, or records that it had at a clean stop.
+        A torn tail is cut. The log is dropped if a whole snapshot ends behind it, or was being
+        installed. Raises StorageError; DamagedLog, and nothing is cut, if the log lacks committed
+        records, or records that it had at a clean stop.
         """
         directory = f"{log_dir}/{DIRECTORY}"
         disk.mkdir(directory)
         checkpoint = LogEndCheckpoint(disk, directory)
-        known = max(checkpoint.last.committed, checkpoint.last.closed)
+        last = checkpoint.last
+        known = 0 if last.installing else max(last.committed, last.closed)
         try:
-            log = Log.open(disk, directory, settings, clean=False, known_end_offset=known)
+            log = new_log.open(disk, directory, settings, clean=False, known_end_offset=known)
         except DamagedLog as error:
             raise DamagedLog(
                 f"the metadata log is damaged: {error}. Restore the file; or, if other voters hold "
@@ -69,7 +83,32 @@ class MetadataLog:
                 f"to give up those records and what they say for good, delete {checkpoint.path}"
             ) from error
         checkpoint.opened()
-        return cls(log, checkpoint)
+        opened = cls(log, checkpoint, SnapshotFiles(disk, directory))
+        opened._follow_snapshots(last.installing)
+        return opened
+
+    def _follow_snapshots(self, installing: Offset) -> None:
+        """Finish an installation; else let the log start where a snapshot ends."""
+        ids = self.snapshots.ids()
+        for snapshot_id in ids:
+            if snapshot_id.end_offset == installing:
+                self.finish_install(snapshot_id)
+                return
+            # As Kafka's truncateToLatestSnapshot does.
+            if snapshot_id.end_offset > self.end_offset and self.snapshots.is_whole(snapshot_id):
+                self.begin_install(snapshot_id)
+                self.finish_install(snapshot_id)
+                return
+        within = range(self._log.log_start_offset, self.end_offset + 1)
+        starts = [one for one in ids if one.end_offset in within]
+        if self._log.log_start_offset > 0 and starts:
+            self.move_start(starts[-1])
+            self.remove_dead_segments()
+
+    @property
+    def start_offset(self) -> Offset:
+        """The offset of the first record."""
+        return self._log.log_start_offset
 
     @property
     def end_offset(self) -> Offset:
@@ -84,6 +123,18 @@ class MetadataLog:
     def epoch_starts(self) -> tuple[tuple[Epoch, Offset], ...]:
         """Return (epoch, first offset), oldest first."""
         return tuple((entry.epoch, entry.start_offset) for entry in self._log.epochs.entries)
+
+    def epoch_before(self, end_offset: Offset) -> Epoch:
+        """Return the epoch of the record before `end_offset`; 0 if there is none."""
+        if self.start is not None and end_offset == self.start.end_offset:
+            return self.start.epoch
+        epochs = [epoch for epoch, start in self.epoch_starts() if start < end_offset]
+        return epochs[-1] if epochs else Epoch(0)
+
+    def time_before(self, end_offset: Offset) -> int:
+        """Return the time of the batch that ends at `end_offset`, in ms since 1970."""
+        last = self.read(Offset(end_offset - 1), end_offset)
+        return max(header.max_timestamp for _, header in iterate_headers(last))
 
     def starts_epoch(self, fetched: FetchedRecords | None) -> bool:
         """Tell whether fetched records start an epoch that the log does not know."""
@@ -120,6 +171,39 @@ class MetadataLog:
         """Drop the records at and above `end_offset`."""
         self._log.truncate_to(end_offset)
 
+    def begin_install(self, snapshot_id: SnapshotId) -> None:
+        """Note that a snapshot takes the place of the log. Raises StorageError."""
+        self._checkpoint.begin_install(snapshot_id.end_offset)
+
+    def finish_install(self, snapshot_id: SnapshotId) -> None:
+        """Drop the log: it goes on where the snapshot ends. Raises StorageError."""
+        self._log.truncate_fully_and_start_at(snapshot_id.end_offset)
+        self.start = snapshot_id
+        self._checkpoint.finish_install(snapshot_id.end_offset)
+
+    def install_fetched(self, snapshot_id: SnapshotId) -> None:
+        """Make the draft of a leader's snapshot the start of the log. Raises StorageError."""
+        self.snapshots.install_fetched(snapshot_id)
+        self.begin_install(snapshot_id)
+        self.finish_install(snapshot_id)
+
+    def move_start(self, start: SnapshotId) -> None:
+        """Let the log start where a snapshot ends; `remove_dead_segments` frees the space."""
+        if start.end_offset < self.start_offset:
+            return
+        self._log.advance_log_start_offset(start.end_offset)
+        self._log.epochs.truncate_from_start(start.end_offset)
+        self.start = start
+
+    def remove_dead_segments(self) -> None:
+        """Delete the segments that lie wholly below the start. Any thread. Raises StorageError."""
+        self._log.remove_dead_segments()
+
+    @property
+    def size(self) -> int:
+        """How many bytes the log has. Any thread."""
+        return self._log.size
+
     def flush(self) -> Offset:
         """Make all that is in the log now durable; return its end."""
         return self._log.flush()
@@ -141,10 +225,11 @@ class MetadataLog:
     def replay(self, offset: Offset, end_offset: Offset) -> Iterator[tuple[Offset, MetadataRecord]]:
         """Read the records of [offset, end_offset), without control records.
 
-        Raises MalformedRecord, CorruptBatch, StorageError.
+        Raises MalformedRecord, CorruptBatch, StorageError (NewerRecord: of a newer release).
         """
         while offset < end_offset:
             batches = self.read(offset, end_offset)
+            self.replayed_bytes += len(batches)
             for position, header in iterate_headers(batches):
                 offset = Offset(header.next_offset)
                 if header.is_control:

@@ -11,6 +11,7 @@ from quorumlog.storage.core.segment_index import BatchSpan
 from quorumlog.storage.core.settings import INT32_MAX
 from quorumlog.storage.errors import RecordsTooLarge, UnexpectedOffset
 from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.filtering import empty_batch
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, Offset
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import (
@@ -90,6 +91,7 @@ def stamped_by_another(
     all after it: it came from a leader that is not followed yet. Raises CorruptBatch,
     UnexpectedOffset, RecordsTooLarge.
     """
+    records = _from(next_offset, records)
     base_offset, end = UNKNOWN_OFFSET, 0
     spans: list[BatchSpan] = []
     epoch_starts: list[tuple[int, int]] = []
@@ -118,6 +120,23 @@ def stamped_by_another(
         raise RecordsTooLarge(f"one append of {end} bytes and {offsets} offsets")
     max_timestamp = max([span.max_timestamp for span in spans])
     return Append([records[:end]], spans, base_offset, end, max_timestamp, epoch_starts)
+
+
+def _from(next_offset: int, records: memoryview) -> memoryview:
+    """Let an empty batch that stands for offsets before and after `next_offset` begin there.
+
+    Compaction joins the batches that it removes, so a cleaned log may have one batch where the log
+    of a follower that lags ends between two. Other batches begin where they began at first.
+    """
+    if len(records) < HEADER_BYTES:
+        return records
+    header = read_header(records)
+    is_inside = header.base_offset < next_offset <= header.last_offset
+    if not is_inside or header.record_count or header.size_in_bytes > len(records):
+        return records
+    validate_batch(records, 0, header)
+    begun_later = empty_batch(next_offset, header.last_offset, header.leader_epoch)
+    return memoryview(begun_later + records[header.size_in_bytes :])
 
 
 def _span(base_offset: int, last_offset_delta: int, size: int, max_timestamp: int) -> BatchSpan:

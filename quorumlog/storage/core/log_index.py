@@ -10,6 +10,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -36,8 +37,13 @@ class TimeEntry(NamedTuple):
     last_offset: int
 
 
-def _rises(column: "array[int]") -> bool:
-    return all(map(operator.lt, column, islice(column, 1, None)))
+def _rising_length(column: "array[int]") -> int:
+    """Return how many values rise strictly, from the first on."""
+    pairs = map(operator.lt, column, islice(column, 1, None))
+    if all(pairs):  # nearly always, and four times as fast
+        return len(column)
+    pairs = map(operator.lt, column, islice(column, 1, None))
+    return next(length for length, rises in enumerate(pairs, 1) if not rises)
 
 
 class OffsetIndex:
@@ -94,14 +100,28 @@ class OffsetIndex:
         """Read an `.index` file. Raises CorruptIndex."""
         if len(content) % OFFSET_ENTRY_BYTES:
             raise CorruptIndex(f"{len(content)} bytes are no whole number of entries")
-        both = array("I", content)
+        index = cls.decode_rising(base_offset, content)
+        if len(index) * OFFSET_ENTRY_BYTES < len(content):
+            raise CorruptIndex("the entries do not rise")
+        return index
+
+    @classmethod
+    def decode_rising(cls, base_offset: int, content: bytes) -> "OffsetIndex":
+        """Read the entries up to the first that is torn, or does not rise."""
+        both = array("I", content[: len(content) // OFFSET_ENTRY_BYTES * OFFSET_ENTRY_BYTES])
         if sys.byteorder == "little":
             both.byteswap()
         index = cls(base_offset)
         index._relative_offsets, index._positions = both[0::2], both[1::2]
-        if not (_rises(index._relative_offsets) and _rises(index._positions)):
-            raise CorruptIndex("the entries do not rise")
+        whole = min(_rising_length(index._relative_offsets), _rising_length(index._positions))
+        del index._relative_offsets[whole:]
+        del index._positions[whole:]
         return index
+
+    def entries(self) -> Iterator[IndexEntry]:
+        """All of them, oldest first."""
+        for relative_offset, position in zip(self._relative_offsets, self._positions, strict=True):
+            yield IndexEntry(self._base_offset + relative_offset, position)
 
     def _entry(self, slot: int) -> IndexEntry | None:
         if slot < 0:
@@ -155,13 +175,30 @@ class TimeIndex:
         """Read a `.timeindex` file. Raises CorruptIndex."""
         if len(content) % TIME_ENTRY_BYTES:
             raise CorruptIndex(f"{len(content)} bytes are no whole number of entries")
-        index = cls(base_offset)
-        for timestamp, relative_offset in _TIME_ENTRY.iter_unpack(content):
-            index._timestamps.append(timestamp)
-            index._relative_offsets.append(relative_offset)
-        if not (_rises(index._timestamps) and _rises(index._relative_offsets)):
+        index = cls.decode_rising(base_offset, content)
+        if len(index) * TIME_ENTRY_BYTES < len(content):
             raise CorruptIndex("the entries do not rise")
         return index
+
+    @classmethod
+    def decode_rising(cls, base_offset: int, content: bytes) -> "TimeIndex":
+        """Read the entries up to the first that is torn, or does not rise."""
+        index = cls(base_offset)
+        whole = memoryview(content)[: len(content) // TIME_ENTRY_BYTES * TIME_ENTRY_BYTES]
+        for timestamp, relative_offset in _TIME_ENTRY.iter_unpack(whole):
+            index._timestamps.append(timestamp)
+            index._relative_offsets.append(relative_offset)
+        rising = min(_rising_length(index._timestamps), _rising_length(index._relative_offsets))
+        del index._timestamps[rising:]
+        del index._relative_offsets[rising:]
+        return index
+
+    def entries(self) -> Iterator[TimeEntry]:
+        """All of them, oldest first."""
+        for timestamp, relative_offset in zip(
+            self._timestamps, self._relative_offsets, strict=True
+        ):
+            yield TimeEntry(timestamp, self._base_offset + relative_offset)
 
     def _entry(self, slot: int) -> TimeEntry | None:
         if slot < 0:

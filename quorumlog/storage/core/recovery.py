@@ -8,6 +8,7 @@ Source: Kafka's `LogSegment.recover`.
 
 from typing import Final
 
+from quorumlog.storage.core.recent_batches import RecentBatches
 from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -32,6 +33,7 @@ class SegmentScan:
     ) -> None:
         self.index: Final = SegmentIndex(base_offset, settings)
         self.epoch_starts: Final[list[tuple[int, int]]] = []  # (leader epoch, first offset)
+        self.recent: Final = RecentBatches(base_offset)
         self.fault: str | None = None  # why the bytes from index.size on do not count
         self.bytes_wanted = 0  # what the next chunk must hold at least
         self._size = size
@@ -62,34 +64,39 @@ class SegmentScan:
             try:
                 header = read_header(chunk, position)
                 size = header.size_in_bytes
-                self.fault = self._fault_of(header, left)
+                self.fault = self._fault_of(header, size, left)
                 if self.fault is not None:
                     return
                 if len(chunk) - position < size:
                     self.bytes_wanted = size
                     return
-                validate_batch(chunk, position, header)
+                self._require_valid(chunk, position, header)
             except CorruptBatch as error:
                 self.fault = str(error)
                 return
-            self._accept(header)
+            self._accept(header, size)
             position += size
             left -= size
 
-    def _fault_of(self, header: BatchHeader, left: int) -> str | None:
+    def _fault_of(self, header: BatchHeader, size: int, left: int) -> str | None:
         expected, offset = self.index.next_offset, header.base_offset
         if header.magic != MAGIC:
             return f"magic {header.magic} is not {MAGIC}"
-        if header.size_in_bytes > left:
-            return f"a batch of {header.size_in_bytes} bytes where {left} are left"
+        if size > left:
+            return f"a batch of {size} bytes where {left} are left"
         if offset > expected and not self._may_have_gaps:
             return f"base offset {offset} where {expected} is due"
         if header.leader_epoch < self._epoch:
             return f"leader epoch {header.leader_epoch} after {self._epoch}"
         return self.index.refusal_of(offset, header.last_offset)
 
-    def _accept(self, header: BatchHeader) -> None:
+    def _require_valid(self, chunk: memoryview, position: int, header: BatchHeader) -> None:
+        validate_batch(chunk, position, header)
+
+    def _accept(self, header: BatchHeader, size: int) -> None:
         if header.leader_epoch > self._epoch:
             self._epoch = header.leader_epoch
             self.epoch_starts.append((header.leader_epoch, header.base_offset))
-        self.index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
+        if header.producer_id >= 0:
+            self.recent.take(header)
+        self.index.add(header.last_offset, size, header.max_timestamp)

@@ -24,6 +24,8 @@ class LogSettings:
     segment_index_bytes: int = behind(TopicConfig.segment_index_bytes)
     index_interval_bytes: int = behind(TopicConfig.index_interval_bytes)
     cleanup_policy: str = behind(TopicConfig.cleanup_policy)
+    flush_messages: int = behind(TopicConfig.flush_messages)
+    flush_ms: int = behind(TopicConfig.flush_ms)
 
     def __post_init__(self) -> None:
         if not 1 <= self.segment_bytes <= INT32_MAX:

@@ -3,12 +3,20 @@
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from quorumlog.storage.core.log_index import CorruptIndex
+from quorumlog.storage.core.segment_index import SegmentIndex
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
 
 HEADER_SCAN_BYTES: Final = 8 << 10  # two index intervals: most lookups are one read
-
+HEADER_SCAN_BYTES_MAX: Final = 256 << 10  # a long scan of small batches needs few reads
+SMALL_BATCHES: Final = 4  # in a chunk: of larger ones, most bytes would be read for nothing
+DAMAGED: Final = (
+    "%s is damaged, its records cannot be read: %s. If another replica is in sync, stop this node "
+    "and delete the directory of the partition"
+)
+"""What to tell of a BrokenSegment: its path, and the error."""
 
 Pread = Callable[[int, int], bytes | bytearray]
 """Reads (size, position) in a file: see `ReadableFile.pread`."""
@@ -22,9 +30,10 @@ def scan_batches(
     path: str, start: int, end: int, pread: Pread
 ) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of the batches in bytes [start, end). Raises BrokenSegment."""
+    wanted = HEADER_SCAN_BYTES
     while start < end:
-        chunk = pread(min(HEADER_SCAN_BYTES, end - start), start)
-        position = 0
+        chunk = pread(min(wanted, end - start), start)
+        position = batches = 0
         while position + HEADER_BYTES <= len(chunk):
             try:
                 header = read_header(chunk, position)
@@ -35,6 +44,28 @@ def scan_batches(
                 raise BrokenSegment(f"{path}: no whole batch at byte {start + position}")
             yield start + position, header
             position += size
+            batches += 1
         if not position:
             raise BrokenSegment(f"{path}: no whole batch at byte {start}")
         start += position
+        if batches >= SMALL_BATCHES:
+            wanted = min(2 * wanted, HEADER_SCAN_BYTES_MAX)
+
+
+def extend_index(path: str, index: SegmentIndex, end: int, pread: Pread) -> SegmentIndex:
+    """Add the headers behind the newest index entry, up to byte `end`; return the index.
+
+    Raises CorruptIndex if that entry is not true of the file, and BrokenSegment.
+    """
+    newest = index.offsets.last()
+    for position, header in scan_batches(path, index.size, end, pread):
+        if newest is not None and position == newest.position:
+            if header.last_offset != newest.last_offset:
+                raise CorruptIndex(f"{newest} is not the batch at its position")
+        elif refusal := index.refusal_of(header.base_offset, header.last_offset):
+            raise BrokenSegment(f"{path}, byte {position}: {refusal}")
+        index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
+    for _, first in scan_batches(path, 0, end, pread):
+        index.first_timestamp = first.max_timestamp
+        break
+    return index

@@ -17,6 +17,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPar
 
 RECOVERY_POINT_FILE: Final = "recovery-point-offset-checkpoint"
 REPLICATION_FILE: Final = "replication-offset-checkpoint"
+CLEANED_FILE: Final = "cleaner-offset-checkpoint"
 LOG_START_FILE: Final = "log-start-offset-checkpoint"
 META_PROPERTIES_FILE: Final = "meta.properties"
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
@@ -59,15 +60,19 @@ def read_offset_checkpoint(
     if not disk.exists(path):
         return {}
     try:
-        content = read_file(disk, path).decode()
-        version, count, *lines = content.splitlines()
-        rows = [line.split(" ") for line in lines]
-        offsets = {TopicPartition(topic, int(index)): Offset(int(at)) for topic, index, at in rows}
-        is_whole = version == "0" and int(count) == len(offsets) and content.endswith("\n")
+        return decode_offset_checkpoint(read_file(disk, path))
     except ValueError as error:
         raise _corrupt(path, error) from error
-    if not is_whole:
-        raise _corrupt(path, f"version {version}; {len(offsets)} of {count} entries")
+
+
+def decode_offset_checkpoint(content: bytes) -> dict[TopicPartition, Offset]:
+    """Read the content of a checkpoint. Raises ValueError unless it is whole."""
+    text = content.decode()
+    version, count, *lines = text.splitlines()
+    rows = [line.split(" ") for line in lines]
+    offsets = {TopicPartition(topic, int(index)): Offset(int(at)) for topic, index, at in rows}
+    if version != "0" or int(count) != len(offsets) or not text.endswith("\n"):
+        raise ValueError(f"version {version}; {len(offsets)} of {count} entries")
     return offsets
 
 
@@ -101,16 +106,21 @@ def read_meta_properties(disk: Disk, log_dir: str) -> MetaProperties | None:
     if not disk.exists(path):
         return None
     try:
-        properties = _parse_properties(read_file(disk, path).decode())
-        if properties["version"] != "1":
-            raise _corrupt(path, f"version {properties['version']}")
-        return MetaProperties(
-            cluster_id=properties["cluster.id"],
-            node_id=BrokerId(int(properties["node.id"])),
-            directory_id=properties["directory.id"],
-        )
+        return decode_meta_properties(read_file(disk, path))
     except (KeyError, ValueError) as error:
         raise _corrupt(path, error) from error
+
+
+def decode_meta_properties(content: bytes) -> MetaProperties:
+    """Read the content of `meta.properties`. Raises KeyError or ValueError unless it is whole."""
+    properties = _parse_properties(content.decode())
+    if properties["version"] != "1":
+        raise ValueError(f"version {properties['version']}")
+    return MetaProperties(
+        cluster_id=properties["cluster.id"],
+        node_id=BrokerId(int(properties["node.id"])),
+        directory_id=properties["directory.id"],
+    )
 
 
 def _parse_properties(text: str) -> dict[str, str]:
@@ -199,15 +209,26 @@ def write_partition_metadata(disk: Disk, partition_dir: str, topic_id: TopicId) 
 
 
 def read_partition_metadata(disk: Disk, partition_dir: str) -> TopicId | None:
-    """Read the topic's id; None if there is no file. Raises CorruptCheckpoint, OSError."""
+    """Read the topic's id; None if the directory holds neither file nor records.
+
+    The file is durable before the first append, so records without it are damage: Kafka sets such
+    a log aside, and its leader goes on with an empty one. Raises CorruptCheckpoint, OSError.
+    """
     path = f"{partition_dir}/{PARTITION_METADATA_FILE}"
     if not disk.exists(path):
+        logs = (name for name in disk.listdir(partition_dir) if name.endswith(".log"))
+        if any(disk.size(f"{partition_dir}/{name}") for name in logs):
+            raise _corrupt(path, FileNotFoundError("there is no such file beside the records"))
         return None
     try:
-        lines = read_file(disk, path).decode("ascii").splitlines()
-        fields = dict(line.split(": ", 1) for line in lines)
-        if fields["version"] != "0":
-            raise _corrupt(path, f"version {fields['version']}")
-        return TopicId(uuid_from_text(fields["topic_id"]))
+        return decode_partition_metadata(read_file(disk, path))
     except (KeyError, ValueError) as error:
         raise _corrupt(path, error) from error
+
+
+def decode_partition_metadata(content: bytes) -> TopicId:
+    """Read the content of the file. Raises KeyError or ValueError unless it is whole."""
+    fields = dict(line.split(": ", 1) for line in content.decode("ascii").splitlines())
+    if fields["version"] != "0":
+        raise ValueError(f"version {fields['version']}")
+    return TopicId(uuid_from_text(fields["topic_id"]))

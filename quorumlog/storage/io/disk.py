@@ -64,6 +64,9 @@ class Disk(Protocol):
     def size(self, path: str) -> int:
         """Bytes in the file. Raises FileNotFoundError."""
 
+    def modified_ms(self, path: str) -> int:
+        """Return when the content of a file last changed (wall clock). Raises FileNotFoundError."""
+
     def listdir(self, path: str) -> list[str]:
         """Names in a directory, sorted. Raises FileNotFoundError."""
 
@@ -179,6 +182,9 @@ class RealDisk:
 
     def size(self, path: str) -> int:  # noqa: D102 - see Disk
         return Path(path).stat().st_size
+
+    def modified_ms(self, path: str) -> int:  # noqa: D102 - see Disk
+        return Path(path).stat().st_mtime_ns // 1_000_000
 
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
         return sorted(self._with_a_handle(lambda: os.listdir(path)))  # noqa: PTH208 - names alone

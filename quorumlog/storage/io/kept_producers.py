@@ -4,9 +4,11 @@ import threading
 from typing import Final
 
 from quorumlog.storage.errors import storage_error
+from quorumlog.storage.io.loading import LoadedLog
 from quorumlog.storage.io.log_health import LogHealth
-from quorumlog.storage.io.producer_snapshots import ProducerSnapshot, ProducerSnapshots
+from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.storage.io.segment_list import SegmentList
+from quorumlog.wire.codec.records import BatchHeader
 
 
 class KeptProducers:
@@ -14,13 +16,14 @@ class KeptProducers:
 
     def __init__(
         self,
-        snapshots: ProducerSnapshots,
+        loaded: LoadedLog,
         segments: SegmentList,
         *,
         lock: threading.Lock,
         health: LogHealth,
     ) -> None:
-        self._snapshots: Final = snapshots
+        self._snapshots: Final = loaded.snapshots
+        self._recent = loaded.recent
         self._segments: Final = segments
         self._lock: Final = lock
         self._health: Final = health
@@ -40,6 +43,16 @@ class KeptProducers:
                 self._snapshots.write(snapshot)
             except OSError as error:
                 raise storage_error(f"cannot keep the producers: {error}", error) from error
+
+    def batches_since(self, offset: int) -> list[BatchHeader] | None:
+        """Return the last batches of each producer from `offset` on, as the check has found them.
+
+        None: read the log. They are known once, of a log that was just opened and is not cut.
+        """
+        recent, self._recent = self._recent, None
+        if recent is None or self._segments.cuts:
+            return None
+        return recent.since(offset)
 
     def newest(self) -> ProducerSnapshot | None:
         """Read the newest snapshot: not above the log's end. Raises StorageError."""

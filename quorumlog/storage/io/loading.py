@@ -1,6 +1,6 @@
 """Opening a log: sweep what a crash has left, find the segments, recover the tail.
 
-It refuses a directory in which Kafka's cleaner was interrupted. Source: Kafka's `LogLoader`.
+Source: Kafka's `LogLoader`.
 """
 
 import logging
@@ -9,18 +9,21 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quorumlog.storage.core.reading import NoteRead
+from quorumlog.storage.core.recent_batches import RecentBatches
+from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, StorageError, storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, DamagedLog, storage_error
 from quorumlog.storage.io.batch_scan import BrokenSegment
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.epoch_checkpoint import LeaderEpochCache
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshots
-from quorumlog.storage.io.segment import DELETED_SUFFIX, Segment
+from quorumlog.storage.io.segment import CLEANED_SUFFIX, DELETED_SUFFIX, SWAP_SUFFIX, Segment
+from quorumlog.storage.io.swaps import complete_swaps
 from quorumlog.wire.codec.identifiers import NO_EPOCH
 
 SEGMENT_NAME: Final = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)")
 SNAPSHOT_NAME: Final = re.compile(r"(\d{20})\.snapshot")
-LEFTOVERS: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
+LEFTOVERS: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX, ".tmp")
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -31,6 +34,7 @@ class LoadedLog(NamedTuple):
     segments: list[Segment]
     epochs: LeaderEpochCache
     snapshots: ProducerSnapshots
+    recent: RecentBatches | None = None  # of what was checked, up to the end
 
 
 class Scanned(NamedTuple):
@@ -38,6 +42,7 @@ class Scanned(NamedTuple):
 
     from_offset: int
     epoch_starts: list[tuple[int, int]]  # (leader epoch, first offset)
+    recent: RecentBatches | None = None  # of the last segments in a row that were checked
 
 
 NOT_SCANNED: Final = Scanned(2**63 - 1, [])
@@ -47,11 +52,13 @@ class KnownOfLog(NamedTuple):
     """What the caller knows of a log before it is opened. Offsets; `end` is exclusive.
 
     Below `recovery_point` it need not be checked; below `end` its records were there for certain.
+    `scan` decides which batches are whole.
     """
 
     is_clean: bool  # it was closed cleanly
     recovery_point: int = 0
     end: int = 0
+    scan: type[SegmentScan] = SegmentScan
 
 
 def load_log(
@@ -82,22 +89,19 @@ def _load(
     scanned = NOT_SCANNED
     if not known.is_clean:
         scanned = _recover(disk, directory, segments, settings, known, note_read=note_read)
-    if segments:
-        disk.fsync_dir(directory)
-    else:  # its name is durable with the first flush, which writes the epochs beside it
+    if not segments:  # its name is durable with the first flush, which writes the epochs beside it
         segments.append(Segment.create(disk, directory, 0, settings))
+    elif not known.is_clean and segments[-1].index.next_offset > known.recovery_point:
+        disk.fsync_dir(directory)  # else there is no record that was not durable before
     epochs = _open_epochs(disk, directory, segments, scanned)
-    return LoadedLog(segments, epochs, ProducerSnapshots(disk, directory, snapshots))
+    kept = ProducerSnapshots(disk, directory, snapshots)
+    return LoadedLog(segments, epochs, kept, scanned.recent)
 
 
 def _sweep(disk: Disk, directory: str) -> tuple[list[int], list[int]]:
     """Remove leftovers; return the offsets of the segments, in order, and of the snapshots."""
+    complete_swaps(disk, directory)
     names = disk.listdir(directory)
-    if any(name.endswith(".swap") for name in names):
-        raise StorageError(
-            f"{directory} holds .swap files: Kafka's cleaner was interrupted there;"
-            " start and stop Kafka on it once"
-        )
     logs = {
         name.removesuffix(".log")
         for name in names
@@ -129,7 +133,7 @@ def _recover(
     expected: int | None = None
     for slot, segment in enumerate(segments):
         is_last = slot == len(segments) - 1
-        if expected is not None and not _continues(segment.base_offset, expected, settings):
+        if expected is not None and not _continues(segment.base_offset, expected, settings, known):
             _require_reached(expected, known, f"{segment.path} does not follow")
             _logger.warning("%s: offset %d was due next: dropped", segment.path, expected)
             _drop(disk, directory, segments, slot)
@@ -138,29 +142,37 @@ def _recover(
             try:
                 expected = segment.index.next_offset
                 segment.release()
+                scanned = scanned._replace(recent=None)
                 continue
             except BrokenSegment as error:
                 _logger.warning("%s is below the recovery point, and yet: %s", segment.path, error)
-        scan = segment.check(epoch, note_read)
+        scan = segment.check(epoch, note_read, known.scan)
         epoch, expected = scan.last_epoch, scan.index.next_offset
         scanned = Scanned(
             min(scanned.from_offset, segment.base_offset),
             scanned.epoch_starts + scan.epoch_starts,
+            _with_later(scanned.recent, scan.recent),
         )
         if scan.fault is not None or is_last:
             where = f"{segment.path}, byte {scan.index.size}: {scan.fault or 'it ends there'}"
             _require_reached(expected, known, where)
         if scan.fault is not None:
             _logger.warning("%s: cut at byte %d: %s", segment.path, scan.index.size, scan.fault)
-            _drop(disk, directory, segments, slot + 1)  # first: where gaps are allowed, none shows
+            if not is_last and segments[slot + 1].base_offset != expected:  # records are gone
+                _drop(disk, directory, segments, slot + 1)  # first: else a gap might show
         segment.cut_tail()
-        if scan.fault is not None:
-            break
-        if not is_last:
+        if slot < len(segments) - 1:
             _seal(segment)
     if segments and not segments[-1].is_loaded:
         segments[-1].load()
     return scanned
+
+
+def _with_later(recent: RecentBatches | None, later: RecentBatches) -> RecentBatches:
+    if recent is None:
+        return later
+    recent.take_all(later)
+    return recent
 
 
 def _seal(segment: Segment) -> None:
@@ -177,8 +189,17 @@ def _require_reached(end_offset: int, known: KnownOfLog, where: str) -> None:
         )
 
 
-def _continues(base_offset: int, expected: int, settings: LogSettings) -> bool:
-    return base_offset == expected or (base_offset > expected and settings.may_have_gaps)
+def _continues(base_offset: int, expected: int, settings: LogSettings, known: KnownOfLog) -> bool:
+    """Whether no records are lost between two segments.
+
+    A log appends where it ends, so a hole behind the recovery point is what a loss of power has
+    taken, in a compacted log, too: the others must send those records again.
+    docs/decisions/0098-a-hole-behind-the-recovery-point-is-a-loss.md
+    """
+    is_durable = base_offset <= known.recovery_point
+    return base_offset == expected or (
+        base_offset > expected and settings.may_have_gaps and is_durable
+    )
 
 
 def _drop(disk: Disk, directory: str, segments: list[Segment], keep: int) -> None:

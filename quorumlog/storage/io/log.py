@@ -6,7 +6,7 @@ by timestamp. Sources: Kafka's `UnifiedLog`, `LocalLog`; KAFKA-7866, KAFKA-10706
 
 import threading
 from collections.abc import Iterator
-from typing import Final
+from typing import ClassVar, Final
 
 from quorumlog.storage.core.appending import (
     Append,
@@ -15,15 +15,19 @@ from quorumlog.storage.core.appending import (
     stamped_by_leader,
 )
 from quorumlog.storage.core.reading import NoteRead, ReadLimits, ReadResult
+from quorumlog.storage.core.recovery import SegmentScan
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
-from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError, storage_error
+from quorumlog.storage.core.settings import INT32_MAX, LogSettings
+from quorumlog.storage.errors import NO_ROOM, OffsetOutOfRange, StorageError
+from quorumlog.storage.io.batch_scan import BrokenSegment
+from quorumlog.storage.io.compaction import Compaction
 from quorumlog.storage.io.disk import Disk
 from quorumlog.storage.io.kept_producers import KeptProducers
 from quorumlog.storage.io.loading import KnownOfLog, LoadedLog, load_log
 from quorumlog.storage.io.log_health import LogHealth
 from quorumlog.storage.io.segment import Segment
 from quorumlog.storage.io.segment_list import SegmentList
+from quorumlog.storage.io.segment_survey import SegmentSurvey
 from quorumlog.storage.io.timestamps import TimeLookup
 from quorumlog.wire.codec.identifiers import Offset
 from quorumlog.wire.codec.message import Buffer
@@ -43,6 +47,9 @@ class Log:
     Threads: one calls everything; others may call `flush` and `remove_dead_segments` meanwhile.
     What removes or closes files waits for them. Offsets come in as int, and go out as Offset.
     """
+
+    scan: ClassVar[type[SegmentScan]] = SegmentScan  # tells at a start which batches are whole
+    cleaned_by: ClassVar[type[Compaction]] = Compaction
 
     def __init__(
         self,
@@ -66,8 +73,10 @@ class Log:
         self._flush_lock = threading.Lock()
         self._health: Final = LogHealth(directory)
         self.producers: Final = KeptProducers(
-            loaded.snapshots, segments, lock=self._flush_lock, health=self._health
+            loaded, segments, lock=self._flush_lock, health=self._health
         )
+        self.compaction: Final = self.cleaned_by(disk, directory, segments, self._health)
+        self.survey: Final = SegmentSurvey(disk, segments)
         self._is_closed = False
 
     @classmethod
@@ -92,11 +101,8 @@ class Log:
         note_read is told how many bytes were read to check them, again and again meanwhile.
         Raises StorageError.
         """
-        known = KnownOfLog(is_clean=clean, recovery_point=recovery_point, end=known_end_offset)
-        try:
-            loaded = load_log(disk, directory, settings, known, note_read)
-        except OSError as error:
-            raise storage_error(f"cannot open the log in {directory}: {error}", error) from error
+        known = KnownOfLog(clean, recovery_point, end=known_end_offset, scan=cls.scan)
+        loaded = load_log(disk, directory, settings, known, note_read)
         segments = SegmentList(disk, directory, loaded.segments)
         log = cls(disk, directory, settings, segments=segments, loaded=loaded)
         if log_start_offset is not None and log_start_offset > log.log_end_offset:
@@ -197,25 +203,27 @@ class Log:
             max_timestamp=max_timestamp if max_timestamp > NO_TIMESTAMP else wall_ms,
             settings=self.settings,
         ):
-            active = self._roll(append.base_offset)
+            # Where the log ends, even if batches are missing there: see `loading._continues`.
+            active = self.roll(max(self._log_end_offset, last_offset - INT32_MAX))
         try:
             active.append(append.chunks, append.spans)
         except OSError as error:
             self._undo_append(error)
-            raise storage_error(f"cannot append in {self.directory}: {error}", error) from error
+            raise self._health.refused("append", error) from error
         self._log_end_offset = last_offset + 1  # after the write: `flush` relies on it
         base_offset = Offset(append.base_offset)
         return AppendInfo(base_offset, Offset(last_offset), max_timestamp, append.size)
 
-    def _roll(self, base_offset: int) -> Segment:
+    def roll(self, base_offset: int) -> Segment:
+        """Append to a new segment, of this first offset, from now on. Raises StorageError."""
+        self._health.require_usable()
         try:
             self._segments.roll(base_offset, self.settings)
             return self._segments.active
         except OSError as error:
             if self._segments.has_file(base_offset):  # it would end the log at the next start
                 raise self._health.fail("start a segment", error) from error
-            message = f"cannot start a segment in {self.directory}: {error}"
-            raise storage_error(message, error) from error
+            raise self._health.refused("start a segment", error) from error
 
     def _undo_append(self, error: OSError) -> None:
         """Make the file what it was, or fail the log (KAFKA-7866)."""
@@ -252,6 +260,8 @@ class Log:
         limits = ReadLimits(max_bytes, end_offset, at_least_one, may_wait)
         with self._health.reading():
             for segment in self._segments_from(offset) if offset < end_offset else ():
+                if segment.base_offset > offset and not self.settings.may_have_gaps:
+                    raise BrokenSegment(f"{segment.path} is the first with records from {offset}")
                 if (found := segment.read(offset, limits)) is not None:
                     return found
         return ReadResult(b"", Offset(offset))
@@ -264,8 +274,7 @@ class Log:
         self._health.require_usable()
         with self._health.reading():
             for segment in self._segments_from(from_offset):
-                for _, header in segment.headers(from_offset):
-                    yield header
+                yield from (header for _, header in segment.headers(from_offset))
 
     def time_lookup(self) -> TimeLookup:
         """Return a lookup of what is in the log now, for another thread. Raises StorageError."""
@@ -314,8 +323,7 @@ class Log:
             with self._flush_lock:
                 self._segments.close()
                 self._is_closed = True
-                closed = StorageError(f"{self.directory} is closed")
-                self._health.failure = self._health.failure or closed
+                self._health.end()
 
     # --- cutting: what removes files waits for a flush that is under way ---
 
@@ -355,7 +363,7 @@ class Log:
         self._health.require_usable()
         if offset > self._log_end_offset:
             raise OffsetOutOfRange(f"{offset} is behind the end, {self._log_end_offset}")
-        if offset > self._log_start_offset:
+        if offset >= self._log_start_offset:  # equal: the segment below may be full since
             self._log_start_offset = offset
             self._segments.detach_below(offset)
 

@@ -24,6 +24,14 @@ class LogHealth:
         self.failure = StorageError(f"{self._directory}: cannot {action}: {error}")
         return self.failure
 
+    def end(self) -> None:
+        """Remember that the log was closed."""
+        self.failure = self.failure or StorageError(f"{self._directory} is closed")
+
+    def refused(self, action: str, error: OSError) -> StorageError:
+        """Return what to raise for an action that has changed nothing: the log stays usable."""
+        return storage_error(f"{self._directory}: cannot {action}: {error}", error)
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Turn an OSError into a StorageError.
@@ -33,7 +41,7 @@ class LogHealth:
         try:
             yield
         except OSError as error:
-            raise storage_error(f"{self._directory}: cannot read: {error}", error) from error
+            raise self.refused("read", error) from error
 
     @contextmanager
     def changing(self, action: str) -> Iterator[None]:

@@ -18,7 +18,7 @@ from quorumlog.storage.core.segment_index import BatchSpan, SegmentIndex
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import NotInMemory
 from quorumlog.storage.io.batch_reader import BatchReader
-from quorumlog.storage.io.batch_scan import BrokenSegment, scan_batches
+from quorumlog.storage.io.batch_scan import DAMAGED, BrokenSegment, extend_index
 from quorumlog.storage.io.cached_reads import cached_pread
 from quorumlog.storage.io.disk import Disk, DiskFile, read_file, replace_file
 from quorumlog.storage.io.read_handles import ReadableFile
@@ -28,6 +28,8 @@ from quorumlog.wire.codec.records import BatchHeader
 RECOVERY_CHUNK_BYTES: Final = 1 << 20
 INDEX_SUFFIXES: Final = (".index", ".timeindex")
 DELETED_SUFFIX: Final = ".deleted"
+CLEANED_SUFFIX: Final = ".cleaned"  # what a cleaner writes: of no worth after a crash
+SWAP_SUFFIX: Final = ".swap"  # a cleaned segment that is to replace others: durable
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -67,6 +69,7 @@ class Segment:
         self._own_file: DiskFile | None = None  # the same, while it is not shared
         self._index = index or SegmentIndex(base_offset, settings)
         self._written_size: int | None = None  # that the index files on the disk describe
+        self._damage: BrokenSegment | None = None  # the next reader need not look for it again
 
     @classmethod
     def create(
@@ -104,6 +107,12 @@ class Segment:
         """Bytes of whole batches; loads nothing."""
         return self._index.size or self._disk.size(self.path)  # any thread may ask
 
+    @property
+    def known_index(self) -> SegmentIndex | None:
+        """The index, if it is in memory and describes any batch; any thread may ask."""
+        index = self._index
+        return index if index.size else None
+
     # --- life ---
 
     def load(self) -> ReadableFile:
@@ -117,10 +126,9 @@ class Segment:
             size = file.size()
             written_size: int | None = size
             try:
-                index = self._resume(file, self._read_indexes(size), size)
+                index = extend_index(self.path, self._read_indexes(size), size, file.pread)
             except (CorruptIndex, BrokenSegment) as error:
-                _logger.warning("%s: rebuilding the indexes: %s", self.path, error)
-                index = self._resume(file, SegmentIndex(self.base_offset, self._settings), size)
+                index = self._resume_anew(file, size, error)
                 written_size = None
         except BaseException:
             file.close()
@@ -142,22 +150,12 @@ class Segment:
             self.base_offset, self._settings, offsets=offsets, times=times, size=size
         )
 
-    def _resume(self, file: ReadableFile, index: SegmentIndex, size: int) -> SegmentIndex:
-        """Add the headers behind the newest index entry, up to byte `size`."""
-        newest = index.offsets.last()
-        for position, header in scan_batches(self.path, index.size, size, file.pread):
-            if newest is not None and position == newest.position:
-                if header.last_offset != newest.last_offset:
-                    raise CorruptIndex(f"{newest} is not the batch at its position")
-            elif refusal := index.refusal_of(header.base_offset, header.last_offset):
-                raise BrokenSegment(f"{self.path}, byte {position}: {refusal}")
-            index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
-        for _, first in scan_batches(self.path, 0, size, file.pread):
-            index.first_timestamp = first.max_timestamp
-            break
-        return index
-
-    def check(self, previous_epoch: int, note_read: NoteRead) -> SegmentScan:
+    def check(
+        self,
+        previous_epoch: int,
+        note_read: NoteRead,
+        new_scan: type[SegmentScan] = SegmentScan,
+    ) -> SegmentScan:
         """Read every batch; the segment then holds those up to the first bad one: `cut_tail`.
 
         `note_read` is told how many bytes were read, chunk by chunk. Raises OSError.
@@ -165,7 +163,7 @@ class Segment:
         self.release()
         file = self._disk.open(self.path)
         try:
-            scan = SegmentScan(
+            scan = new_scan(
                 self.base_offset, self._settings, size=file.size(), previous_epoch=previous_epoch
             )
             while not scan.is_over:
@@ -187,18 +185,19 @@ class Segment:
             file.truncate(self._index.size)
         file.fsync()
 
-    def write_indexes(self) -> None:
-        """Replace both index files, durably, unless they are as they should be. Raises OSError.
+    def write_indexes(self) -> bool:
+        """Replace both index files, durably, and all names with them; False: they are as they were.
 
-        First `index.seal()`.
+        First `index.seal()`. Raises OSError.
         """
         index = self._index
         if self._written_size == index.size:
-            return
+            return False
         replace_file(self._disk, self._stem + ".index", index.offsets.encode())
         replace_file(self._disk, self._stem + ".timeindex", index.times.encode())
         self._disk.fsync_dir(self._directory)
         self._written_size = index.size
+        return True
 
     def sync(self) -> None:
         """Make the batches that are in the file now durable. Raises OSError: never try again."""
@@ -241,16 +240,15 @@ class Segment:
         self.release()
         self._unlink((".log", *INDEX_SUFFIXES))
 
-    def rename_deleted(self) -> list[str]:
-        """Release it and take the files' names away, the `.log` first; return their new ones."""
+    def rename_deleted(self, *, indexes: bool = True) -> list[str]:
+        """Release it, and take the names away (the indexes may stay); return what to remove."""
         self.release()
-        renamed = []
-        for suffix in (".log", *INDEX_SUFFIXES):
-            path = self._stem + suffix
-            if self._disk.exists(path):
-                self._disk.rename(path, path + DELETED_SUFFIX)
-                renamed.append(path + DELETED_SUFFIX)
-        return renamed
+        stay = [] if indexes else [self._stem + suffix for suffix in INDEX_SUFFIXES]
+        paths = [self._stem + suffix for suffix in (".log", *INDEX_SUFFIXES)]
+        paths = [path for path in paths if path not in stay and self._disk.exists(path)]
+        for path in paths:
+            self._disk.rename(path, path + DELETED_SUFFIX)
+        return [*(path + DELETED_SUFFIX for path in paths), *stay]
 
     def _unlink(self, suffixes: Sequence[str]) -> None:
         for suffix in suffixes:
@@ -287,7 +285,7 @@ class Segment:
         offsets.truncate_to(header.base_offset)
         times.truncate_to(header.base_offset)
         index = SegmentIndex.resumed(self.base_offset, self._settings, offsets, times)
-        self._index = self._resume(file, index, position)
+        self._index = extend_index(self.path, index, position, file.pread)
         return self._index.next_offset
 
     def find(self, offset: int) -> tuple[int, BatchHeader] | None:
@@ -343,9 +341,13 @@ class Segment:
         """Load the index of a full segment in another thread; rebuild it if there is a `doubt`."""
         twin = Segment(self._disk, self._directory, self.base_offset, self._settings)
         twin.share()
-        index = twin.index
-        if doubt is not None:
-            index = twin._rebuild(doubt)
+        twin._damage = self._damage
+        try:
+            index = twin.index
+            if doubt is not None:
+                index = twin._rebuild(doubt)
+        finally:
+            self._damage = twin._damage
         twin.release()
         return partial(self._take_over, index)
 
@@ -362,11 +364,22 @@ class Segment:
             file.close()
 
     def _rebuild(self, reason: Exception) -> SegmentIndex:
-        _logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
-        index = SegmentIndex(self.base_offset, self._settings)
-        self._index = self._resume(self._open_file(), index, self.index.size)
+        self._index = self._resume_anew(self._open_file(), self.index.size, reason)
         self._written_size = None
         return self._index
+
+    def _resume_anew(self, file: ReadableFile, size: int, reason: Exception) -> SegmentIndex:
+        """Read every batch, unless that has failed before. Raises BrokenSegment."""
+        if self._damage is not None:
+            raise BrokenSegment(str(self._damage)) from self._damage
+        _logger.warning("%s: rebuilding the indexes: %s", self.path, reason)
+        try:
+            index = SegmentIndex(self.base_offset, self._settings)
+            return extend_index(self.path, index, size, file.pread)
+        except BrokenSegment as error:
+            self._damage = error
+            _logger.error(DAMAGED, self.path, error)  # noqa: TRY400 - the cause is in the text
+            raise
 
     @property
     def _batches(self) -> BatchReader:

@@ -4,15 +4,21 @@ Names are changed one at a time and made durable each time, so that no crash lea
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from operator import attrgetter
 from typing import Final
 
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import Disk
-from quorumlog.storage.io.segment import Segment, segment_path
+from quorumlog.storage.io.segment import (
+    CLEANED_SUFFIX,
+    INDEX_SUFFIXES,
+    SWAP_SUFFIX,
+    Segment,
+    segment_path,
+)
 
 LOADED_SEGMENTS_MAX: Final = 4  # full, flushed segments that keep their index in memory
 
@@ -36,6 +42,8 @@ class SegmentList:
         self._unwritten: list[Segment] = []  # full, with indexes that are not on disk yet
         self._flushed: list[Segment] = []  # full, durable, and still with a handle of its own
         self._dead: list[Segment] = []  # below the log start, oldest first, names and all
+        self.cuts = 0  # how often records were taken from the end
+        self.swaps = 0  # how often a cleaned segment replaced others
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._segments)
@@ -111,9 +119,12 @@ class SegmentList:
         for segment, end in zip(segments, ends, strict=True):
             if end > flushed_offset:
                 segment.sync()
+        are_named = not unwritten
         for segment in unwritten:
-            segment.write_indexes()
+            are_named = segment.write_indexes()  # all names there are, those after it too
             self.max_timestamps[segment.base_offset] = segment.index.max_timestamp
+        if not are_named:  # the log was cut where it had begun a segment, and has begun it again
+            self._disk.fsync_dir(self._directory)
         self._flushed += unwritten
         del self._unwritten[: len(unwritten)]
 
@@ -124,6 +135,7 @@ class SegmentList:
 
     def cut(self, offset: int) -> int:
         """Drop every batch that holds `offset` or more, durably; return the new end offset."""
+        self.cuts += 1
         while len(self._segments) > 1 and self._segments[-1].base_offset >= offset:
             self._delete(-1)
         self.active = self._segments[-1]
@@ -133,6 +145,7 @@ class SegmentList:
 
     def restart_at(self, offset: int, settings: LogSettings) -> None:
         """Drop everything, durably; go on with an empty segment at `offset`."""
+        self.cuts += 1
         self.unlink(self.rename_dead())
         while self._segments:
             self._delete(-1)
@@ -176,6 +189,41 @@ class SegmentList:
             with suppress(FileNotFoundError):
                 self._disk.unlink(path)
 
+    def full_below(self, offset: int) -> list[Segment]:
+        """Return copies of the segments that lie below `offset` and will not be written again."""
+        full = []
+        for segment, following in pairwise(self._segments):
+            if following.base_offset > offset or segment in self._unwritten:
+                break
+            full.append(segment.copy())
+        return full
+
+    def swap_in(self, base_offsets: Sequence[int], new: Callable[[], Segment]) -> list[str] | None:
+        """Let a cleaned segment replace those in a row that start at these offsets.
+
+        Names change in an order that every start can complete, and nothing waits for the disk.
+        Returns the names of what is to be removed; None if these segments are not here any more.
+        """
+        slot = bisect_right(self._segments, base_offsets[0] - 1, key=attrgetter("base_offset"))
+        old = self._segments[slot : slot + len(base_offsets)]
+        if [one.base_offset for one in old] != list(base_offsets) or self.active in old:
+            return None
+        path = segment_path(self._directory, base_offsets[0])
+        self._disk.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+        renamed = old[0].rename_deleted()
+        for segment in old[1:]:  # their index files are nothing without the `.log`
+            renamed += segment.rename_deleted(indexes=False)
+        self._disk.rename(path + SWAP_SUFFIX, path)
+        for suffix in INDEX_SUFFIXES:
+            index_path = segment_path(self._directory, base_offsets[0], suffix)
+            self._disk.rename(index_path + CLEANED_SUFFIX, index_path)
+        for segment in old:
+            self._forget(segment)
+        self._segments[slot : slot + len(old)] = [new()]
+        self.swaps += 1
+        self._note_use(self._segments[slot])
+        return renamed
+
     def close(self) -> None:
         """Give up all files."""
         for segment in (*self._segments, *self._dead):
@@ -188,6 +236,8 @@ class SegmentList:
         self._disk.fsync_dir(self._directory)
 
     def _forget(self, segment: Segment) -> None:
+        """Forget what was known of it when it was full: it is gone, or is appended to again."""
+        self.max_timestamps.pop(segment.base_offset, None)
         for segments in (self._recently_used, self._unwritten, self._flushed):
             if segment in segments:
                 segments.remove(segment)

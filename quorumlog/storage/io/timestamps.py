@@ -27,13 +27,21 @@ class TimeLookup:
 
     The log's own thread makes it; another may use it, once, while the log is appended to, read and
     flushed, but not while it is cut or closed. FileNotFoundError may mean that the log start has
-    moved meanwhile. Raises CorruptBatch (a checksum), StorageError, OSError.
+    moved meanwhile, or that the cleaner has replaced a segment: `has_old_names`. Raises
+    CorruptBatch (a checksum), StorageError, OSError.
     """
 
     def __init__(self, segments: SegmentList, log_start_offset: Offset) -> None:
         self.log_start_offset: Final = log_start_offset
         self._copies: Final = [one.copy() for one in segments.all_from(log_start_offset)]
         self._max_timestamps: Final = segments.max_timestamps
+        self._segments: Final = segments
+        self._swaps: Final = segments.swaps
+
+    @property
+    def has_old_names(self) -> bool:
+        """Whether the cleaner has replaced segments since: their files may be gone."""
+        return self._segments.swaps != self._swaps
 
     def first_since(self, timestamp_ms: int) -> Found | None:
         """Find the first record with a timestamp >= timestamp_ms."""

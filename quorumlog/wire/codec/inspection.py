@@ -242,13 +242,16 @@ def iterate_facts(data: Buffer, header: BatchHeader) -> Iterator[RecordFacts]:
 
 
 def with_max_timestamp(
-    batch: Buffer, header: BatchHeader, max_timestamp: int
+    batch: Buffer, header: BatchHeader, max_timestamp: int, *, is_append_time: bool = False
 ) -> tuple[bytearray, BatchHeader]:
-    """Return a copy of one batch with this maximum and its records' own times, and its header.
+    """Return a copy of one batch with this maximum, and its header.
 
-    The checksum covers both fields, so it is computed anew.
+    The records have their own times, or, with is_append_time, all of them the maximum. The
+    checksum covers what is changed, so it is computed anew.
     """
     attributes = header.attributes & ~TIMESTAMP_TYPE_BIT
+    if is_append_time:
+        attributes |= TIMESTAMP_TYPE_BIT
     copy = bytearray(batch)
     _ATTRIBUTES.pack_into(copy, CRC_END, attributes)
     _MAX_TIMESTAMP.pack_into(copy, _MAX_TIMESTAMP_AT, max_timestamp)

@@ -178,7 +178,8 @@ def validate_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
     if not 0 <= header.record_count <= header.last_offset_delta + 1:
         raise CorruptBatch(f"{header.record_count} records, last delta {header.last_offset_delta}")
     room = header.size_in_bytes - HEADER_BYTES
-    is_plain = header.compression is Compression.NONE
+    # The common case without an enum: a start after a crash checks every batch.
+    is_plain = not header.attributes & COMPRESSION_MASK or header.compression is Compression.NONE
     if is_plain and header.record_count * RECORD_BYTES_MIN > room:
         raise CorruptBatch(f"{header.record_count} records in {room} bytes")
 

@@ -16,6 +16,7 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceResult,
 )
 from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage, PartitionImage, TopicImage
@@ -41,14 +42,13 @@ async def start(
     log_settings: LogSettings | None = None,
     *,
     disk_queue: DiskQueue | None = None,
+    settings: BrokerSettings | None = None,
 ) -> Replicas:
     """Start broker 1, which leads `AT` with this ISR. Without a queue, threads work on its disk."""
     replicas = Replicas(
         broker_id=BROKERS[0],
-        settings=BrokerSettings(),
-        log_settings=log_settings or LogSettings(),
-        disk=disk or RealDisk(),
-        log_directory=str(directory),
+        settings=settings or BrokerSettings(),
+        logs=LogDirectory(disk or RealDisk(), str(directory), log_settings or LogSettings()),
         controller=cast(Any, None),
         disk_queue=disk_queue,
     )
@@ -65,9 +65,11 @@ async def one_broker(
     log_settings: LogSettings | None = None,
     *,
     disk_queue: DiskQueue | None = None,
+    settings: BrokerSettings | None = None,
 ) -> AsyncIterator[Replicas]:
     """Start broker 1 as `start` does; without a queue, it waits for its disk."""
-    replicas = await start(directory, isr, disk, log_settings, disk_queue=disk_queue or HeldQueue())
+    queue = disk_queue or HeldQueue()
+    replicas = await start(directory, isr, disk, log_settings, disk_queue=queue, settings=settings)
     try:
         yield replicas
     finally:

@@ -14,6 +14,8 @@ class FakeNode:
 class FakeCluster:
     """Three nodes; `refuses` are those that do not get ready, `deaf` those that just ended."""
 
+    bootstrap = "127.0.0.1:1"
+
     def __init__(self) -> None:
         self.nodes = [FakeNode(node_id) for node_id in (1, 2, 3)]
         self.running, self.paused = {1, 2, 3}, set[int]()

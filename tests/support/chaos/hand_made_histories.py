@@ -24,6 +24,7 @@ class Op:
     end_ns: int | None
     outcome: str = "ok"
     messages: list[Row] = field(default_factory=list)
+    micros: list[Message] = field(default_factory=list)  # of a transaction, in place of messages
     node: str = ""
     details: str = ""
     error: str = ""
@@ -33,10 +34,8 @@ def rows_of(ops: Sequence[Op]) -> list[Operation]:
     """Put rows in the order of time, completions first; an operation lasts at least 1 ns."""
     rows: list[tuple[int, int, int, Operation]] = []
     for place, op in enumerate(ops):
-        known = [Message(*row) for row in op.messages]
-        asked = (
-            [Message(m.key, UNKNOWN_OFFSET, m.value) for m in known] if "poll" not in op.f else []
-        )
+        known = op.micros or [Message(*row) for row in op.messages]
+        asked = [m._replace(offset=UNKNOWN_OFFSET) for m in known] if "poll" not in op.f else []
         ends = [(op.start_ns, 2 * place, "invoke", asked)]
         if op.process == NEMESIS:
             ends = [(op.start_ns, 2 * place, "info", [])]
@@ -94,6 +93,12 @@ class History:
         self.now_ns = max(self.now_ns, end or start) + STEP_NS
         self.ops.append(Op(process, f, start, end, outcome, list(messages), details=details))
         self.ops[-1].error = error
+        return self
+
+    def txn(self, process: int, *micros: Message, at: tuple[int, int]) -> "History":
+        """Perform a transaction, which is committed."""
+        self.op(process, "txn", at=at)
+        self.ops[-1].micros = [*micros]
         return self
 
     def send(

@@ -82,8 +82,9 @@ class KeysClient:
         self._position = max((record.offset + 1 for record in records), default=self._position)
         return records
 
-    async def end_offsets(self, *_: object) -> dict[int, int]:
-        not_here()
+    async def end_offsets(self, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        assert topic == TOPIC
+        return {partition: len(self._driver.logs[partition]) for partition in partitions}
 
     async def close(self) -> None:
         self._driver.open -= 1

@@ -12,7 +12,7 @@ class NodesInMemory:
     """`performed` and `rules` show what the nemesis did; `roles` says who holds what."""
 
     name = "nodes in memory"
-    operations = frozenset({*UNDONE_BY, *UNDONE_BY.values(), "wipe"})
+    operations = frozenset({*UNDONE_BY, *UNDONE_BY.values(), "wipe", "lose_records"})
     effects: frozenset[type[Effect]] = EFFECTS
     node_ids = (1, 2, 3)
 

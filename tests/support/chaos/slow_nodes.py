@@ -13,11 +13,15 @@ _STOP_TIMEOUT_S = 3.0
 class SlowNodes(NodesInMemory):
     """A kill may arrive before a start has made a process; a start fails if a kill comes after.
 
-    A stop waits until a paused node goes on, and kills it in the end. `ended` are those that ended
-    by themselves, at the times that a test chooses.
+    A stop waits until a paused node goes on, and kills it in the end. A node with a broken disk may
+    give up, perhaps when the disk works again. `ended` are those that ended by themselves, at the
+    times that a test chooses.
     """
 
-    operations = frozenset({"kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe"})
+    operations = frozenset(
+        {"kill", "start", "stop", "pause", "resume", "starve", "feed", "wipe"}
+        | {"fill_disk", "free_disk", "fail_disk", "mend_disk"}
+    )
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -25,6 +29,9 @@ class SlowNodes(NodesInMemory):
         self.lives = {1: 0, 2: 0, 3: 0}  # how often each has started
         self.stopping = set[int]()
         self.ended: list[int] = []
+        self.gave_up = set[int]()
+        self.bad_disks = set[tuple[str, int]]()
+        self.said = dict.fromkeys(self.node_ids, "")
 
     async def running(self) -> tuple[int, ...]:
         seen = tuple(sorted(self.is_running))
@@ -47,6 +54,12 @@ class SlowNodes(NodesInMemory):
                 case "pause" | "resume":
                     self._require(node_id)
                     (self.paused.add if operation == "pause" else self.paused.discard)(node_id)
+                case "fill_disk" | "fail_disk":
+                    self._require(node_id)
+                    self._break_disk(operation, node_id)
+                case "free_disk" | "mend_disk":
+                    broken_by = {"free_disk": "fill_disk", "mend_disk": "fail_disk"}[operation]
+                    self.bad_disks.discard((broken_by, node_id))
                 case _:
                     await self._wait(0.5)
 
@@ -56,6 +69,22 @@ class SlowNodes(NodesInMemory):
         if node_id in self.is_running - self.stopping:
             self._end(node_id)
             self.ended.append(node_id)
+            self.said[node_id] = f"node {node_id} ended with status 70: a rule does not hold"
+
+    def last_words(self, node_id: int) -> str:
+        return self.said[node_id]
+
+    def _break_disk(self, operation: str, node_id: int) -> None:
+        self.bad_disks.add((operation, node_id))
+        if self._rng.random() < 0.5:
+            later_s, life = self._rng.uniform(0, 3), self.lives[node_id]
+            asyncio.get_running_loop().call_later(later_s, self._give_up, node_id, life)
+
+    def _give_up(self, node_id: int, life: int) -> None:
+        if node_id in self.is_running - self.stopping and self.lives[node_id] == life:
+            self._end(node_id)
+            self.gave_up.add(node_id)
+            self.said[node_id] = f"node {node_id} ended with status 1: [Errno 5] Input/output error"
 
     async def _start(self, node_id: int) -> None:
         if node_id in self.is_running:
@@ -70,6 +99,9 @@ class SlowNodes(NodesInMemory):
             ready_s -= 0.1
             if node_id not in self.is_running or self.lives[node_id] != life:
                 raise NodeUnavailable(f"node {node_id} was killed while it started")
+        if {("fill_disk", node_id), ("fail_disk", node_id)} & self.bad_disks:
+            self._give_up(node_id, life)
+            raise NodeUnavailable(self.said[node_id])
         if self._rng.random() < 0.05:
             raise NodeUnavailable(f"node {node_id} is not ready in time")
 

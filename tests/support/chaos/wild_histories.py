@@ -2,6 +2,7 @@
 
 import random
 
+from quorumlog.chaos.history import Message
 from tests.support.chaos.hand_made_histories import Op, Row
 
 KEYS = ("k-0", "k-1")
@@ -103,4 +104,17 @@ def _finals(log: dict[str, list[int]], now: int, rng: random.Random, disorder: f
             end = upto if rng.random() >= disorder else rng.randrange(upto + 2)
             ops.append(Op(9, "final_end", start, start + 1, "ok", [(key, end, 0)]))
             start += 1
+    return ops
+
+
+def with_transactions(ops: list[Op], seed: int) -> list[Op]:
+    """Let some sends be transactions, which poll what other operations sent or polled as well."""
+    rng = random.Random(f"transactions of {seed}")
+    known = [row for op in ops for row in op.messages if op.f in ("send", "poll") and row[1] >= 0]
+    for op in ops:
+        if op.f == "send" and rng.random() < 0.4:
+            op.f = "txn"
+            polled = rng.sample(known, min(len(known), rng.randrange(3)))
+            op.micros = [Message(*row, f="send") for row in op.messages]
+            op.micros += [Message(*row, f="poll") for row in polled]
     return ops

@@ -49,7 +49,7 @@ T = TopicPartition("t", 0)
 SILENCE, HANG_UP = "keep silent", "hang up"
 
 Fault = Callable[[int, int], ErrorCode | str | None]
-"""(broker id, API key) -> what goes wrong: Produce's error, or SILENCE or HANG_UP when done."""
+"""(broker id, API key) -> what goes wrong: the error of Produce or Fetch, or SILENCE or HANG_UP."""
 
 
 class _Connection(FrameProtocol):
@@ -134,7 +134,7 @@ class FakeCluster:
             case 0:
                 return self.produce(broker, request, fault)
             case 1:
-                return self.fetch(request)
+                return self.fetch(request, fault)
             case _:
                 return self.list_offsets(request)
 
@@ -192,15 +192,17 @@ class FakeCluster:
         log.append(bytes(batch))
         return ErrorCode.NONE, offset
 
-    def fetch(self, request: Any) -> FetchResponse:
+    def fetch(self, request: Any, fault: object) -> FetchResponse:
+        code = fault if isinstance(fault, ErrorCode) else ErrorCode.NONE
         topics = []
         for topic in request.topics:
             answers = []
             for one in topic.partitions:
                 log = self.logs.get(TopicPartition(topic.topic, one.partition), [])
                 later = [b for b in log if read_header(b).next_offset > one.fetch_offset]
+                records = b"".join(later[:1]) if code == ErrorCode.NONE else b""
                 answers.append(
-                    PartitionData(partition_index=one.partition, records=b"".join(later[:1]))
+                    PartitionData(partition_index=one.partition, error_code=code, records=records)
                 )
             topics.append(FetchableTopicResponse(topic=topic.topic, partitions=answers))
         return FetchResponse(responses=topics)

@@ -11,23 +11,28 @@ from quorumlog.broker.controller_requests.image_watch import ImageWatch
 from quorumlog.broker.controller_requests.producer_ids import ProducerIds
 from quorumlog.broker.groups.io.group_service import GroupService
 from quorumlog.broker.handlers.registry import HANDLERS
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.server.api import BrokerContext
 from quorumlog.broker.server.server import Server
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import wall_clock_ms
 from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.cluster_changes import ClusterChange, Outcomes
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import (
-    AlterTopicConfigs,
+    AlterConfigs,
+    AlterReassignments,
     ConfigResults,
     ControllerRequest,
     CreatePartitions,
     ElectionResults,
     ElectLeaders,
+    ReassignmentResults,
     TopicResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
+    ConfigChanges,
     ConfigResult,
     ElectionResult,
     IsrProposal,
@@ -37,7 +42,8 @@ from quorumlog.metadata_quorum.controller_client import (
     ProducerIdBlock,
     QuorumDescription,
     QuorumReplica,
-    TopicConfigChanges,
+    Reassignment,
+    ReassignmentResult,
     TopicResult,
 )
 from quorumlog.metadata_quorum.image import (
@@ -48,6 +54,7 @@ from quorumlog.metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
+from quorumlog.metadata_quorum.image.features import SUPPORTED
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.disk import RealDisk
@@ -85,6 +92,7 @@ class TestController:
             port=port,
             control_address="",
             fenced=False,
+            features=dict(SUPPORTED),
         )
         partitions = frozenset(
             TopicPartition(topic.name, index)
@@ -177,9 +185,9 @@ class TestController:
         return [*cast("TopicResults", self.decide(request)).results]
 
     async def alter_configs(
-        self, topics: Sequence[TopicConfigChanges], *, validate_only: bool = False
+        self, topics: Sequence[ConfigChanges], *, validate_only: bool = False
     ) -> list[ConfigResult]:
-        request = AlterTopicConfigs(topics=tuple(topics), validate_only=validate_only)
+        request = AlterConfigs(topics=tuple(topics), validate_only=validate_only)
         return [*cast("ConfigResults", self.decide(request)).results]
 
     async def elect_leaders(
@@ -187,6 +195,17 @@ class TestController:
     ) -> list[ElectionResult]:
         request = ElectLeaders(partitions=tuple(partitions), unclean=unclean)
         return [*cast("ElectionResults", self.decide(request)).results]
+
+    async def alter_reassignments(
+        self, wanted: Sequence[Reassignment], *, may_change_replication_factor: bool = True
+    ) -> list[ReassignmentResult]:
+        request = AlterReassignments(
+            wanted=tuple(wanted), may_change_replication_factor=may_change_replication_factor
+        )
+        return [*cast("ReassignmentResults", self.decide(request)).results]
+
+    async def change_cluster(self, change: ClusterChange) -> Outcomes:
+        return cast("Outcomes", self.decide(change))
 
     async def describe_quorum(self) -> QuorumDescription:
         alone = QuorumReplica(
@@ -214,7 +233,15 @@ class TestController:
         delta, image = controller.cluster.publish(
             end_offset=end_offset, epoch=Epoch(1), controller_id=BROKER
         )
-        self.publish(delta, end_offset=end_offset, topics=image.topics)
+        self.publish(
+            delta,
+            end_offset=end_offset,
+            brokers=image.brokers,
+            topics=image.topics,
+            broker_configs=image.broker_configs,
+            access=image.access,
+            features=image.features,
+        )
         return decision.response
 
     async def alter_partitions(
@@ -242,9 +269,7 @@ class SingleBroker:
         self.replicas = Replicas(
             broker_id=BROKER,
             settings=settings,
-            log_settings=LogSettings(),
-            disk=RealDisk(),
-            log_directory=str(directory),
+            logs=LogDirectory(RealDisk(), str(directory), LogSettings()),
             disk_queue=HeldQueue(),
             controller=self.controller,
         )

@@ -6,8 +6,9 @@ from typing import Any, TypeVar, cast
 
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import (
+    AlterConfigs,
     AlterPartitions,
-    AlterTopicConfigs,
+    AlterReassignments,
     ConfigResults,
     ControllerRequest,
     CreateTopics,
@@ -15,21 +16,27 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectionResults,
     ElectLeaders,
     IsrResults,
+    ReassignmentResults,
     TopicResults,
 )
+from quorumlog.metadata_quorum.controller.rules import ControllerRules
+from quorumlog.metadata_quorum.controller.slices import Slices
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
     BrokerRegistration,
     ConfigChange,
+    ConfigChanges,
     ConfigResult,
     ElectionResult,
     HeartbeatReply,
     IsrProposal,
     NewTopic,
+    Reassignment,
+    ReassignmentResult,
     RegistrationReply,
-    TopicConfigChanges,
     TopicResult,
 )
+from quorumlog.metadata_quorum.image.features import SUPPORTED
 from quorumlog.metadata_quorum.image.model import ClusterImage, PartitionImage
 from quorumlog.metadata_quorum.image.records import MetadataRecord, decode_record, encode_record
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -49,11 +56,24 @@ def image_of(cluster: ClusterReplay) -> ClusterImage:
     return image
 
 
+def one_at_once() -> type[Controller]:
+    """A controller that decides about one partition at a time."""
+
+    class OneAtOnce(Slices):
+        at_once = 1
+
+    class Slicing(Controller):
+        rules = ControllerRules(slices=OneAtOnce)
+
+    return Slicing
+
+
 @dataclass
 class Bench:
     settings: ControllerSettings = SETTINGS
     now_ms: int = 1000
     log: list[MetadataRecord] = field(default_factory=list)
+    controller_class: type[Controller] = Controller
 
     def __post_init__(self) -> None:
         self.random_bytes = random.Random(7).randbytes
@@ -66,7 +86,7 @@ class Bench:
         return replay
 
     def take_over(self) -> Controller:
-        return Controller(
+        return self.controller_class(
             image_of(self.replay()),
             self.settings,
             random_bytes=self.random_bytes,
@@ -74,10 +94,23 @@ class Bench:
         )
 
     def ask(self, request: ControllerRequest) -> object:
-        decision = self.controller.decide(
-            request, now_ms=self.now_ms, base_offset=Offset(len(self.log))
-        )
-        return self.carry_out(decision)
+        """Decide, slice by slice."""
+        while True:
+            decision = self.controller.decide(
+                request, now_ms=self.now_ms, base_offset=Offset(len(self.log))
+            )
+            response = self.carry_out(decision)
+            if not decision.goes_on:
+                self.elect_rest()
+                return response
+
+    def activate(self) -> None:
+        self.carry_out(self.controller.decide_activation())
+        self.elect_rest()
+
+    def elect_rest(self) -> None:
+        while self.controller.has_elections:
+            self.carry_out(self.controller.decide_elections())
 
     def carry_out(self, decision: Decision[T]) -> T:
         for record in decision.records:
@@ -111,6 +144,7 @@ class Bench:
         boot: str | None = None,
         previous_broker_epoch: int = -1,
         min_insync_replicas: int = 1,
+        rack: str | None = None,
     ) -> BrokerRegistration:
         return BrokerRegistration(
             broker_id=BrokerId(broker_id),
@@ -118,6 +152,8 @@ class Bench:
             host="localhost",
             port=9092,
             control_address=f"localhost:{port or 19000 + broker_id}",
+            rack=rack,
+            features=dict(SUPPORTED),
             directory_id=directory or f"d{broker_id}",
             boot_id=boot,
             previous_broker_epoch=previous_broker_epoch,
@@ -147,32 +183,48 @@ class Bench:
         self, name: str, *changes: ConfigChange, validate_only: bool = False, **more: bool
     ) -> ConfigResult:
         """Alter one topic's configuration; `replaces_all=True`: all of it."""
-        wanted = TopicConfigChanges(name=name, changes=changes, **more)
-        request = AlterTopicConfigs(topics=(wanted,), validate_only=validate_only)
+        wanted = ConfigChanges(name=name, changes=changes, **more)
+        request = AlterConfigs(topics=(wanted,), validate_only=validate_only)
         return cast("ConfigResults", self.ask(request)).results[0]
 
     def elect(self, *partitions: tuple[str, int], unclean: bool = False) -> list[ElectionResult]:
         request = ElectLeaders(partitions=partitions, unclean=unclean)
         return [*cast("ElectionResults", self.ask(request)).results]
 
+    def reassign(
+        self, *wanted: tuple[str, int, tuple[int, ...] | None], **more: bool
+    ) -> list[ReassignmentResult]:
+        """Move (topic, partition) to replicas; None cancels."""
+        moves = tuple(
+            Reassignment(
+                topic=name, partition=index, replicas=None if replicas is None else ids(*replicas)
+            )
+            for name, index, replicas in wanted
+        )
+        request = AlterReassignments(wanted=moves, **more)
+        return [*cast("ReassignmentResults", self.ask(request)).results]
+
     def die(self, broker_id: int) -> None:
         self.now_ms += 1
         broker = self.controller.cluster.brokers.get(BrokerId(broker_id))
-        self.carry_out(
-            self.controller.decide_process_died(
-                BrokerId(broker_id),
-                broker_epoch=-1 if broker is None else broker.broker_epoch,
-                now_ms=self.now_ms,
+        epoch = -1 if broker is None else broker.broker_epoch
+        goes_on = True
+        while goes_on:
+            decision = self.controller.decide_process_died(
+                BrokerId(broker_id), broker_epoch=epoch, now_ms=self.now_ms
             )
-        )
+            self.carry_out(decision)
+            goes_on = decision.goes_on
 
     def revive(self, broker_id: int) -> None:
         """It was taken for dead and is not: it registers again, as what it is."""
         self.register(broker_id)
         self.heartbeat(broker_id)
 
-    def join_isr(self, broker_id: int, topic: str = "t") -> None:
-        """The leader of partition 0 proposes that this broker is in sync, and gets it."""
+    def join_isr(
+        self, broker_id: int, topic: str = "t", answers: ErrorCode = ErrorCode.NONE
+    ) -> None:
+        """The leader of partition 0 proposes that this broker is in sync, and gets `answers`."""
         partition, cluster = self.partition(topic), self.controller.cluster
         leader, topic_id = cluster.brokers[partition.leader_id], cluster.topic_id(topic)
         assert topic_id is not None
@@ -188,7 +240,7 @@ class Bench:
             broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, proposals=(proposal,)
         )
         [granted] = cast("IsrResults", self.ask(request)).results
-        assert granted.error_code is ErrorCode.NONE
+        assert granted.error_code is answers
 
     def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
         partition = self.controller.cluster.partition(topic, index)

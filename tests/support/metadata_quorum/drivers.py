@@ -96,9 +96,11 @@ def driver_on(
     *,
     failed: Callable[[BaseException], None],
     listener: Claims | None = None,
+    controller_settings: ControllerSettings | None = None,
 ) -> tuple[Driver, MetadataLog, ElectionStore, CommittedImage, NoThreads]:
     """A driver, and what it drives."""
-    log, threads = MetadataLog.open(disk, "/data"), NoThreads(failed)
+    settings = controller_settings or ControllerSettings()
+    log, threads = MetadataLog.open(disk, "/data", settings.log_settings), NoThreads(failed)
     elections = ElectionStore(disk, f"/data/{DIRECTORY}")
     committed = CommittedImage(log)
     driver = Driver(
@@ -106,7 +108,7 @@ def driver_on(
         log=log,
         elections=elections,
         committed=committed,
-        settings=ControllerSettings(),
+        settings=settings,
         seams=Seams(
             clock=EventLoopClock(),
             executor=threads,
@@ -155,7 +157,12 @@ class Voter:
         )
         self.peers, self.listener = Peers(network, str, self.failed), Claims()
         self.driver, self.log, self.elections, self.committed, self.threads = driver_on(
-            self.disk, self.quorum, self.peers, failed=self.failed, listener=self.listener
+            self.disk,
+            self.quorum,
+            self.peers,
+            failed=self.failed,
+            listener=self.listener,
+            controller_settings=network.controller_settings,
         )
         self.committed.add_publisher(self.seen)
         election = self.elections.load()
@@ -186,8 +193,10 @@ class Network:
         *,
         settings: QuorumSettings | None = None,
         quorum_class: type[Quorum] = Quorum,
+        controller_settings: ControllerSettings | None = None,
     ) -> None:
         self.ids = range(1, voters + 1)
+        self.controller_settings = controller_settings
         self.settings = settings or QuorumSettings()
         self.voters: dict[int, Voter] = {}
         self._quorum_class = quorum_class

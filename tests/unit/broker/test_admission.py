@@ -18,7 +18,13 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.records import Record, decode_batch, encode_batch, read_header
+from quorumlog.wire.codec.records import (
+    Record,
+    decode_batch,
+    encode_batch,
+    read_header,
+    validate_checksum,
+)
 from tests.support.wire import handmade_bytes as handmade
 
 NOW_MS = 1_000_000
@@ -227,6 +233,30 @@ def test_the_list_of_wrong_records_is_bounded_and_their_number_is_told(
     assert len(refused.record_errors) == 2
     assert refused.reason is not None
     assert "due to 5 record errors in total" in refused.reason
+
+
+@pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+def test_records_get_the_time_of_the_append_whatever_time_they_had(
+    compression: Compression,
+) -> None:
+    limits = limits_of(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms="0")
+    times = (-1, 5, NOW_MS, NOW_MS + 24 * HOUR_MS)
+    sent = encode_batch(
+        [Record(index, time, None, b"v") for index, time in enumerate(times)],
+        compression=compression,
+    )
+    admitted = judge(sent, limits)
+    assert admitted.error_code is ErrorCode.NONE
+    assert admitted.header == read_header(admitted.records)
+    assert admitted.header.has_log_append_time
+    validate_checksum(admitted.records, 0, admitted.header)
+    assert [record.timestamp_ms for record in decode_batch(admitted.records)] == [NOW_MS] * 4
+    assert judge(sent).error_code is ErrorCode.INVALID_TIMESTAMP
+
+
+def test_the_time_of_the_append_excuses_no_missing_key() -> None:
+    limits = limits_of(message_timestamp_type="LogAppendTime", cleanup_policy="compact")
+    assert judge(encode_batch(ONE), limits).error_code is ErrorCode.INVALID_RECORD
 
 
 def test_what_brokers_write_is_trusted_under_a_right_checksum() -> None:

@@ -141,6 +141,23 @@ def test_only_what_has_changed_is_looked_at_and_everything_now_and_then() -> Non
     assert session.take_to_judge(fetch_of(1))
 
 
+@pytest.mark.parametrize(
+    ("partitions", "sweep_max_ms", "interval_ms"),
+    [(3, 7_500, 500), (700, 7_500, 1_050), (7_000, 7_500, 7_500), (7_000, 100, 500)],
+)
+def test_a_large_session_is_looked_through_more_rarely(
+    partitions: int, sweep_max_ms: int, interval_ms: int
+) -> None:
+    """So that it costs the same for each ms, and a follower is still judged in time."""
+    session = opened(FetchSessions(1, lambda: 1, sweep_max_ms=sweep_max_ms), 0, *range(partitions))
+    assert session is not None
+    for partition in session.candidates(0):
+        session.take_to_judge(partition.fetch)
+        session.settle(partition, is_settled=True)
+    assert session.candidates(interval_ms - 1) == []
+    assert len(session.candidates(interval_ms)) == partitions
+
+
 def test_news_that_come_after_the_judgement_are_not_settled_by_the_answer() -> None:
     sessions = sessions_of(1)
     session = opened(sessions, 0, 0)

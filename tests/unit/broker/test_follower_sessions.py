@@ -126,3 +126,27 @@ async def test_a_fetch_that_is_given_up_leaves_its_session_as_it_was(tmp_path: P
         assert follower.session.waiting is None
         append(replicas)
         assert size(await follower.fetch()) == len(BATCH)
+
+
+async def test_a_follower_that_serves_consumers_learns_at_once_what_is_committed(
+    tmp_path: Path,
+) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        follower = FollowerTwo(replicas)
+        await follower.fetch()
+        append(replicas)
+        assert size(await follower.fetch()) == len(BATCH)
+        follower.names(1)  # which commits the record
+        spec = replace(follower.spec(60_000), awaits_commits=True)
+        [told] = await answered(replicas, spec)
+        assert (told.high_watermark, list(told.records)) == (1, [])
+        spec = replace(follower.spec(60_000), awaits_commits=True)
+        waiting = fetch_from(replicas, spec)
+        assert isinstance(waiting, asyncio.Future)  # there is nothing new
+        waiting.cancel()
+
+
+async def answered(replicas: Replicas, spec: FetchSpec) -> list[FetchedPartition]:
+    fetched = fetch_from(replicas, spec)
+    async with asyncio.timeout(5):
+        return await fetched if isinstance(fetched, asyncio.Future) else fetched

@@ -1,8 +1,10 @@
 """A topic's configuration is in force on open logs as soon as it is published."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from quorumlog.broker.replicas import Replicas
+from quorumlog.metadata_quorum.image import ClusterDelta
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
@@ -82,4 +84,28 @@ async def test_a_compacting_node_wants_keys_of_topics_that_name_no_policy(tmp_pa
     async with one_broker(tmp_path, log_settings=LogSettings(cleanup_policy="compact")) as replicas:
         assert append(replicas).error_code is ErrorCode.INVALID_RECORD
         publish(replicas, ALONE, cleanup_policy="delete")
+        assert append(replicas).error_code is ErrorCode.NONE
+
+
+async def test_what_was_altered_for_brokers_is_in_force_on_open_logs(tmp_path: Path) -> None:
+    """The broker's own goes before all brokers', and the topic's before both."""
+    async with one_broker(tmp_path) as replicas:
+        append(replicas)
+        driver = replicas.drivers[AT]
+
+        def alter(**configs: dict[str, str]) -> None:
+            named = {name.removeprefix("b"): of for name, of in configs.items()}
+            altered = replace(replicas.image, broker_configs=named)
+            replicas.publish(ClusterDelta(broker_configs=frozenset(named)), altered)
+
+        alter(b={"log.segment.bytes": "14", "log.roll.ms": "9"}, b2={"log.roll.ms": "1"})
+        assert (driver.log.settings.segment_bytes, driver.log.settings.segment_ms) == (14, 9)
+        append(replicas)
+        append(replicas)
+        assert segments(replicas) == [0, 1, 2]
+        alter(b={"log.roll.ms": "9"}, b1={"log.roll.ms": "8", "message.max.bytes": "1"})
+        assert driver.log.settings.segment_ms == 8
+        assert append(replicas).error_code is ErrorCode.MESSAGE_TOO_LARGE
+        publish(replicas, ALONE, segment_ms="7")  # and nothing is altered any more
+        assert driver.log.settings.segment_ms == 7
         assert append(replicas).error_code is ErrorCode.NONE

@@ -8,6 +8,7 @@ from quorumlog.broker.partitions.log.log_directory import LogDirectory, log_sett
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import CorruptCheckpoint
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.records import Record, encode_batch
@@ -191,3 +192,20 @@ def test_topic_configs_override_the_brokers() -> None:
     assert settings.cleanup_policy == "compact"
     with pytest.raises(ValueError, match="segment"):
         log_settings(TopicConfig({"segment.bytes": "0"}, {}))
+
+
+@pytest.mark.parametrize("damage", ["torn", "missing"])
+def test_a_partition_of_unknown_topic_is_not_taken_for_a_new_one(
+    tmp_path: Path, damage: str
+) -> None:
+    fill_and_stop(tmp_path)
+    metadata = tmp_path / "orders-3" / "partition.metadata"
+    if damage == "torn":
+        metadata.write_bytes(metadata.read_bytes()[:9])
+    else:
+        metadata.unlink()
+    logs = started(tmp_path)
+    with pytest.raises(CorruptCheckpoint, match=r"orders-3/partition\.metadata"):
+        logs.open(AT, OLD, {})
+    logs.set_aside_strays([])  # it is not assigned to this broker any more
+    assert (tmp_path / "orders-3.unknown-stray" / f"{0:020d}.log").stat().st_size == len(BATCH)

@@ -3,7 +3,10 @@
 import shutil
 from pathlib import Path
 
+import pytest
+
 from quorumlog.broker.partitions.log.log_progress import LogProgress
+from quorumlog.storage.core import recent_batches
 from quorumlog.wire.codec.records import Record, encode_batch
 from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import AT, append, one_broker, start
@@ -23,12 +26,21 @@ async def test_logs_that_are_to_be_opened_are_told_until_all_are_open(tmp_path: 
     assert replicas.descriptions.progress() == "closing logs: 1 of 1"
 
 
-async def test_what_is_read_of_a_log_after_a_crash_is_counted(tmp_path: Path) -> None:
-    """Both the check of the records, and the reading of producers that no snapshot shows."""
+@pytest.mark.parametrize(("batches", "producers_max"), [(2, 1), (1, 0)])
+async def test_what_is_read_of_a_log_after_a_crash_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int, producers_max: int
+) -> None:
+    """Both the check of the records, and the reading of producers that it has not noted."""
+    monkeypatch.setattr(recent_batches, "PRODUCERS_MAX", producers_max)
     record = Record(0, 1, None, bytes(600_000))
-    batch = encode_batch([record], producer_id=5, producer_epoch=0, base_sequence=0)
     async with one_broker(tmp_path / "runs") as replicas:
-        append(replicas, records=batch)
+        for number in range(batches):
+            append(
+                replicas,
+                records=encode_batch(
+                    [record], producer_id=5, producer_epoch=0, base_sequence=number
+                ),
+            )
         shutil.copytree(tmp_path / "runs", tmp_path / "crashed")
     async with one_broker(tmp_path / "crashed") as again:
         described = again._logs.progress.describe(opened=0, left=1)

@@ -12,6 +12,7 @@ from quorumlog.broker.partitions.core.data_path import DEBUG_REPLICA, OffsetAnsw
 from quorumlog.broker.partitions.log.offset_lookup import OF_MAX_TIMESTAMP, LookupByTime
 from quorumlog.broker.replicas import Replicas
 from quorumlog.metadata_quorum.image import ClusterDelta, ClusterImage
+from quorumlog.storage.core.cleaning import CleaningRules
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -132,6 +133,27 @@ async def test_a_record_that_is_cut_off_meanwhile_is_not_found(tmp_path: Path) -
             assert await outcome(looking, queue) == (ErrorCode.NONE, -1)
         finally:
             queue.release()
+
+
+async def test_segments_that_the_cleaner_replaces_meanwhile_are_looked_into_anew(
+    tmp_path: Path,
+) -> None:
+    async with filled(tmp_path) as (replicas, queue):
+        looking = await begin(replicas, queue, 3)
+        log = replicas.drivers[AT].log
+        rules = CleaningRules(
+            first_dirty_offset=0,
+            end_offset=8,
+            wall_ms=0,
+            delete_retention_ms=0,
+            producers_since_ms=0,
+        )
+        cleaning = log.compaction.begin(rules, LogSettings(), flushed_offset=8)
+        for cleaned in cleaning.run():  # records without a key go, so all become one segment
+            if cleaned is not None:
+                log.compaction.remove_replaced(log.compaction.swap_in(cleaned, LogSettings()) or ())
+        assert log.segment_base_offsets == (0, 8)
+        assert await outcome(looking, queue) == (ErrorCode.NONE, 8)
 
 
 async def test_a_log_that_is_being_cut_is_not_looked_into(tmp_path: Path) -> None:

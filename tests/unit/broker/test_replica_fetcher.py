@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from quorumlog.broker.following.io import replica_fetcher
 from quorumlog.broker.following.io.replica_fetcher import LOOPS_MAX, ReplicaFetcher
 from quorumlog.broker.following.log.followed_partition import FollowedPartition
 from quorumlog.broker.settings import BrokerSettings
@@ -31,12 +32,13 @@ class FakeDriver:
         self.partition = SimpleNamespace(
             state=SimpleNamespace(log_end_offset=0, kept_log_start_offset=0),
             accepts_answer=lambda *asked: False,
+            may_fetch=lambda: True,
         )
         self.is_cutting = False
         self.log = SimpleNamespace(epochs=SimpleNamespace(latest_epoch=0))
 
 
-def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
+def fetcher(broker_epoch: int = 0, **options: Any) -> ReplicaFetcher:
     return ReplicaFetcher(
         ("localhost", 0),
         broker_id=BrokerId(1),
@@ -44,6 +46,7 @@ def fetcher(broker_epoch: int = 0) -> ReplicaFetcher:
         broker_epoch=lambda: broker_epoch,
         wall_ms=lambda: 0,
         failed=lambda error: None,
+        **options,
     )
 
 
@@ -68,6 +71,25 @@ async def test_who_brought_records_is_asked_for_last(monkeypatch: pytest.MonkeyP
     topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
     fetches._take(fetches._session, FetchResponse(responses=[topic]))
     assert asked_in(fetches._request(fetches._session)) == [1, 3, 0, 2]
+
+
+async def test_what_is_throttled_is_left_out_until_it_is_paid_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+    now_ms = 1_000
+    monkeypatch.setattr(replica_fetcher, "monotonic_ms", lambda: now_ms)
+    fetches = fetcher(next_fetch_ms=lambda at, size, now: now + (2_000 if at.partition else 0))
+    fetches.set_followed(
+        FollowedPartition(cast(Any, FakeDriver(index)), Epoch(0)) for index in range(2)
+    )
+    assert asked_in(fetches._request(fetches._session)) == [0, 1]
+    answers = [PartitionData(partition_index=index, records=b"some") for index in range(2)]
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answers)
+    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, False]
+    now_ms = 3_000
+    assert [one.may_ask(now_ms) for one in fetches._followed.values()] == [True, True]
 
 
 class ParkingLeader:
@@ -155,3 +177,24 @@ async def test_one_that_was_stopped_starts_no_fetch_again(monkeypatch: pytest.Mo
     stopped.set_followed([])
     await asyncio.sleep(0)
     assert len(runs) == 1
+
+
+async def test_a_fetch_waits_until_what_was_brought_is_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer to an older fetch may bring more while the first flush is under way."""
+    monkeypatch.setattr(ReplicaFetcher, "wake", lambda self: None)
+    fetches, driver = fetcher(), FakeDriver(0)
+    fetches.set_followed([FollowedPartition(cast(Any, driver), Epoch(0))])
+    assert asked_in(fetches._request(fetches._session)) == [0]
+    driver.partition.may_fetch = lambda: False
+    answer = PartitionData(partition_index=0, records=b"some")
+    topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[answer])
+    fetches._take(fetches._session, FetchResponse(responses=[topic]))
+    for is_durable in (False, True):
+        assert not fetches._is_due()
+        fetches._changed.clear()
+        driver.partition.may_fetch = lambda is_durable=is_durable: is_durable
+        fetches.note_flush_ended(cast(Any, driver))
+        assert fetches._changed.is_set()
+    assert fetches._is_due()

@@ -198,7 +198,6 @@ async def test_what_is_wrong_with_a_change_is_said_and_nothing_is_changed(tmp_pa
 @pytest.mark.parametrize(
     ("resource_type", "message"),
     [
-        (BROKER_RESOURCE, "start it again"),
         (8, "log levels"),
         (32, "groups have no configuration"),
         (99, "Unknown resource type 99"),
@@ -302,3 +301,38 @@ async def test_without_an_answer_of_the_controller_each_topic_is_told_why(
         creation = CreateTopicsRequest(topics=[CreatableTopic(name="u")])
         [created] = (await connection.send(creation)).topics
         assert (created.name, created.error_code) == ("u", ErrorCode[expected])
+
+
+async def test_settings_of_this_broker_and_of_all_are_altered(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        change = ("log.retention.ms", 0, "5")
+        for name in ("1", ""):
+            assert await alter_some(connection, name, change, resource_type=BROKER_RESOURCE) == (
+                "NONE",
+                None,
+            )
+            assert broker.controller.image.broker_configs[name] == {"log.retention.ms": "5"}
+        replaced = await replace_configs(
+            connection, "", {"log.retention.bytes": "6"}, resource_type=BROKER_RESOURCE
+        )
+        assert replaced == ("NONE", None)
+        assert broker.controller.image.broker_configs[""] == {"log.retention.bytes": "6"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("2", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
+        ("x", ("log.retention.ms", 0, "5"), "Unexpected broker id, expected 1"),
+        ("1", ("node.id", 0, "5"), "Cannot update these configs dynamically: Set(node.id)"),
+        ("", ("min.insync.replicas", 0, "2"), "Cannot update these configs dynamically"),
+        ("1", ("unclean.leader.election.enable", 0, "true"), "is for all brokers"),
+    ],
+)
+async def test_what_a_broker_cannot_alter_is_refused(
+    tmp_path: Path, name: str, change: tuple[str, int, str], message: str
+) -> None:
+    async with asking(tmp_path) as (broker, connection):
+        refused, why = await alter_some(connection, name, change, resource_type=BROKER_RESOURCE)
+        assert (refused, message in (why or "")) == ("INVALID_REQUEST", True), why
+        assert not broker.controller.image.broker_configs

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.settings.servers import StaticConfig
+from quorumlog.metadata_quorum.image import ClusterDelta
+from quorumlog.settings.servers import DYNAMIC, StaticConfig
 from quorumlog.settings.topics import TOPIC_SETTINGS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.messages.create_topics import (
@@ -147,7 +148,7 @@ async def test_types_and_documentation_are_told(tmp_path: Path) -> None:
         assert types.items() <= {name: one.config_type for name, one in found.items()}.items()
         texts = {name: one.documentation or "" for name, one in found.items()}
         assert texts["segment.bytes"].startswith("How many bytes a segment")
-        assert "No effect here: retention" in texts["retention.ms"]
+        assert "No effect here: a file grows" in texts["preallocate"]
         assert "No effect" not in texts["segment.bytes"]
         assert not any(one.documentation for one in (await describe(connection)).values())
 
@@ -165,7 +166,7 @@ async def test_a_broker_shows_everything_that_it_was_told(tmp_path: Path) -> Non
             "node.id": (None, 5),
         }
         assert expected.items() <= values.items()
-        assert all(one.read_only for one in found.values())
+        assert {name for name, one in found.items() if not one.read_only} == {*DYNAMIC}
         [first, *_] = found["log.roll.ms"].synonyms
         assert (first.name, first.value, first.source) == ("log.roll.hours", "1", 4)
         assert found["advertised.listeners"].value == f"PLAINTEXT://{broker.bootstrap}"
@@ -198,3 +199,27 @@ async def test_what_else_can_be_asked_for_has_no_settings(
             [result] = (await connection.send(request, version=version)).results
             assert (result.error_code, result.configs) == (error_code, [])
             assert bool(result.error_message) is (error_code is not ErrorCode.NONE)
+
+
+async def test_what_was_altered_is_in_force_and_names_its_sources(tmp_path: Path) -> None:
+    """This broker's own value goes before that of all brokers, and both before its start's."""
+    async with asking(tmp_path) as (broker, connection):
+        tell(broker, log_retention_ms="5", log_segment_bytes="2000000")
+        cluster = {"log.retention.ms": "6", "log.cleanup.policy": "compact"}
+        configs = {
+            "": cluster,
+            "1": {"log.retention.ms": "7"},
+            "2": {"log.segment.bytes": "3000000"},
+        }
+        broker.controller.publish(ClusterDelta(), broker_configs=configs)
+        found = await describe(connection, BROKER, "1", include_synonyms=True)
+        levels = [(one.value, one.source) for one in found["log.retention.ms"].synonyms]
+        assert levels == [("7", 2), ("6", 3), ("5", 4), ("168", 5)]
+        assert not found["log.retention.ms"].read_only
+        shown = {name: (one.value, one.config_source) for name, one in found.items()}
+        assert shown["log.segment.bytes"] == ("2000000", 4)
+        made = await create(connection)
+        assert (made["retention.ms"], made["cleanup.policy"]) == (("7", 2), ("compact", 3))
+        for_all = await describe(connection, BROKER, "")
+        assert {name: one.value for name, one in for_all.items()} == cluster
+        assert {one.config_source for one in for_all.values()} == {3}

@@ -6,12 +6,45 @@ import pytest
 
 from quorumlog.broker.responses.features import FEATURES
 from quorumlog.metadata_quorum.image import ClusterDelta
+from quorumlog.metadata_quorum.image.features import METADATA_FEATURE
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Offset
-from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest
-from tests.support.groups.asking import asking
+from quorumlog.wire.codec.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from quorumlog.wire.codec.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.support.groups.asking import asking, versions
 
 ASK = ApiVersionsRequest(client_software_name="test-client.2", client_software_version="1.0-rc1")
+
+
+def levels(answer: ApiVersionsResponse) -> dict[str, tuple[int, int]]:
+    return {
+        one.name: (one.min_version_level, one.max_version_level)
+        for one in answer.finalized_features
+    }
+
+
+async def test_a_level_is_raised_and_lowered_over_a_connection(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, connection):
+        for version in versions(57):
+            up = FeatureUpdateKey(feature=METADATA_FEATURE, max_version_level=2)
+            down = FeatureUpdateKey(
+                feature=METADATA_FEATURE,
+                max_version_level=1,
+                allow_downgrade=True,
+                upgrade_type=2,
+            )
+            for wanted, level in ((up, 2), (down, 1)):
+                request = UpdateFeaturesRequest(feature_updates=[wanted])
+                response = await connection.send(request, version=version)
+                assert (response.error_code, response.error_message) == (0, None)
+                answer = await connection.send(ASK, version=4)
+                assert levels(answer)[METADATA_FEATURE] == (level, level)
+            unknown = FeatureUpdateKey(feature="group.version", max_version_level=1)
+            request = UpdateFeaturesRequest(feature_updates=[unknown])
+            response = await connection.send(request, version=version)
+            assert response.error_code == ErrorCode.INVALID_UPDATE_VERSION
+            named = [(one.feature, one.error_code) for one in response.results]
+            assert named == ([("group.version", response.error_code)] if version < 2 else [])
 
 
 async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Path) -> None:
@@ -27,13 +60,14 @@ async def test_features_are_named_at_the_levels_that_are_true_here(tmp_path: Pat
                 feature.name: (feature.min_version, feature.max_version)
                 for feature in answer.supported_features
             }
-            known = {"eligible.leader.replicas.version": (1, 1)}
+            known = {"eligible.leader.replicas.version": (1, 1), METADATA_FEATURE: (1, 2)}
             if version == 4:  # older clients cannot take a range that begins at 0
                 known |= {"group.version": (0, 0), "kraft.version": (0, 0)}
             assert ranges == known
-            [final] = answer.finalized_features
-            assert final.name == "eligible.leader.replicas.version"
-            assert (final.min_version_level, final.max_version_level) == (1, 1)
+            assert levels(answer) == {
+                "eligible.leader.replicas.version": (1, 1),
+                METADATA_FEATURE: (1, 1),
+            }
             assert answer.finalized_features_epoch == 6
 
 

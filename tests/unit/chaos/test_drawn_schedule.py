@@ -63,3 +63,17 @@ def test_no_faults_is_an_empty_schedule() -> None:
 def test_a_fault_that_no_process_can_have_is_not_drawn() -> None:
     with pytest.raises(FaultUnsupported, match="fault loss: "):
         draw_schedule(1, faults=["loss"], duration_ms=9_000)
+
+
+def test_a_fault_that_names_its_role_hits_no_other() -> None:
+    faults = ["kill:group-coordinator", "isolate-role:client", "pause"]
+    actions = draw_schedule(3, faults=faults, duration_ms=60_000).actions
+    targets = {(action.fault.name, action.target) for action in actions}
+    assert {name for name, _ in targets} == {"kill", "isolate_role", "pause"}
+    assert {target for name, target in targets if name == "kill"} == {"group-coordinator"}
+    assert {target for name, target in targets if name == "isolate_role"} == {"client"}
+
+
+def test_a_role_that_a_fault_cannot_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^kill:client: the target of kill is one of partition-"):
+        draw_schedule(1, faults=["kill:client"], duration_ms=60_000)

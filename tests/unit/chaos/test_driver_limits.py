@@ -123,7 +123,12 @@ async def test_a_failed_delivery_whose_caller_was_cancelled_is_not_reported_as_a
     delivery = await producer.send("t", 0, b"1")
     delivery.cancel()  # before it has begun to wait
     await asyncio.wait([delivery])
-    del delivery
+    sending = asyncio.ensure_future(producer.send("t", 0, b"1"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    sending.cancel()  # when the delivery has begun, and before the sender knows it
+    await asyncio.wait([sending])
+    del delivery, sending
     gc.collect()
     await asyncio.sleep(0)
     assert reported == []

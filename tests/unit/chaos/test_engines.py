@@ -1,4 +1,4 @@
-"""Which engine is chosen: this process while a history fits into memory, Spark beyond."""
+"""Which engine is chosen: this process while a history is not large, Spark beyond."""
 
 import sys
 from pathlib import Path
@@ -9,13 +9,17 @@ import pytest
 from quorumlog.chaos.engines import (
     BYTES_IN_A_FILE,
     BYTES_PER_MESSAGE,
+    CORES_FOR_SPARK,
+    MESSAGES_FOR_SPARK,
+    MESSAGES_OF_A_TABLE,
     choose_engine,
-    fits_into_memory,
+    is_one_table,
     machine_memory,
     messages_in,
 )
 from quorumlog.chaos.history import HistoryError
 from quorumlog.chaos.history.parquet import write_operations
+from quorumlog.chaos.history.schema import MESSAGES
 from quorumlog.chaos.verify import verify_history
 from tests.support.chaos.hand_made_histories import History
 
@@ -45,23 +49,38 @@ def test_the_messages_of_another_file_are_guessed_from_its_size(parquet: Path) -
     assert messages_in(parquet) == parquet.stat().st_size // BYTES_IN_A_FILE
 
 
-def test_spark_takes_a_history_that_does_not_fit_into_the_memory(parquet: Path) -> None:
-    needed_bytes = 4 * messages_in(parquet) * BYTES_PER_MESSAGE
-    assert choose_engine(parquet, master=None, memory_bytes=needed_bytes) == "local"
-    assert choose_engine(parquet, master=None, memory_bytes=needed_bytes - 1) == "spark"
+def says(file: Path, messages: int) -> Path:
+    table = pq.read_table(file)
+    told = {**(table.schema.metadata or {}), MESSAGES: str(messages).encode()}
+    pq.write_table(table.replace_schema_metadata(told), file)
+    return file
+
+
+def test_spark_takes_a_large_history_if_there_are_cores_to_share_it(parquet: Path) -> None:
+    large = says(parquet, MESSAGES_FOR_SPARK)
+    assert choose_engine(large, master=None, cores=CORES_FOR_SPARK) == "spark"
+    assert choose_engine(large, master=None, cores=CORES_FOR_SPARK - 1) == "local"
+    small = says(parquet, MESSAGES_FOR_SPARK - 1)
+    assert choose_engine(small, master=None, cores=64) == "local"
 
 
 def test_without_spark_this_process_checks_any_history(
     parquet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quorumlog.chaos.engines.find_spec", lambda _: None)
-    assert choose_engine(parquet, master=None, memory_bytes=1) == "local"
+    large = says(parquet, MESSAGES_FOR_SPARK)
+    assert choose_engine(large, master=None, cores=64) == "local"
 
 
 def test_a_table_is_held_whole_in_a_quarter_of_the_memory(parquet: Path) -> None:
     needed_bytes = messages_in(parquet) * BYTES_PER_MESSAGE
-    assert fits_into_memory(parquet, 4 * needed_bytes)
-    assert not fits_into_memory(parquet, 4 * needed_bytes - 1)
+    assert is_one_table(parquet, 4 * needed_bytes)
+    assert not is_one_table(parquet, 4 * needed_bytes - 1)
+
+
+def test_a_table_is_not_too_large(parquet: Path) -> None:
+    assert is_one_table(says(parquet, MESSAGES_OF_A_TABLE), 1 << 40)
+    assert not is_one_table(says(parquet, MESSAGES_OF_A_TABLE + 1), 1 << 40)
 
 
 def test_a_history_that_is_too_large_is_checked_in_parts(
@@ -75,24 +94,24 @@ def test_a_history_that_is_too_large_is_checked_in_parts(
 
 
 def test_a_master_asks_for_spark(parquet: Path) -> None:
-    assert choose_engine(parquet, master="local[1]", memory_bytes=1 << 40) == "spark"
+    assert choose_engine(parquet, master="local[1]", cores=1) == "spark"
 
 
 def test_a_path_that_only_spark_reads_asks_for_spark() -> None:
-    assert choose_engine("hdfs://host/run", master=None, memory_bytes=1 << 40) == "spark"
+    assert choose_engine("hdfs://host/run", master=None, cores=1) == "spark"
 
 
 def test_a_program_that_spark_submit_started_asks_for_spark(
     parquet: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    assert choose_engine(parquet, master=None, memory_bytes=1 << 40) == "spark"
+    assert choose_engine(parquet, master=None, cores=1) == "spark"
 
 
 def test_what_is_no_history_is_told_before_an_engine_is_chosen(tmp_path: Path) -> None:
     (tmp_path / "history.parquet").write_bytes(b"not Parquet")
     with pytest.raises(HistoryError, match="not a history"):
-        choose_engine(tmp_path / "history.parquet", master=None, memory_bytes=1 << 40)
+        choose_engine(tmp_path / "history.parquet", master=None, cores=1)
 
 
 @pytest.mark.parametrize(("text", "is_limit"), [("1000000\n", True), ("max\n", False)])

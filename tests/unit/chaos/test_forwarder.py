@@ -1,6 +1,7 @@
 """A forwarder between two sockets: what arrives, when, and what never does."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from struct import pack
@@ -280,27 +281,41 @@ async def test_a_dead_process_refuses_connections_through_its_forwarder() -> Non
     async with pair(starts=False) as one:
         with pytest.raises(ConnectionRefusedError):
             await one.dial()
-        await one.target.start()
-
-        async def can_dial() -> bool:
-            try:
-                _, writer = await one.dial()
-            except ConnectionRefusedError:
-                return False
+        for _ in range(2):
+            assert not can_be_bound(one.port)
+            await one.target.start()
+            while not await can_dial(one):
+                await asyncio.sleep(0.005)
+            assert not can_be_bound(one.port)
+            reader, writer = await one.dial()
+            writer.write(request(FETCH, 1))
+            assert await reader.readexactly(8) == reply(1)
+            await one.target.stop()
+            assert await ends(reader)
+            # Known before the connection ended: nodes take a refused connection for a dead process.
+            with pytest.raises(ConnectionRefusedError):
+                await one.dial()
             writer.close()
-            return True
 
-        while not await can_dial():
-            await asyncio.sleep(0.005)
-        reader, writer = await one.dial()
-        writer.write(request(FETCH, 1))
-        assert await reader.readexactly(8) == reply(1)
-        await one.target.stop()
-        assert await ends(reader)
-        # Known before the connection ended: nodes take a refused connection for a dead process.
-        with pytest.raises(ConnectionRefusedError):
-            await one.dial()
-        writer.close()
+
+async def can_dial(one: Pair) -> bool:
+    try:
+        _, writer = await one.dial()
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+def can_be_bound(port: int) -> bool:
+    """Tell whether another process could have the port: it would bind as a node does."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
 
 
 async def ends(reader: asyncio.StreamReader) -> bool:
@@ -319,3 +334,13 @@ async def test_a_link_that_is_not_there_and_a_port_in_use_are_errors() -> None:
         ]
         with pytest.raises(PortInUse, match=f"127.0.0.1:{one.port} .the forwarder 3->2.: Address"):
             Network(routes, seed=1, tasks=Tasks(lambda _: None))
+
+
+async def test_a_rule_on_a_link_that_two_parties_do_not_have_breaks_nothing() -> None:
+    """Clients have no link to a node that is only a controller."""
+    async with pair() as one:
+        one.impose(Cut(), Link("1", "2", "control"))
+        reader, writer = await one.dial()
+        writer.write(request(FETCH, 1))
+        assert await reader.readexactly(8) == reply(1)
+        writer.close()

@@ -1,6 +1,7 @@
 """What a nemesis writes down of itself, and what it leaves behind."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import MISSING, fields
 
 import pytest
@@ -216,6 +217,27 @@ async def test_what_is_paused_and_then_killed_is_not_resumed() -> None:
         ("start", "1", "#2 kill"),
     ]
     assert [operation for operation, _ in nodes.performed] == ["pause", "kill", "start"]
+
+
+class NobodyDies(NodesInMemory):
+    """Nodes that have to stay as they are."""
+
+    async def perform(self, operation: str, node_ids: Sequence[int], amount: int = 0) -> None:
+        if operation == "kill":
+            raise NodeUnavailable("they are needed")
+        await super().perform(operation, node_ids, amount)
+
+
+@pytest.mark.jumping_time
+async def test_what_is_paused_goes_on_if_a_kill_was_refused() -> None:
+    nodes = NobodyDies()
+    rows = await carry_out(
+        nodes,
+        action(0, "pause", (1,), 3_000_000),
+        action(1_000_000, "kill", (1,), 1_000_000),
+    )
+    assert [f for f, _, _ in rows] == ["pause", "kill", "skipped", "resume"]
+    assert [operation for operation, _ in nodes.performed] == ["pause", "resume"]
 
 
 @pytest.mark.jumping_time

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from quorumlog.chaos.node_simulation.links import LinkState
+from quorumlog.chaos.faults.links import Cut, LinkRule
 from quorumlog.chaos.node_simulation.loop import START_S, SimulatedLoop
 from quorumlog.chaos.node_simulation.network import Network
 from quorumlog.chaos.node_simulation.process import OWNER, Clock, Process
@@ -195,7 +195,7 @@ def test_a_cut_of_one_direction_holds_bytes_back_until_it_is_healed() -> None:
 
     async def main() -> tuple[float, float]:
         async def held(client: Recorder, server: Recorder) -> None:
-            network.impose("cut", lambda link: True, LinkState(holds=True))
+            network.impose(LinkRule("cut", (), Cut()), lambda link: True)
             client.transport.write(b"late")
             await asyncio.sleep(3.0)
             assert server.received == b""
@@ -273,7 +273,8 @@ def test_a_paused_process_does_later_what_was_due() -> None:
         await asyncio.sleep(2.5)
         victim.is_paused = True
         await asyncio.sleep(5.0)
-        simulated.loop.resume(victim)
+        victim.is_paused = False
+        simulated.loop.wake(victim)
         await asyncio.sleep(0.5)
         simulated.loop.kill(victim)
         await asyncio.sleep(5.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.chaos.spark import SparkUnavailable
-from quorumlog.chaos.spark.masters import check_master, driver_host
+from quorumlog.chaos.spark.masters import check_master, driver_host, is_here, is_one_process
 from quorumlog.chaos.spark.paths import is_remote, local_path
 from quorumlog.chaos.spark.session import in_short
 
@@ -41,8 +41,16 @@ def test_an_error_of_the_jvm_is_told_without_its_stack() -> None:
     assert in_short("loading\nException in thread 'main' A: no\n\tat b") == (
         "Exception in thread 'main' A: no"
     )
+    python = "A: a worker:\nTraceback (most recent call last):\n  File b\nC: no module\n\n\tat d"
+    assert in_short(python) == "A: a worker: C: no module"
     assert in_short("") == ""
     assert len(in_short("x" * 10_000)) <= 500
+
+
+def test_tasks_of_a_cluster_of_spark_itself_are_in_other_processes() -> None:
+    masters = ("local", "local[*]", "local-cluster[1,1,1024]", "yarn")
+    assert [is_one_process(master) for master in masters] == [True, True, False, False]
+    assert [is_here(master) for master in masters] == [True, True, True, False]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """The command line as scripts see it: statuses, one JSON document, one line for what is wrong."""
 
+import errno
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
+from quorumlog.chaos.schedule import Schedule
 from quorumlog.cli.connect import resolve
 from quorumlog.cli.main import COMMANDS, main
 from quorumlog.cli.output import EXIT_FAILED, EXIT_UNKNOWN, EXIT_USAGE, EXIT_VALID
@@ -52,6 +54,8 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
         (["simulate", "--faults", "x"], EXIT_USAGE, "power_loss"),
         (["simulate", "--schedule", "x"], EXIT_USAGE, "is not a schedule"),
         (["simulate", "--world", "x"], EXIT_USAGE, "quorum"),
+        (["simulate", "--workload", "append_read"], EXIT_USAGE, "is for whole nodes"),
+        (["simulate", "nodes", "--workload", "bank"], EXIT_USAGE, "no workload is called 'bank'"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_a_status(  # noqa: PLR0917 - three of them are fixtures
@@ -134,7 +138,7 @@ def test_every_command_has_help_whose_lines_are_whole(
     shown = capsys.readouterr().out
     assert all(f"    {example}\n" in shown for example in COMMANDS[name].examples)
     if COMMANDS[name].examples:
-        assert "..." not in shown.replace("HOST:PORT,...", "")
+        assert "..." not in shown.replace("HOST:PORT,...", "").replace("{FILE}...", "")
 
 
 def test_standard_input_that_is_closed_is_one_line(
@@ -152,8 +156,18 @@ def test_a_simulation_prints_one_document(
     assert call(*arguments, monkeypatch=monkeypatch) == EXIT_VALID
     document = json.loads(capsys.readouterr().out)
     assert document["valid"] is True
-    assert document["seeds"] == 1
-    assert document["violations"] == []
+    assert (document["seed"], document["seeds"], document["violations"]) == (3, 1, [])
+    assert {"digest", "virtual_s", "cpu_s", "operations"} <= document.keys()
+
+
+def test_the_smallest_schedule_needs_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    broken = ["--seed", "20", "--duration", "3s", "--mutant", "no_log_check_in_votes", "--json"]
+    assert call("simulate", "--shrink", "quorum", *broken, monkeypatch=monkeypatch) == EXIT_FAILED
+    assert "--schedule shrunk-20.json" in capsys.readouterr().err
+    assert Schedule.from_json(Path("shrunk-20.json").read_text()).seed == 20
 
 
 def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
@@ -167,7 +181,8 @@ def test_a_broken_rule_ends_with_status_1_and_a_schedule_that_replays(
     assert "how seed 20 came to it:\n     0.000 " in shown.err
     assert "     0.000 1: starts\n" in shown.err
     command = "--world quorum --seed 20 --duration 3s --nodes 3 --mutant no_log_check_in_votes"
-    assert f"again: quorumlog simulate {command}" in shown.err
+    assert f"again: quorumlog simulate {command}\n" in shown.err
+    assert f"shrink: quorumlog simulate {command} --shrink\n" in shown.err
     without = ["simulate", "--schedule", str(schedule)]
     again = [*without, "--mutant", "no_log_check_in_votes"]
     assert call(*again, monkeypatch=monkeypatch) == EXIT_FAILED
@@ -190,3 +205,21 @@ def test_the_address_of_a_cluster_that_no_option_names_is_told(
     monkeypatch.chdir(tmp_path)
     assert resolve(None) == "127.0.0.1:9092"
     assert "no cluster in quorumlog-data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error", [BrokenPipeError(errno.EPIPE, "closed"), OSError(errno.ENOSPC, "no space")]
+)
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("verify", EXIT_UNKNOWN), ("chaos", EXIT_UNKNOWN), ("status", EXIT_FAILED)],
+)
+def test_output_that_cannot_be_written_is_no_verdict(
+    error: OSError, command: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    monkeypatch.setattr("quorumlog.cli.main._run", fail)
+    monkeypatch.setattr("quorumlog.cli.main._drop_stdout", lambda: None)
+    assert call(command, monkeypatch=monkeypatch) == status

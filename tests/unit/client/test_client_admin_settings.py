@@ -14,6 +14,7 @@ from quorumlog.wire.codec.messages import describe_log_dirs as log_dirs_
 from quorumlog.wire.codec.messages import describe_quorum as quorum_
 from quorumlog.wire.codec.messages import incremental_alter_configs as alter_
 from quorumlog.wire.codec.messages import list_config_resources as resources_
+from quorumlog.wire.codec.messages import unregister_broker as unregister_
 from tests.support.client.fake_admin import MOVED, cluster_and_admin
 from tests.support.client.fake_cluster import T
 
@@ -126,6 +127,19 @@ async def test_the_quorum_is_asked_until_it_has_a_leader() -> None:
         assert told.observers == ()
         with pytest.raises(KafkaError, match="the answer is empty"):
             await admin.describe_quorum()
+
+
+async def test_a_refusal_to_unregister_is_raised_and_not_repeated() -> None:
+    async with cluster_and_admin() as (cluster, admin):
+        code = ErrorCode.INVALID_REQUEST
+        refusal = unregister_.UnregisterBrokerResponse(error_code=code, error_message="in service")
+        done = unregister_.UnregisterBrokerResponse()
+        cluster.offer(unregister_.UnregisterBrokerRequest, refusal, done)
+        with pytest.raises(KafkaError, match="in service") as caught:
+            await admin.unregister_broker(3)
+        assert caught.value.definite
+        await admin.unregister_broker(3)
+        assert [request.broker_id for request in cluster.requests()] == [3, 3]
 
 
 async def test_every_broker_tells_its_log_directories() -> None:

@@ -284,3 +284,19 @@ def test_what_is_not_assigned_is_named() -> None:
     positions, _ = reading()
     with pytest.raises(KeyError, match="u-1 is not assigned to this consumer"):
         positions.seek(TopicPartition("u", 1), 0)
+
+
+def test_a_preferred_replica_is_read_until_it_fails_or_the_time_is_over() -> None:
+    positions, position = reading()
+    named = PartitionData(preferred_read_replica=3)
+    fetched(positions, 0, named)
+    limit_ms = positions.settings.metadata_max_age_ms
+    assert position.prefers(limit_ms - 1) == 3
+    assert position.prefers(limit_ms) == -1  # the leader is asked again
+    assert position.leader_until_ms == 0.0
+    fetched(positions, 0, named)
+    out = PartitionData(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert fetched(positions, 0, out)  # at a replica that may be behind: nothing is reset
+    assert (position.state, position.offset) == (PositionState.FETCHING, 0)
+    assert position.prefers(0) == -1
+    assert position.leader_until_ms == positions.settings.retry_backoff_max_ms

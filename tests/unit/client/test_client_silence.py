@@ -96,6 +96,19 @@ async def test_a_leader_that_cannot_be_reached_is_said(said: Said) -> None:
         await polled(consumer, said(text))
 
 
+async def test_a_leader_that_refuses_to_be_read_is_said(said: Said) -> None:
+    async with (
+        asyncio.timeout(20),
+        fake_cluster() as cluster,
+        Consumer(cluster.bootstrap, **EARLY) as consumer,
+    ):
+        cluster.fault = lambda _, api: ErrorCode.KAFKA_STORAGE_ERROR if api == 1 else None
+        consumer.assign([T])
+        await polled(consumer, said("me: t-0: its leader refuses to be read: KAFKA_STORAGE_ERROR"))
+        cluster.fault = lambda _, __: None
+        await polled(consumer, said("me: t-0: found"))
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.cluster import ClusterError, LocalCluster, layout
+from quorumlog.cluster import ClusterError, ClusterShape, InvalidArgument, LocalCluster, layout
 
 BOTH = ("broker", "controller")
 
@@ -60,3 +60,27 @@ def test_a_node_that_does_not_run_cannot_be_signalled(tmp_path: Path) -> None:
         cluster.kill(1)
     with pytest.raises(ClusterError, match="there is no node 7; this cluster has 1"):
         cluster.pause(7)
+
+
+def test_a_node_without_the_role_of_a_broker_has_no_place_in_the_bootstrap() -> None:
+    roles = ClusterShape(controllers=1, brokers=2).roles
+    spec = layout.plan(roles, host="127.0.0.1", port=9092, config={})
+    assert [node.roles for node in spec.nodes] == [("controller",), ("broker",), ("broker",)]
+    assert spec.bootstrap == "127.0.0.1:9093,127.0.0.1:9094"
+    assert spec.config["default.replication.factor"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "controllers", "brokers"), [(0, None, None), (3, 1, None), (3, None, 1), (3, 0, 2)]
+)
+def test_a_shape_that_cannot_be(nodes: int, controllers: int | None, brokers: int | None) -> None:
+    with pytest.raises(InvalidArgument):
+        ClusterShape(nodes, controllers, brokers)
+
+
+def test_a_shape_says_the_options_that_ask_for_it() -> None:
+    assert ClusterShape().options() == []
+    assert ClusterShape(5).options() == ["--nodes", "5"]
+    apart = ClusterShape(controllers=3, brokers=2)
+    assert apart.options() == ["--controllers", "3", "--brokers", "2"]
+    assert apart.broker_count == 2

@@ -1,7 +1,9 @@
 """Free ports, and which process listens on one that is taken."""
 
 import os
+import random
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -54,3 +56,41 @@ def test_free_ports_are_all_different() -> None:
     assert len({*ports.free_ports("127.0.0.1", 10)}) == 10
     with pytest.raises(Exception, match="has no 501 free ports"):
         ports.free_ports("127.0.0.1", 501)
+
+
+ANOTHER_PROCESS = """
+import sys
+from quorumlog.cluster import ports
+ports.FREE_PORTS = range(int(sys.argv[1]), int(sys.argv[1]) + 100)
+print(*ports.free_ports("127.0.0.1", 49))
+"""
+
+
+def test_two_processes_never_choose_the_same_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = random.SystemRandom().randrange(10_000, 14_900, 100)
+    monkeypatch.setattr(ports, "FREE_PORTS", range(start, start + 100))
+    monkeypatch.setattr(ports, "_blocks", blocks := ports._Blocks())
+    ours = {*ports.free_ports("127.0.0.1", 20)}
+    command = [sys.executable, "-c", ANOTHER_PROCESS, str(start)]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        theirs = {*map(int, told.split())}
+        assert len(theirs) == 49
+        assert {port // 50 for port in ours}.isdisjoint(port // 50 for port in theirs)
+        assert len({*ports.free_ports("127.0.0.1", 29)} | ours) == 49
+        assert {*ports.free_ports("127.0.0.1", 49)} == theirs, "the other process has ended"
+    finally:
+        blocks.let_go()
+
+
+def test_ports_of_stopped_clusters_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ports, "_BLOCKS_MAX", 1)
+    monkeypatch.setattr(ports, "_blocks", blocks := ports._Blocks())
+    try:
+        first = {*ports.free_ports("127.0.0.1", 40)}
+        again = {*ports.free_ports("127.0.0.1", 40)}
+        assert len(first | again) < 80
+        with socket.create_server(("127.0.0.1", min(first))):
+            assert min(first) not in ports.free_ports("127.0.0.1", 40)
+    finally:
+        blocks.let_go()

@@ -41,6 +41,7 @@ class FakeController:
         self.refusals: list[ErrorCode] = []
         self.unknown = False
         self.epoch = 4
+        self.controller_id = BrokerId(2)
         self.heartbeats: list[BrokerHeartbeat] = []
         self.lifecycle: BrokerLifecycle | None = None
 
@@ -63,7 +64,7 @@ class FakeController:
             self.show(fenced=heartbeat.want_shut_down)
         return HeartbeatReply(error_code=ErrorCode.NONE, should_shut_down=heartbeat.want_shut_down)
 
-    def show(self, *, fenced: bool) -> None:
+    def image(self, *, fenced: bool) -> ClusterImage:
         broker = BrokerImage(
             broker_id=BrokerId(1),
             broker_epoch=self.epoch,
@@ -73,9 +74,16 @@ class FakeController:
             control_address="h:2",
             fenced=fenced,
         )
-        image = ClusterImage(end_offset=Offset(self.epoch + 1), brokers={BrokerId(1): broker})
+        return ClusterImage(
+            end_offset=Offset(self.epoch + 1),
+            controller_id=self.controller_id,
+            brokers={BrokerId(1): broker},
+        )
+
+    def show(self, *, fenced: bool) -> None:
         assert self.lifecycle is not None
-        self.lifecycle.publish(ClusterDelta(brokers=frozenset({BrokerId(1)})), image)
+        delta = ClusterDelta(brokers=frozenset({BrokerId(1)}))
+        self.lifecycle.publish(delta, self.image(fenced=fenced))
 
 
 def set_event() -> asyncio.Event:
@@ -188,4 +196,20 @@ async def test_it_asks_to_stay_fenced_until_it_may_lead_and_then_says_so_at_once
         may_lead.set()
         await lifecycle.unfenced.wait()
         assert [heartbeat.want_fence for heartbeat in controller.heartbeats] == [True, False]
+        await lifecycle.stop(timeout_ms=1000)
+
+
+async def test_a_new_controller_hears_of_it_at_once() -> None:
+    """It has heard nobody yet, and fences no dead broker before: docs/decisions/0093."""
+    async with registering() as (controller, lifecycle, _):
+        await lifecycle.unfenced.wait()
+        before = len(controller.heartbeats)
+        controller.controller_id = BrokerId(3)
+        lifecycle.publish(ClusterDelta(), controller.image(fenced=False))
+        while len(controller.heartbeats) == before:
+            await asyncio.sleep(0)
+        lifecycle.publish(ClusterDelta(), controller.image(fenced=False))
+        for _turn in range(10):
+            await asyncio.sleep(0)
+        assert len(controller.heartbeats) == before + 1
         await lifecycle.stop(timeout_ms=1000)

@@ -185,7 +185,7 @@ def test_what_a_dead_process_had_said_before_counts_no_more() -> None:
     bench.start(1, 2)
     bench.die(1)
     assert bench.heartbeat(1).error_code is ErrorCode.STALE_BROKER_EPOCH
-    bench.controller.touch_all(bench.now_ms)
+    bench.controller.renew_all(bench.now_ms)
     assert bench.controller.cluster.brokers[BrokerId(1)].fenced
     assert not bench.controller.sessions.is_live(BrokerId(1), bench.now_ms)
     # It lived after all: it registers again, under the same incarnation, and is let in.
@@ -288,3 +288,74 @@ def test_a_record_that_does_not_fit_is_our_bug() -> None:
             bench.controller.cluster.end_offset,
             BrokerRegistrationChange(broker_id=BrokerId(1), broker_epoch=99),
         )
+
+
+def test_a_dead_process_leaves_after_a_broker_that_is_silent() -> None:
+    """A silent machine may have lost its memory: it must not be the last of an ISR."""
+    bench = Bench()
+    bench.start(1, 2, 3)
+    bench.create(topic("t", 1, 2, 3))
+    bench.now_ms += 4000
+    bench.heartbeat(1)
+    bench.heartbeat(2)
+    bench.die(1)
+    assert not bench.controller.cluster.brokers[BrokerId(1)].fenced
+    expiry_ms = bench.controller.next_expiry_ms()
+    assert expiry_ms is not None
+    assert bench.carry_out(bench.controller.decide_expiry(expiry_ms - 1)) is None
+    assert bench.carry_out(bench.controller.decide_expiry(expiry_ms)) == 3
+    assert bench.carry_out(bench.controller.decide_expiry(expiry_ms + 1)) == 1
+    assert bench.partition("t").isr == (2,)
+
+
+def test_a_dead_process_leaves_once_the_silent_broker_is_heard() -> None:
+    bench = Bench()
+    bench.start(1, 2)
+    bench.now_ms += 4000
+    bench.die(1)
+    assert not bench.controller.cluster.brokers[BrokerId(1)].fenced
+    bench.now_ms += 1000
+    bench.heartbeat(2)
+    expiry_ms = bench.controller.next_expiry_ms()
+    assert expiry_ms is not None
+    assert bench.now_ms - 1000 < expiry_ms <= bench.now_ms  # a late look would renew all sessions
+    assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms)) == 1
+
+
+def test_a_new_process_waits_until_a_silent_broker_is_heard() -> None:
+    """It leaves the ISRs as it registers, just as a dead one that is fenced."""
+    bench = Bench()
+    bench.start(1, 2)
+    bench.now_ms += 4000
+    refused = bench.register(1, incarnation="b")
+    assert refused.error_code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    assert "another broker is silent" in str(refused.error_message)
+    bench.heartbeat(2)
+    assert bench.register(1, incarnation="b").error_code is ErrorCode.NONE
+
+
+def test_a_new_controller_has_heard_nobody() -> None:
+    bench = Bench()
+    bench.start(1, 2)
+    bench.controller = bench.take_over()
+    bench.die(1)
+    assert not bench.controller.cluster.brokers[BrokerId(1)].fenced
+    bench.heartbeat(2)
+    assert bench.carry_out(bench.controller.decide_expiry(bench.now_ms)) == 1
+
+
+def test_new_processes_that_wait_for_each_other_register_when_all_have_asked() -> None:
+    """All were killed: each attempt is a sign, and what may lack records is let in first."""
+    bench = Bench()
+    for broker_id in (1, 2, 3):
+        bench.register(broker_id, boot="before")
+        bench.heartbeat(broker_id)
+    bench.create(topic("t", 1, 2, 3))
+    bench.controller = bench.take_over()
+    assert bench.register(1, incarnation="b", boot="before").error_code is not ErrorCode.NONE
+    assert bench.register(2, incarnation="b", boot="after").error_code is ErrorCode.NONE
+    assert bench.register(1, incarnation="b", boot="before").error_code is not ErrorCode.NONE
+    assert bench.register(3, incarnation="b", boot="before").error_code is ErrorCode.NONE
+    assert bench.register(1, incarnation="b", boot="before").error_code is ErrorCode.NONE
+    partition = bench.partition("t")
+    assert {*partition.isr, *partition.elr} == {1}

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from quorumlog.metadata_quorum.cluster_changes import UnregisterBroker
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
     DeleteTopics,
@@ -14,12 +15,13 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
+    ConfigChanges,
     ControllerUnavailable,
     NewPartitions,
     NewTopic,
     ProducerIdBlock,
+    Reassignment,
     RequestTooLarge,
-    TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.driver.seams import ControllerDeposed, NotController
 from quorumlog.metadata_quorum.io.leader_client import (
@@ -108,8 +110,12 @@ CHANGES: dict[str, Callable[[LeaderClient], Awaitable[object]]] = {
     "create": lambda client: client.create_topics([NewTopic(name="t")]),
     "delete": lambda client: client.delete_topics([ID]),
     "grow": lambda client: client.create_partitions([NewPartitions(name="t", count=2)]),
-    "alter": lambda client: client.alter_configs([TopicConfigChanges(name="t", changes=())]),
+    "alter": lambda client: client.alter_configs([ConfigChanges(name="t", changes=())]),
     "elect": lambda client: client.elect_leaders([("t", 0)]),
+    "unregister": lambda client: client.change_cluster(UnregisterBroker(broker_id=BrokerId(3))),
+    "reassign": lambda client: client.alter_reassignments(
+        [Reassignment(topic="t", partition=0, replicas=None)]
+    ),
 }
 
 
@@ -207,7 +213,7 @@ async def test_what_names_too_much_is_not_sent() -> None:
         client.find_topics(["t"] * many),
         client.delete_topics([ID] * many),
         client.create_partitions([NewPartitions(name="t", count=2)] * many),
-        client.alter_configs([TopicConfigChanges(name="t", changes=changes)]),
+        client.alter_configs([ConfigChanges(name="t", changes=changes)]),
         client.elect_leaders([("t", 0)] * many),
     ):
         with pytest.raises(RequestTooLarge, match="at most 10000"):

@@ -1,25 +1,28 @@
 """AlterConfigs and IncrementalAlterConfigs: what the controller writes, and what it refuses."""
 
+from typing import cast
+
 import pytest
 
 from quorumlog.metadata_quorum.controller.configs import config_error
 from quorumlog.metadata_quorum.controller.requests import (
+    AlterConfigs,
     AlterPartitions,
-    AlterTopicConfigs,
     ConfigResults,
     IsrResults,
 )
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
+    ConfigChanges,
     ConfigOperation,
+    ConfigResult,
     IsrProposal,
-    TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.image.records import Config, PartitionChange
 from quorumlog.settings.topics import TOPIC_SETTINGS
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import Epoch, PartitionIndex
-from tests.support.metadata_quorum.controllers import Bench, ids, topic
+from tests.support.metadata_quorum.controllers import Bench, ids, image_of, topic
 
 MIN_ISR = "min.insync.replicas"
 APPEND, SUBTRACT = ConfigOperation.APPEND, ConfigOperation.SUBTRACT
@@ -116,10 +119,10 @@ def test_topics_have_their_own_outcomes(bench: Bench) -> None:
     for name in ("t", "u"):
         bench.create(topic(name))
     asked = [
-        TopicConfigChanges(name=name, changes=(setting("flush.ms", "1"),))
+        ConfigChanges(name=name, changes=(setting("flush.ms", "1"),))
         for name in ("t", "u", "none", "u")
     ]
-    response = bench.ask(AlterTopicConfigs(topics=tuple(asked)))
+    response = bench.ask(AlterConfigs(topics=tuple(asked)))
     assert isinstance(response, ConfigResults)
     assert [(result.name, result.error_code.name) for result in response.results] == [
         ("t", "NONE"),
@@ -218,3 +221,73 @@ def test_an_isr_that_was_proposed_before_min_isr_rose_is_not_granted_after_it(
     assert bench.partition().isr == ids(1, 2, 3)
     assert propose_alone(bench.partition().partition_epoch) is ErrorCode.NONE
     assert (bench.partition().isr, bench.partition().elr) == ((1,), (2, 3))
+
+
+# --- brokers ---
+
+
+def alter_brokers(bench: Bench, *asked: tuple[str, ConfigChange]) -> list[ConfigResult]:
+    wanted = tuple(
+        ConfigChanges(name=name, changes=(change,), is_broker=True) for name, change in asked
+    )
+    return [*cast("ConfigResults", bench.ask(AlterConfigs(topics=wanted))).results]
+
+
+def test_a_broker_and_a_topic_of_one_name_are_two_resources(bench: Bench) -> None:
+    bench.create(topic("1"))
+    response = bench.ask(
+        AlterConfigs(
+            topics=(
+                ConfigChanges(
+                    name="1", changes=(setting("log.retention.ms", "05"),), is_broker=True
+                ),
+                ConfigChanges(name="1", changes=(setting("retention.ms", "6"),)),
+                ConfigChanges(name="", changes=(setting("log.retention.ms", "7"),), is_broker=True),
+            )
+        )
+    )
+    results = cast("ConfigResults", response).results
+    assert [one.configs for one in results] == [
+        {"log.retention.ms": "5"},
+        {"retention.ms": "6"},
+        {"log.retention.ms": "7"},
+    ]
+    image = image_of(bench.replay())
+    assert image.broker_configs == {"1": {"log.retention.ms": "5"}, "": {"log.retention.ms": "7"}}
+    assert image.topics["1"].configs == {"retention.ms": "6"}
+    back = ConfigChange(name="log.retention.ms", operation=ConfigOperation.DELETE)
+    alter_brokers(bench, ("1", back))
+    assert image_of(bench.replay()).broker_configs == {"": {"log.retention.ms": "7"}}
+
+
+def test_settings_that_hold_from_the_start_are_refused(bench: Bench) -> None:
+    refused = alter_brokers(
+        bench,
+        ("1", setting("listeners", "x")),
+        ("2", setting("log.retention.ms", "x")),
+        ("3", setting("unclean.leader.election.enable", "true")),
+        ("4", ConfigChange(name="log.cleanup.policy", value="compact", operation=APPEND)),
+    )
+    assert [one.error_code.name for one in refused] == [
+        "INVALID_REQUEST",
+        "INVALID_CONFIG",
+        "INVALID_REQUEST",
+        "NONE",
+    ]
+    assert refused[0].error_message == "Cannot update these configs dynamically: Set(listeners)"
+    assert refused[3].configs == {"log.cleanup.policy": "delete,compact"}
+
+
+def test_unclean_elections_may_be_allowed_for_all_topics_at_once(bench: Bench) -> None:
+    for name, allowed in (("t", None), ("strict", "false")):
+        bench.create(
+            topic(name, 1, 2, **({"unclean_leader_election_enable": allowed} if allowed else {}))
+        )
+    bench.die(2)
+    bench.revive(2)
+    bench.die(1)
+    alter_brokers(bench, ("", setting("unclean.leader.election.enable", "true")))
+    assert (bench.partition().leader_id, bench.partition("strict").leader_id) == (2, -1)
+    bench.die(2)
+    bench.revive(1)
+    assert bench.partition().leader_id == 1  # it is in force from now on

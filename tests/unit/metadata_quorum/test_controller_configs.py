@@ -24,7 +24,9 @@ TAKEN = [
     ("min.cleanable.dirty.ratio", " 1e-1", "1e-1"),
     ("min.cleanable.dirty.ratio", "0" * 5000, "0" * 5000),
     ("leader.replication.throttled.replicas", "0:1,1:2", "0:1,1:2"),
-    ("leader.replication.throttled.replicas", "9" * 5000, "9" * 5000),
+    ("leader.replication.throttled.replicas", " 0:1 , 1:2", "0:1,1:2"),
+    ("leader.replication.throttled.replicas", "*", "*"),
+    ("follower.replication.throttled.replicas", "0:" + "9" * 5000, "0:" + "9" * 5000),
 ]
 REFUSED = [
     ("segment.bytes", "1048575", "at least 1048576"),
@@ -48,6 +50,8 @@ REFUSED = [
     ("cleanup.policy", "compact,", "compact, delete"),
     ("cleanup.policy", "Compact", "compact, delete"),
     ("compression.type", "ZSTD", "one of"),
+    ("leader.replication.throttled.replicas", "9" * 5000, "made of partition:broker"),
+    ("follower.replication.throttled.replicas", "0:1,*", "made of partition:broker"),
 ]
 
 

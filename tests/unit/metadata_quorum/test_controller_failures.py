@@ -5,8 +5,8 @@ import pytest
 from quorumlog.metadata_quorum.controller.failures import failure_response
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
+    AlterConfigs,
     AlterPartitions,
-    AlterTopicConfigs,
     ConfigResults,
     ControllerRequest,
     CreatePartitions,
@@ -19,9 +19,9 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
+    ConfigChanges,
     NewPartitions,
     NewTopic,
-    TopicConfigChanges,
 )
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, TopicId
@@ -39,10 +39,10 @@ IDS = (TopicId(b"i" * 16), TopicId(b"j" * 16))
         CreatePartitions(
             topics=(NewPartitions(name="t", count=2), NewPartitions(name="u", count=3))
         ),
-        AlterTopicConfigs(
+        AlterConfigs(
             topics=(
-                TopicConfigChanges(name="t", changes=()),
-                TopicConfigChanges(name="u", changes=()),
+                ConfigChanges(name="t", changes=()),
+                ConfigChanges(name="u", changes=()),
             )
         ),
         ElectLeaders(partitions=(("t", 0), ("u", 1))),

@@ -9,6 +9,7 @@ from quorumlog.metadata_quorum.image.records import (
     Partition,
     PartitionChange,
     ProducerIds,
+    RegisterBroker,
     Topic,
 )
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, PartitionIndex, TopicId
@@ -91,3 +92,21 @@ def test_a_leader_that_is_set_starts_an_epoch_even_if_it_led_before(bench: Bench
         before.leader_epoch + 1,
         before.partition_epoch + 1,
     )
+
+
+@pytest.mark.parametrize(("written", "in_force"), [(None, 0), (7, 7)])
+def test_a_registration_without_an_epoch_has_that_of_its_offset(
+    written: int | None, in_force: int
+) -> None:
+    """Logs from before the field was are read as they were then."""
+    cluster = Bench().controller.cluster
+    record = RegisterBroker(
+        broker_id=BrokerId(1),
+        incarnation_id="x",
+        host="h",
+        port=1,
+        control_address="h:2",
+        broker_epoch=written,
+    )
+    cluster.apply(Offset(0), record)
+    assert cluster.brokers[BrokerId(1)].broker_epoch == in_force

@@ -5,7 +5,7 @@ import pytest
 
 from quorumlog.metadata_quorum.cbor_values import MalformedValue, from_plain, to_plain
 from quorumlog.metadata_quorum.controller.requests import (
-    AlterTopicConfigs,
+    AlterConfigs,
     ConfigResults,
     CreatePartitions,
     DeleteTopics,
@@ -16,13 +16,13 @@ from quorumlog.metadata_quorum.controller.requests import (
 )
 from quorumlog.metadata_quorum.controller_client import (
     ConfigChange,
+    ConfigChanges,
     ConfigOperation,
     ConfigResult,
     ElectionResult,
     NewPartitions,
     QuorumDescription,
     QuorumReplica,
-    TopicConfigChanges,
 )
 from quorumlog.metadata_quorum.io.rpc import CONTROLLER_RPCS
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -46,8 +46,8 @@ SENT = [
         ),
         validate_only=True,
     ),
-    AlterTopicConfigs(
-        topics=(TopicConfigChanges(name="t", changes=CHANGES, replaces_all=True),),
+    AlterConfigs(
+        topics=(ConfigChanges(name="t", changes=CHANGES, replaces_all=True),),
     ),
     ConfigResults(
         results=(
@@ -84,4 +84,4 @@ def test_it_arrives_as_it_was_sent(sent: object) -> None:
 def test_an_operation_that_does_not_exist_is_malformed() -> None:
     plain = {"topics": [{"name": "t", "changes": [{"name": "flush.ms", "operation": 9}]}]}
     with pytest.raises(MalformedValue, match="9 is not a valid ConfigOperation"):
-        from_plain(AlterTopicConfigs, plain)
+        from_plain(AlterConfigs, plain)

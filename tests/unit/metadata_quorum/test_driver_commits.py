@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from quorumlog.metadata_quorum.controller import cluster_decisions
 from quorumlog.metadata_quorum.controller import controller as facade
 from quorumlog.metadata_quorum.controller.requests import (
     AllocateProducerIds,
@@ -92,6 +93,19 @@ async def test_an_answer_waits_for_the_commit_of_all_that_it_says_and_of_all_tha
         assert codes(await first) == [ErrorCode.NONE] * 2
         assert codes(await second) == [ErrorCode.TOPIC_ALREADY_EXISTS]
         assert [*voter.seen.image.topics] == ["a", "b"]
+
+
+@pytest.mark.jumping_time
+async def test_a_leader_without_followers_refuses_nothing_by_what_it_knew() -> None:
+    async with Network(3) as network:
+        await register(network)
+        await network.ask(create("a"))
+        leader = await network.leader()
+        for node_id in {*network.voters} - {leader.node_id}:
+            await network.kill(node_id)
+        refused = asyncio.create_task(ask(leader.driver, create("a")))
+        with pytest.raises(NotController):  # it resigns; until then, another may have deleted "a"
+            await refused
 
 
 @pytest.mark.jumping_time
@@ -303,7 +317,7 @@ async def test_a_decision_that_does_not_fit_is_answered_and_never_written(
         claims = sum(voter.listener.count for voter in network.voters.values())
         with monkeypatch.context() as patched:
             patched.setattr(
-                facade,
+                cluster_decisions,
                 "decide_producer_ids",
                 lambda cluster, request: Decision(
                     response=ProducerIdsReply(error_code=ErrorCode.NONE),

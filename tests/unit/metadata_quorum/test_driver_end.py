@@ -57,13 +57,17 @@ class NeverDone:
 
 
 def driver_of(quorum: IdleQuorum, *, failed: Any = None, **parts: Any) -> Driver:
-    log = SimpleNamespace(end_offset=Offset(0), flushed_offset=Offset(0), epoch_starts=lambda: ())
+    log = SimpleNamespace(
+        end_offset=Offset(0), flushed_offset=Offset(0), start=None, epoch_starts=lambda: ()
+    )
     log.flush = parts.pop("flush", None)
     return Driver(
         quorum=cast(Any, quorum),
         log=cast(Any, log),
         elections=cast(Any, parts.pop("elections", SimpleNamespace(save=lambda election: None))),
-        committed=cast(Any, SimpleNamespace(lead_by=lambda leader_id, epoch: None)),
+        committed=cast(
+            Any, SimpleNamespace(restored_id=None, lead_by=lambda *_: None, is_behind=False)
+        ),
         settings=ControllerSettings(),
         seams=Seams(
             clock=EventLoopClock(),

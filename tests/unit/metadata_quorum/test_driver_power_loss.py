@@ -38,7 +38,7 @@ SETTINGS = QuorumSettings(controller_quorum_election_timeout_ms=2)
 
 
 class PowerLost(Exception):
-    """Not an OSError: nobody handles it."""
+    """Not an OSError, so that no code of the product catches it."""
 
 
 class Voters:

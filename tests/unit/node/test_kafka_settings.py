@@ -38,9 +38,9 @@ def test_a_containers_environment_starts_a_node() -> None:
     assert built.broker.num_partitions == 3
     assert built.log.segment_ms == 24 * 3_600_000
     ignored = config.without_effect({**COMPLETE, **COMPOSE})
-    assert "log.retention.hours" in ignored
+    assert built.broker.log_retention_ms == 168 * 3_600_000
     assert "listener.security.protocol.map" in ignored
-    assert not {*ignored} & {*COMPLETE, "num.partitions", "log.roll.hours"}
+    assert not {*ignored} & {*COMPLETE, "num.partitions", "log.roll.hours", "log.retention.hours"}
 
 
 def test_milliseconds_win_over_hours() -> None:

@@ -95,8 +95,9 @@ def test_a_topic_that_does_not_set_it_goes_by_the_node(name: str) -> None:
     built = config.build({**COMPLETE, setting.server: other})
     described = TopicConfig({}, built.static.texts)
     assert described.text(setting) == other != setting.default
-    if not setting.without_effect:  # what the replicas and their logs read
-        in_force = TopicConfig({}, {**texts_of(built.broker), **texts_of(built.log)})
+    if not setting.without_effect:  # what the replicas, their logs and the controller read
+        read = texts_of(built.broker, built.log, built.controller)
+        in_force = TopicConfig({}, read)
         assert in_force.text(setting) == other
     assert TopicConfig({name: setting.default}, built.static.texts).text(setting) == setting.default
 

@@ -188,3 +188,13 @@ def test_kafka_15375_no_marker_is_left_by_a_start_that_did_not_finish(disk: SimD
 def test_a_marker_counts_by_its_name(disk: SimDisk, content: bytes) -> None:
     write_file_durably(disk, f"/d/{CLEAN_SHUTDOWN_FILE}", content)
     assert CleanShutdownMarker(disk, "/d").take() == -1
+
+
+def test_records_without_partition_metadata_are_damage(disk: SimDisk) -> None:
+    disk.open("/d/00000000000000000000.log", create=True)
+    assert read_partition_metadata(disk, "/d") is None  # the crash came before the first append
+    disk.open("/d/00000000000000000000.log").append([b"records"])
+    with pytest.raises(
+        CorruptCheckpoint, match=r"/d/partition.metadata is not whole \(there is no"
+    ):
+        read_partition_metadata(disk, "/d")

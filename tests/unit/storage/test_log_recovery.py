@@ -107,7 +107,7 @@ def test_a_hole_between_segments_ends_the_log() -> None:
     ]
 
 
-def test_leftovers_are_swept_and_an_interrupted_cleaner_is_refused() -> None:
+def test_leftovers_are_swept_and_an_empty_swap_file_is_refused() -> None:
     disk, _ = closed_log()
     names = disk.listdir(DIRECTORY)
     for name in (f"{7:020d}.log.deleted", f"{7:020d}.log.cleaned", "x.tmp", f"{7:020d}.index"):

@@ -58,13 +58,17 @@ def test_the_command_of_a_real_run_says_all_that_differs() -> None:
     )
 
 
-def test_the_command_of_a_simulated_run_is_there_if_it_can_say_all() -> None:
-    command = ChaosMark(faults=("kill",), mutant="x").simulation_command(7)
-    assert command is not None
-    assert " ".join(command) == (
+def test_the_command_of_a_simulated_run_says_all_that_differs() -> None:
+    assert " ".join(ChaosMark(faults=("kill",), mutant="x").simulation_command(7)) == (
         "quorumlog simulate nodes --seed 7 --duration 10s --faults kill --mutant x"
     )
-    assert ChaosMark(options={"rate": 9}).simulation_command(7) is None
+    apart = ChaosMark(faults=("kill",), controllers=3, brokers=2)
+    assert apart.simulation_command(7)[-4:] == ("--controllers", "3", "--brokers", "2")
+    other = ChaosMark(faults=None, workload="list_offsets", options={"rate": 9}, partitions=1)
+    assert " ".join(other.simulation_command(7)) == (
+        "quorumlog simulate nodes --seed 7 --duration 10s --workload list_offsets --partitions 1 "
+        "--workload-option rate=9"
+    )
 
 
 def test_a_simulated_run_has_one_driver() -> None:

@@ -8,7 +8,11 @@ a new session with a full fetch. Sources: KIP-227, KIP-516 (topic ids), KAFKA-93
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from quorumlog.broker.partitions.core.data_path import FetchedPartition, PartitionFetch
+from quorumlog.broker.partitions.core.data_path import (
+    NO_REPLICA,
+    FetchedPartition,
+    PartitionFetch,
+)
 from quorumlog.broker.partitions.core.purgatory import WaitingFetch
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import UNKNOWN_OFFSET, TopicPartition
@@ -19,6 +23,7 @@ FINAL_EPOCH: Final = -1  # the epoch of a fetch without a session, or that ends 
 EPOCH_MAX: Final = 2**31 - 1
 EVICTABLE_AFTER_MS: Final = 120_000
 SWEEP_INTERVAL_MS: Final = 500
+SWEEP_MS_PER_PARTITION: Final = 1.5  # a large session is swept more rarely
 # DEVIATION: Kafka bounds the number of sessions, not that of the partitions in them.
 # docs/decisions/0027-fetch-sessions-between-brokers-and-for-clients.md
 PARTITIONS_MAX: Final = 500_000
@@ -50,7 +55,11 @@ class SessionPartition:
 
     def tell(self, found: FetchedPartition) -> bool:
         """Note the answer about to be sent; False: there is nothing new in it."""
-        if found.error_code is not ErrorCode.NONE or found.diverging is not None:
+        if (
+            found.error_code is not ErrorCode.NONE
+            or found.diverging is not None
+            or found.preferred_replica != NO_REPLICA
+        ):
             self.high_watermark = UNKNOWN_OFFSET  # so that the next good answer tells it
             return True
         is_news = bool(found.records) or not self.was_told(
@@ -83,6 +92,7 @@ class FetchSession:
         "is_privileged",
         "partitions",
         "session_id",
+        "sweep_max_ms",
         "swept_ms",
         "unsettled",
         "used_ms",
@@ -90,8 +100,16 @@ class FetchSession:
         "waiting",
     )
 
-    def __init__(self, session_id: int, *, uses_topic_ids: bool, is_privileged: bool) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        *,
+        uses_topic_ids: bool,
+        is_privileged: bool,
+        sweep_max_ms: int = SWEEP_INTERVAL_MS,
+    ) -> None:
         self.session_id = session_id
+        self.sweep_max_ms = sweep_max_ms
         self.epoch = next_epoch(FULL_EPOCH)  # of the fetch that comes next
         self.uses_topic_ids = uses_topic_ids
         self.is_privileged = is_privileged
@@ -106,7 +124,8 @@ class FetchSession:
 
         All of them from time to time: changes by time or by the controller are not noted.
         """
-        if now_ms - self.swept_ms >= SWEEP_INTERVAL_MS:
+        interval_ms = max(SWEEP_INTERVAL_MS, len(self.partitions) * SWEEP_MS_PER_PARTITION)
+        if now_ms - self.swept_ms >= min(interval_ms, self.sweep_max_ms):
             self.swept_ms = now_ms
             for key in self.partitions:
                 self.unsettled[key] = True
@@ -159,11 +178,14 @@ class FetchSessions:
     Invariants: at most `slots_max` sessions with at most PARTITIONS_MAX partitions in all;
     `_sessions` is in the order of last use. `new_id` gives random numbers in [1, 2^31), so that
     a client of a former process is not mistaken for another client. `on_closed` is called for each
-    session that ends.
+    session that ends. `sweep_max_ms`: how rarely a fetch may look at all partitions of a session.
     """
 
-    def __init__(self, slots_max: int, new_id: Callable[[], int]) -> None:
+    def __init__(
+        self, slots_max: int, new_id: Callable[[], int], *, sweep_max_ms: int = SWEEP_INTERVAL_MS
+    ) -> None:
         self._slots_max: Final = slots_max
+        self._sweep_max_ms: Final = max(sweep_max_ms, SWEEP_INTERVAL_MS)
         self._new_id: Final = new_id
         self._sessions: dict[int, FetchSession] = {}
         self.watchers: Final[dict[TopicPartition, dict[FetchSession, None]]] = {}
@@ -193,7 +215,10 @@ class FetchSessions:
         while session_id in self._sessions:
             session_id = self._new_id()
         session = FetchSession(
-            session_id, uses_topic_ids=uses_topic_ids, is_privileged=is_privileged
+            session_id,
+            uses_topic_ids=uses_topic_ids,
+            is_privileged=is_privileged,
+            sweep_max_ms=self._sweep_max_ms,
         )
         session.used_ms = session.swept_ms = now_ms
         self._sessions[session_id] = session

@@ -29,6 +29,9 @@ class FetchSpec:
     partitions: list[PartitionFetch]
     account: ResponseAccount | None = None  # of a consumer's connection: what it reads is counted
     session: FetchSession | None = None  # then `partitions` are those of it to look at
+    may_read_follower: bool = False  # a consumer that knows of KIP-392
+    near_rack: str = ""  # then a replica there is preferred to the leader
+    awaits_commits: bool = False  # a follower that serves consumers: it is told of them at once
 
     @property
     def is_from_follower(self) -> bool:
@@ -37,8 +40,9 @@ class FetchSpec:
 
     @property
     def is_leader_only(self) -> bool:
-        """Whether only the leader may answer: for all but the debugging consumer."""
-        return self.replica_id > DEBUG_REPLICA
+        """Whether only the leader may answer: other replicas serve some consumers (KIP-392)."""
+        is_consumer = self.replica_id == NO_REPLICA and self.may_read_follower
+        return self.replica_id > DEBUG_REPLICA and not is_consumer
 
     @property
     def read_end(self) -> ReadEnd:

@@ -5,6 +5,7 @@ from typing import Final
 
 from quorumlog.broker.fetching.core.fetch_spec import FetchSpec
 from quorumlog.broker.partitions.core.data_path import (
+    NO_REPLICA,
     DivergingEpoch,
     FetchedPartition,
     PartitionFetch,
@@ -35,6 +36,7 @@ class PartitionRead:
         "fetch",
         "missing",
         "next_offset",
+        "preferred_replica",
         "size",
     )
 
@@ -45,6 +47,7 @@ class PartitionRead:
         self.chunks: list[Chunk] = []
         self.size = self.missing = self.bring_ins = 0
         self.next_offset = fetch.fetch_offset
+        self.preferred_replica = NO_REPLICA
 
     def judged(self, judgement: AnswerFetch) -> None:
         """Note the replica's judgement of the fetch, before anything is read."""
@@ -52,8 +55,12 @@ class PartitionRead:
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing more to read: an error, or a diverging log."""
-        return self.error_code is not ErrorCode.NONE or self.diverging is not None
+        """Whether there is nothing more to read: an error, a diverging log, another replica."""
+        return (
+            self.error_code is not ErrorCode.NONE
+            or self.diverging is not None
+            or self.preferred_replica != NO_REPLICA
+        )
 
 
 class DelayedFetch(WaitingFetch):
@@ -95,7 +102,9 @@ def changes_of_interest(spec: FetchSpec) -> FetchWakeup:
     """Return the changes that may complete a delayed fetch."""
     if spec.read_end is ReadEnd.HIGH_WATERMARK:
         return FetchWakeup.COMMITTED | FetchWakeup.CHANGED
-    if spec.is_from_follower:
+    if spec.is_from_follower and not spec.awaits_commits:
         return FetchWakeup.APPENDED | FetchWakeup.CHANGED | FetchWakeup.LOG_START
+    if spec.is_from_follower:
+        return ~FetchWakeup(0)
     # A follower, which a debugging consumer may read, learns the high watermark with its records.
     return FetchWakeup.APPENDED | FetchWakeup.COMMITTED | FetchWakeup.CHANGED

@@ -18,7 +18,11 @@ from quorumlog.broker.fetching.io.delayed_fetch import (
     PartitionRead,
     changes_of_interest,
 )
-from quorumlog.broker.fetching.io.session_answers import drop_settled, unsettled_answers
+from quorumlog.broker.fetching.io.session_answers import (
+    drop_settled,
+    has_untold_commits,
+    unsettled_answers,
+)
 from quorumlog.broker.partitions.core import events
 from quorumlog.broker.partitions.core.data_path import FetchedPartition
 from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
@@ -150,6 +154,10 @@ class Fetches:
                 leader_only=spec.is_leader_only,
             )
             read.judged(judgement)
+            if spec.near_rack and not read.is_final:
+                serving = driver.partition.serving
+                near = serving.preferred_replica(spec.near_rack, fetch.fetch_offset)
+                read.preferred_replica = near
 
     def _find_replica(self, read: PartitionRead) -> PartitionDriver | None:
         """Return the replica of the read, or set the error of the read."""
@@ -250,7 +258,9 @@ class Fetches:
                 return False
             is_final = is_final or read.is_final
             size += read.size
-        return is_final or (bool(reads) and size >= spec.min_bytes)
+        if is_final or (bool(reads) and size >= spec.min_bytes):
+            return True
+        return has_untold_commits(spec, reads, self._drivers)
 
     def _answers(self, spec: FetchSpec, reads: list[PartitionRead]) -> FetchAnswers:
         """Return the answers of `reads`; those of a session only if they tell something new."""
@@ -272,6 +282,7 @@ class Fetches:
             read.diverging,
             state.leader_id,
             state.leader_epoch,
+            read.preferred_replica,
         )
 
     # --- Delayed fetches ---

@@ -38,6 +38,22 @@ def unsettled_answers(
     return [found for _, found in told]
 
 
+def has_untold_commits(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) -> bool:
+    """Whether a follower that serves consumers is to be told a higher high watermark (KIP-392)."""
+    if spec.session is None or not spec.awaits_commits:
+        return False
+    for read in reads:
+        partition = spec.session.partition_of(read.fetch)
+        driver = drivers.get(read.fetch.topic_partition)
+        if (
+            partition is not None
+            and driver is not None
+            and partition.high_watermark < driver.partition.state.high_watermark
+        ):
+            return True
+    return False
+
+
 def drop_settled(spec: FetchSpec, reads: list[PartitionRead], drivers: Drivers) -> None:
     """Reduce a fetch in a session that is about to wait to what has records, or will have some.
 

@@ -3,7 +3,8 @@
 A fetch is a long poll in a fetch session, and names what has changed since the last one. When the
 set of partitions changes while one is parked at the leader, a new fetch begins another session at
 once, on another connection; the leader ends the old one, and its answer is used as far as it still
-fits. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
+fits. With `log.flush.acks` it waits until what it has brought is on the disk: its question says
+what is held. Sources: KIP-227, KIP-320, KIP-595, KIP-903.
 """
 
 import asyncio
@@ -18,12 +19,13 @@ from quorumlog.broker.following.log.followed_partition import (
     Position,
     take_answer,
 )
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chance import random_fraction
 from quorumlog.clock import monotonic_ms
 from quorumlog.tasks import Tasks
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 from quorumlog.wire.codec.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -58,6 +60,10 @@ _FETCH_ERRORS: Final = (
 _logger: Final = logging.getLogger(__name__)
 
 
+def _key(driver: PartitionDriver) -> _Key:
+    return driver.topic_id, driver.topic_partition.partition
+
+
 class ReplicaFetcher:
     """Follows one leader at one address. It fetches nothing while `broker_epoch()` is -1."""
 
@@ -70,7 +76,11 @@ class ReplicaFetcher:
         broker_epoch: Callable[[], int],
         wall_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
+        next_fetch_ms: Callable[[TopicPartition, int, int], int] = lambda _at, _size, now_ms: (
+            now_ms
+        ),
     ) -> None:
+        """`next_fetch_ms` is told what records came: see `FollowerThrottle`."""
         self.address: Final = address
         self._broker_id: Final = broker_id
         self._settings: Final = settings
@@ -79,19 +89,20 @@ class ReplicaFetcher:
         self._followed: dict[_Key, FollowedPartition] = {}
         self._session: _Session = SessionClient()  # of the loop that counts
         self._idle: list[KafkaConnection] = []
+        self._next_fetch_ms: Final = next_fetch_ms
         self._tasks: Final = Tasks(failed)
         self._loops: dict[asyncio.Task[None], None] = {}  # those not given up, the oldest first
         self._backoff: Final = Backoff(FIRST_BACKOFF_MS, settings.replica_fetch_backoff_ms)
         self._serial = 0  # of the loop that counts
         self._is_at_leader = False  # a fetch of that loop is with the leader
         self._is_stopped = False
+        self._flushing: Final[set[_Key]] = set()  # the next fetch waits until they are durable
         self._changed: Final = asyncio.Event()
 
     def set_followed(self, followed: Iterable[FollowedPartition]) -> None:
         """Replace the followed partitions; a parked fetch does not delay new ones."""
-        self._followed = {
-            (one.driver.topic_id, one.driver.topic_partition.partition): one for one in followed
-        }
+        self._followed = {_key(one.driver): one for one in followed}
+        self._flushing.intersection_update(self._followed)
         for key in (*self._followed, *self._session.asked):
             self._session.touch(key)
         self.wake()
@@ -115,6 +126,15 @@ class ReplicaFetcher:
             loop = self._tasks.start(self._run(self._serial))
             self._loops[loop] = None
             loop.add_done_callback(lambda ended: self._loops.pop(ended, None))
+
+    def note_flush_ended(self, driver: PartitionDriver) -> None:
+        """Wait no more for this log: it is durable, or the disk has refused it."""
+        key = _key(driver)
+        self._flushing.discard(key)
+        self._changed.set()
+        if driver.partition.may_fetch() and key not in self._session.asked:
+            self._session.touch(key)
+            self.wake()  # the fetch under way had to leave it out
 
     async def stop(self) -> None:
         """End every fetch, for good, and close the connections."""
@@ -193,20 +213,20 @@ class ReplicaFetcher:
             await self._wait(int(delay_ms))
 
     def _is_due(self) -> bool:
-        """Whether a followed partition may be fetched now."""
+        """Whether a followed partition may be fetched now, and none is about to be durable."""
         now_ms = monotonic_ms()
-        return self._broker_epoch() >= 0 and any(
-            followed.may_ask(now_ms) for followed in self._followed.values()
+        return (
+            not self._flushing
+            and self._broker_epoch() >= 0
+            and any(followed.may_ask(now_ms) for followed in self._followed.values())
         )
 
     async def _wait_for_work(self) -> None:
         """Wait for a change, or until the first back-off ends."""
         backing_off = [
-            followed.not_before_ms
-            for followed in self._followed.values()
-            if not followed.driver.is_cutting
+            followed.not_before_ms for followed in self._followed.values() if followed.is_ready
         ]
-        if not backing_off or self._broker_epoch() < 0:
+        if not backing_off or self._flushing or self._broker_epoch() < 0:
             await self._changed.wait()  # a log that is cut wakes us
             self._changed.clear()
             return
@@ -270,7 +290,7 @@ class ReplicaFetcher:
         )
 
     def _take(self, session: _Session, response: FetchResponse) -> None:
-        now_ms = monotonic_ms()
+        now_ms, jitter = monotonic_ms(), random_fraction()  # asking the system for each costs more
         for topic in response.responses:
             for answer in topic.partitions:
                 key = topic.topic_id, answer.partition_index
@@ -287,8 +307,13 @@ class ReplicaFetcher:
                     now_ms=now_ms,
                     wall_ms=self._wall_ms,
                     backoff=self._backoff,
-                    random_fraction=random_fraction(),
+                    random_fraction=jitter,
                 )
+                if followed.is_flushing:
+                    self._flushing.add(key)
                 if answer.records:
+                    at, size = followed.driver.topic_partition, len(answer.records)
+                    throttled_ms = self._next_fetch_ms(at, size, now_ms)
+                    followed.not_before_ms = max(followed.not_before_ms, throttled_ms)
                     # Asked for last in a full fetch: an answer that is full leaves out the last.
                     self._followed[key] = self._followed.pop(key)

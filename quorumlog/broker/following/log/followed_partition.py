@@ -47,8 +47,18 @@ class FollowedPartition:
         )
 
     def may_ask(self, now_ms: int) -> bool:
-        """Whether the back-off is over, and the log is not being truncated."""
-        return self.not_before_ms <= now_ms and not self.driver.is_cutting
+        """Whether the back-off is over, and the log can be asked for."""
+        return self.not_before_ms <= now_ms and self.is_ready
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the log is not being truncated, and durable as far as it must be."""
+        return not self.driver.is_cutting and self.driver.partition.may_fetch()
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether the log must be durable before the next fetch, and will be soon."""
+        return not self.driver.is_cutting and not self.driver.partition.may_fetch()
 
     def back_off(self, now_ms: int, backoff: Backoff, random_fraction: float) -> None:
         """Leave it out of fetches for a while, longer after each failure in a row."""

@@ -2,7 +2,7 @@
 
 Written: OffsetCommitKey 1 with value 3, GroupMetadataKey 2 with value 3, each behind its version as
 an int16; an empty value (None) is a tombstone. Read: the same keys (and offset key 0), values 0 to
-3. Other keys are of kinds of groups that are not served here: skipped. Source: the schemas of
+4. Other keys are of kinds of groups that are not served here: skipped. Source: the schemas of
 Kafka's group coordinator; what a newer version appends is ignored.
 """
 
@@ -18,7 +18,7 @@ from quorumlog.wire.codec.schemas import decode_message, encode_message
 
 OFFSET_KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
-VALUE_VERSION: Final = 3
+VALUE_VERSION: Final = 3  # that is written
 _VERSION: Final = Packer(">h")
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -59,8 +59,8 @@ class StoredGroup(Message):
     state_since_ms: int = -1
     members: list[StoredMember] = field(default_factory=list)
 
-    VERSIONS = range(VALUE_VERSION + 1)
-    FLEXIBLE_SINCE = VALUE_VERSION + 1
+    VERSIONS = range(5)
+    FLEXIBLE_SINCE = 4
     FIELDS = (
         Field("protocol_type", "string", "0+"),
         Field("generation_id", "int32", "0+"),

@@ -9,7 +9,7 @@ from typing import Final, Generic, TypeVar
 
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
-from quorumlog.wire.codec.message import Field, Message
+from quorumlog.wire.codec.message import ZERO_UUID, Field, Message
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -146,21 +146,24 @@ class Leave(GroupRequest[LeaveResult]):
 class CommittedOffset(Message):
     """The next offset to consume: an OffsetCommitValue of `__consumer_offsets`. Never changed.
 
-    `leader_epoch` -1: not known. Times in ms since 1970.
+    `leader_epoch` -1: not known. Times in ms since 1970. `topic_id`: zeros if not known; brokers of
+    Apache Kafka 4.3 write it, in version 4, and this one does not.
     """
 
     offset: int = -1
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int = -1
+    topic_id: bytes = ZERO_UUID
 
-    VERSIONS = range(4)
+    VERSIONS = range(5)
     FLEXIBLE_SINCE = 4
     FIELDS = (
         Field("offset", "int64", "0+"),
         Field("leader_epoch", "int32", "3+"),
         Field("metadata", "string", "0+"),
         Field("commit_timestamp_ms", "int64", "0+"),
+        Field("topic_id", "uuid", "4+", tag=0),
     )
 
 

@@ -45,6 +45,9 @@ Events, and when to feed them.
 - `ReplicaRemoved`: last, before the log is closed and deleted.
 - `RecordsAppended` (or the method `appended`): as the leader, after `serving.append_refusal`
   returned NONE, in the same turn of the event loop, when the batch is in the log.
+- `LogFlushed`: after an fsync, with an offset that the log had reached before it. With
+  `acks_after_flush` the core counts only what is below, and a follower fetches only while
+  `may_fetch`: its question says what it holds.
 - `FollowerFetched`: when a fetch of a replica arrives; not when a delayed one is tried again.
 - `LeaderAnswered`: when what the leader sent is in the log; `LeaderDiverged`, `FetchOutOfRange`:
   instead of it. All three only if `accepts_answer` holds for the position that was asked: the core

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core.data_path import RecordError
+from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.compression import Compression
 from quorumlog.wire.codec.error_codes import ErrorCode
@@ -56,16 +57,23 @@ class TopicLimits:
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     is_compacted: bool = False  # then every record needs a key
+    has_append_time: bool = False  # then records get the broker's time
     is_internal: bool = False  # then only brokers write to it, and their records are trusted
 
 
 def topic_limits(config: TopicConfig, *, is_internal: bool = False) -> TopicLimits:
-    """Return what a topic of this configuration allows."""
+    """Return what a topic of this configuration allows. Times that are not kept may be any."""
+    has_append_time = config.message_timestamp_type == "LogAppendTime"
+    before_max_ms, after_max_ms = LONG_MAX, LONG_MAX
+    if not has_append_time:
+        before_max_ms = config.message_timestamp_before_max_ms
+        after_max_ms = config.message_timestamp_after_max_ms
     return TopicLimits(
         max_message_bytes=config.max_message_bytes,
-        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
-        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        timestamp_before_max_ms=before_max_ms,
+        timestamp_after_max_ms=after_max_ms,
         is_compacted="compact" in config.policies,
+        has_append_time=has_append_time,
         is_internal=is_internal,
     )
 
@@ -73,7 +81,8 @@ def topic_limits(config: TopicConfig, *, is_internal: bool = False) -> TopicLimi
 class Admission(NamedTuple):
     """With NONE, `records` is the one batch to append and `header` its header.
 
-    That is what the client sent, or a copy in which the header says the largest timestamp.
+    That is what the client sent, or a copy in which the header says the largest timestamp, or the
+    time of the append.
     """
 
     error_code: ErrorCode
@@ -166,6 +175,9 @@ def _judge_records(
         refusal = _refusal(data, header, limits, wall_ms, at)
         if refusal is not None:
             return refusal
+    if limits.has_append_time:
+        stamped, header = with_max_timestamp(records, header, wall_ms, is_append_time=True)
+        return Admission(ErrorCode.NONE, header, stamped)
     max_timestamp = max(summary.max_timestamp, NO_TIMESTAMP)
     if header.max_timestamp == max_timestamp and not header.has_log_append_time:
         return framed

@@ -17,6 +17,7 @@ from quorumlog.wire.codec.identifiers import (
 )
 
 ACKS_ALL: Final = -1
+ACKS_LEADER: Final = 1
 NO_REPLICA: Final = BrokerId(-1)  # a consumer's replica id
 DEBUG_REPLICA: Final = BrokerId(-2)  # Kafka's debugging consumer: any replica, up to its log end
 
@@ -84,6 +85,7 @@ class FetchedPartition(NamedTuple):
     diverging: DivergingEpoch | None = None
     leader_id: BrokerId = BrokerId(-1)  # the leader to ask instead, with NOT_LEADER_OR_FOLLOWER
     leader_epoch: Epoch = NO_EPOCH
+    preferred_replica: BrokerId = NO_REPLICA  # to read from it instead (KIP-392)
 
 
 class LocalRead(NamedTuple):

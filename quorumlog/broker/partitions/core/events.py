@@ -39,6 +39,13 @@ class RecordsAppended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogFlushed:
+    """All below `flushed_offset` is on the disk: it survives the loss of power."""
+
+    flushed_offset: Offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartRose:
     """Retention or DeleteRecords deleted all below `log_start_offset`."""
 
@@ -132,6 +139,7 @@ class Ticked:
 RoleEvent = (
     BrokersPublished
     | RecordsAppended
+    | LogFlushed
     | FollowerFetched
     | LeaderAnswered
     | LeaderDiverged

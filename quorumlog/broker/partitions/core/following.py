@@ -35,6 +35,7 @@ class Followership:
                 return [self._serving.judge_follower(event)]
             case (
                 events.RecordsAppended()
+                | events.LogFlushed()
                 | events.BrokersPublished()
                 | events.Ticked()
                 | events.IsrAnswered()
@@ -57,6 +58,10 @@ class Followership:
             and fetch_offset == state.log_end_offset
             and last_fetched_epoch == state.epochs.latest_epoch
         )
+
+    def may_fetch(self) -> bool:
+        """Whether a fetch may say that this log reaches its end."""
+        return self._state.counted_offset == self._state.log_end_offset
 
     def still_fits(self, event: events.LeaderDiverged | events.FetchOutOfRange) -> bool:
         """Whether the event answers the fetch that we would send now."""

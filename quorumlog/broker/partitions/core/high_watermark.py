@@ -8,11 +8,11 @@ from quorumlog.broker.partitions.core.effects import Effect
 from quorumlog.broker.partitions.core.isr import FollowerProgress, is_eligible
 from quorumlog.broker.partitions.core.partition_state import NO_EFFECTS, PartitionState
 from quorumlog.broker.partitions.core.roles import Leader
-from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.identifiers import BrokerId, Offset
 
 
 class HighWatermarkRule:
-    """A record is committed when every replica that counts holds it.
+    """A record is committed when every replica that counts holds it, on its disk if asked so.
 
     Sources: KIP-497 (maximal ISR), KIP-966 (strict min ISR), KAFKA-13091.
     """
@@ -27,7 +27,7 @@ class HighWatermarkRule:
         state = self._state
         if len(role.isr) < state.min_insync_replicas:
             return NO_EFFECTS  # strict min ISR (KIP-966)
-        committed = state.log_end_offset
+        committed = self.own_offset()
         for progress in self.replicas_that_count(role, now_ms):
             if progress.log_end_offset < committed:  # noqa: PLR1730 - `min` costs a call each
                 committed = progress.log_end_offset
@@ -35,6 +35,10 @@ class HighWatermarkRule:
             return NO_EFFECTS
         state.high_watermark = committed
         return [effects.CompleteBelow(high_watermark=committed)]
+
+    def own_offset(self) -> Offset:
+        """Return the offset (exclusive) up to which the leader's own copies count."""
+        return self._state.counted_offset
 
     def replicas_that_count(self, role: Leader, now_ms: int) -> Iterable[FollowerProgress]:
         """Return the followers without which nothing is committed.

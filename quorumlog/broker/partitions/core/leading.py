@@ -39,7 +39,7 @@ class Leadership:
         match event:
             case events.FollowerFetched():
                 return self.follower_fetched(role, now_ms, event)
-            case events.RecordsAppended() | events.BrokersPublished():
+            case events.RecordsAppended() | events.LogFlushed() | events.BrokersPublished():
                 return self._high_watermark.maybe_advance(role, now_ms)
             case events.Ticked():
                 # A replica that was about to join may have fallen silent: it no longer counts.

@@ -25,6 +25,7 @@ from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Follower, Leader, Unassigned
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.invariants import InvariantViolation
+from quorumlog.storage.core.retention import Retention
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 
 
@@ -40,6 +41,7 @@ class PartitionRules:
     role_changes: type[RoleChanges] = RoleChanges
     invariants: type[PartitionInvariants] = PartitionInvariants
     producers: type[ProducerStates] = ProducerStates
+    retention: type[Retention] = Retention
 
 
 KAFKA_RULES: Final = PartitionRules()
@@ -69,6 +71,7 @@ class Partition:
         log_end_offset: Offset = Offset(0),
         high_watermark: Offset = Offset(0),
         rules: PartitionRules = KAFKA_RULES,
+        acks_after_flush: bool = False,
     ) -> None:
         state = self.state = PartitionState(
             broker_id,
@@ -77,6 +80,7 @@ class Partition:
             log_start_offset=log_start_offset,
             log_end_offset=log_end_offset,
             high_watermark=high_watermark,
+            acks_after_flush=acks_after_flush,
         )
         isr = rules.isr(state)
         self.serving: Final = rules.serving(state)
@@ -116,6 +120,10 @@ class Partition:
             leader_epoch, fetch_offset, last_fetched_epoch
         )
 
+    def may_fetch(self) -> bool:
+        """Whether a follower may ask for more: its question says what it holds."""
+        return self._followership.may_fetch()
+
     def _handle(self, now_ms: int, event: Event) -> Sequence[Effect]:
         state = self.state
         match event:
@@ -128,8 +136,8 @@ class Partition:
                 | events.FetchOutOfRange()
             ):
                 pass
-            case events.RecordsAppended(log_end_offset=log_end_offset):
-                state.log_end_offset = log_end_offset
+            case events.RecordsAppended() | events.LogFlushed():
+                state.log_reached(event)
             case events.BrokersPublished(brokers=brokers):
                 state.brokers = brokers
             case events.PartitionPublished():

@@ -29,6 +29,8 @@ class PartitionInvariants:
     4. When a leader raises high_watermark, all of maximal_isr holds what is below it.
     5. A replica that joins maximal_isr holds all below high_watermark and below the epoch's start.
     6. high_watermark does not rise on a leader whose isr is below min.insync.replicas.
+    7. flushed_offset <= log_end_offset; if acknowledgements wait for flushes, high_watermark does
+       not rise above flushed_offset on a leader.
     """
 
     __slots__ = ("_state",)
@@ -72,6 +74,8 @@ class PartitionInvariants:
             <= state.log_end_offset
         ):
             require(False, "2: kept log start <= log start <= high watermark <= log end")
+        if state.flushed_offset > state.log_end_offset:
+            require(False, "7: what is flushed is in the log")
         if isinstance(role, Leader):
             self._check_leader(role, before)
 
@@ -101,3 +105,5 @@ class PartitionInvariants:
                 require(False, "5: a replica that joins the ISR holds what is committed")
         if rose and len(isr) < state.min_insync_replicas:
             require(False, "6: nothing is committed below min.insync.replicas")
+        if rose and high_watermark > state.counted_offset:
+            require(False, "7: nothing is committed that the leader may lose")

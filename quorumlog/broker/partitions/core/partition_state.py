@@ -18,13 +18,16 @@ class PartitionState:
     """The state of one replica of one partition: the rules beside it read and change it.
 
     `partition_invariants.py` says what always holds. `leader_id` is the leader of `leader_epoch`,
-    or NO_LEADER. Offsets are of this replica's log; `log_end_offset` is exclusive.
+    or NO_LEADER. Offsets are of this replica's log; `log_end_offset` is exclusive. With
+    `acks_after_flush` the replica counts for what lies below `flushed_offset` only.
     """
 
     __slots__ = (
+        "acks_after_flush",
         "broker_id",
         "brokers",
         "epochs",
+        "flushed_offset",
         "high_watermark",
         "kept_log_start_offset",
         "leader_epoch",
@@ -46,7 +49,9 @@ class PartitionState:
         log_start_offset: Offset,
         log_end_offset: Offset,
         high_watermark: Offset,
+        acks_after_flush: bool,
     ) -> None:
+        self.acks_after_flush: Final = acks_after_flush
         self.broker_id: Final = broker_id
         self.epochs: Final = epochs
         self.replica_lag_time_max_ms: Final = replica_lag_time_max_ms
@@ -56,6 +61,7 @@ class PartitionState:
         self.min_insync_replicas = 1
         self.brokers: Mapping[BrokerId, BrokerImage] = {}
         self.log_start_offset, self.log_end_offset = log_start_offset, log_end_offset
+        self.flushed_offset = log_end_offset  # what was found on the disk is durable
         self.kept_log_start_offset = log_start_offset  # the disk has the start of a log just opened
         # A checkpoint may be ahead of a log that lost its tail, or behind one that lost its head.
         self.high_watermark = max(min(high_watermark, log_end_offset), log_start_offset)
@@ -66,9 +72,27 @@ class PartitionState:
         return isinstance(self.role, Leader)
 
     @property
+    def is_assigned(self) -> bool:
+        """Whether this replica leads or follows."""
+        return not isinstance(self.role, Unassigned)
+
+    @property
     def has_followers(self) -> bool:
         """Whether this replica leads others."""
         return isinstance(self.role, Leader) and bool(self.role.followers)
+
+    @property
+    def counted_offset(self) -> Offset:
+        """The offset (exclusive) up to which this replica's copies count."""
+        return self.flushed_offset if self.acks_after_flush else self.log_end_offset
+
+    def log_reached(self, event: events.RecordsAppended | events.LogFlushed) -> None:
+        """Note how far the log goes now, or how much of it survives the loss of power."""
+        if isinstance(event, events.RecordsAppended):
+            self.log_end_offset = event.log_end_offset
+        else:  # the log may have been cut meanwhile
+            flushed_offset = min(event.flushed_offset, self.log_end_offset)
+            self.flushed_offset = max(self.flushed_offset, flushed_offset)
 
     def become(self, role: Role) -> None:
         """Change the role: the only writer of `self.role`."""
@@ -81,12 +105,14 @@ class PartitionState:
         match event:
             case events.LogTruncated(log_end_offset=end):
                 self.log_end_offset = end
+                self.flushed_offset = min(self.flushed_offset, end)
                 self.high_watermark = min(self.high_watermark, end)
                 # The start may lie within a batch that is cut.
                 self.log_start_offset = min(self.log_start_offset, end)
                 self.kept_log_start_offset = min(self.kept_log_start_offset, end)
             case events.LogStartedOver(offset=offset):
                 self.log_start_offset = self.log_end_offset = self.high_watermark = offset
+                self.flushed_offset = offset
                 self.kept_log_start_offset = offset
             case events.LogStartRose(log_start_offset=start):
                 self.log_start_offset = max(self.log_start_offset, start)

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from quorumlog.broker.partitions.core.data_path import NO_REPLICA, ReadEnd
 from quorumlog.broker.partitions.core.deletions import TO_HIGH_WATERMARK
 from quorumlog.broker.partitions.core.divergence import judge_fetch
 from quorumlog.broker.partitions.core.effects import AnswerFetch
@@ -9,13 +10,13 @@ from quorumlog.broker.partitions.core.events import FollowerFetched
 from quorumlog.broker.partitions.core.partition_state import PartitionState
 from quorumlog.broker.partitions.core.roles import Leader
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, Epoch, Offset
+from quorumlog.wire.codec.identifiers import NO_EPOCH, UNKNOWN_OFFSET, BrokerId, Epoch, Offset
 
 _RECORDS: Final = AnswerFetch(error_code=ErrorCode.NONE)  # one for all: most fetches get it
 
 
 class Serving:
-    """Sources: KIP-107 (deletions), KIP-320 (epochs of clients), KIP-966 (min.insync.replicas)."""
+    """Sources: KIP-107 (deletions), 320 (epochs), 392 (racks), 966 (min.insync.replicas)."""
 
     __slots__ = ("_state",)
 
@@ -76,7 +77,37 @@ class Serving:
         )
         if error_code is ErrorCode.NONE and diverging is None:
             return _RECORDS
+        if diverging is not None and not state.is_leader:
+            # DEVIATION: a follower that is behind knows no newer epoch, and tells no consumer that
+            # its records are gone. docs/decisions/0092-only-a-leader-tells-where-logs-diverge.md
+            return AnswerFetch(error_code=ErrorCode.OFFSET_OUT_OF_RANGE)
         return AnswerFetch(error_code=error_code, diverging=diverging)
+
+    def read_end(self, end: ReadEnd) -> Offset:
+        """Return the offset (exclusive) where a read to this end stops, on any replica."""
+        state = self._state
+        return state.log_end_offset if end is ReadEnd.LOG_END else state.high_watermark
+
+    def preferred_replica(self, rack: str, fetch_offset: Offset) -> BrokerId:
+        """Return the replica to read from in `rack`; NO_REPLICA: from this leader (KIP-392).
+
+        One that is in sync and holds the offset; of several, the one with the most records.
+        """
+        state = self._state
+        if not isinstance(state.role, Leader) or self._is_in_rack(state.broker_id, rack):
+            return NO_REPLICA
+        candidates = [
+            (progress.log_end_offset, -replica)
+            for replica, progress in state.role.followers.items()
+            if replica in state.role.isr
+            and self._is_in_rack(replica, rack)
+            and progress.log_start_offset <= fetch_offset <= progress.log_end_offset
+        ]
+        return BrokerId(-max(candidates)[1]) if candidates else NO_REPLICA
+
+    def _is_in_rack(self, replica: BrokerId, rack: str) -> bool:
+        broker = self._state.brokers.get(replica)
+        return broker is not None and not broker.fenced and broker.rack == rack
 
     def judge_follower(self, event: FollowerFetched) -> AnswerFetch:
         """Judge a follower's fetch by its epochs and its offset, whatever our role."""

@@ -4,19 +4,49 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from quorumlog.broker.partitions.io.log_cleaner import LogCleaner
+from quorumlog.broker.partitions.io.retention import LogRetention
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.clock import monotonic_ms
+from quorumlog.storage.core.retention import Retention
 
 TICK_MS_MAX: Final = 500
+LOGS_PER_TICK_MS: Final = 2  # with many logs the ticks are rarer, so that they cost the same
+LOGS_PER_TURN: Final = 1000  # that look at the clock: the event loop goes on after so many
 
 
 class Ticks:
-    """Runs one task: leaders look at the clock, idle producers are forgotten, logs tried again."""
+    """Runs one task: leaders look at the clock, idle producers are forgotten, logs tried again.
+
+    `retention` and `cleaner` have tasks of their own, because they wait for the disk.
+    """
 
     def __init__(
-        self, replicas: ReplicaSet, settings: BrokerSettings, wall_ms: Callable[[], int]
+        self,
+        replicas: ReplicaSet,
+        settings: BrokerSettings,
+        wall_ms: Callable[[], int],
+        disk: DiskQueue,
+        rule: Retention,
+        *,
+        files: OffsetCheckpoints,
     ) -> None:
+        interval_ms = settings.log_retention_check_interval_ms
+        self.retention: Final = LogRetention(
+            replicas, disk, rule, interval_ms=interval_ms, wall_ms=wall_ms
+        )
+        self.cleaner: Final = LogCleaner(
+            replicas,
+            disk,
+            files,
+            backoff_ms=settings.log_cleaner_backoff_ms,
+            max_bytes_per_s=settings.log_cleaner_io_max_bytes_per_second,
+            producers_expire_ms=settings.producer_id_expiration_ms,
+            wall_ms=wall_ms,
+        )
         self._replicas: Final = replicas
         self._settings: Final = settings
         self._wall_ms: Final = wall_ms
@@ -24,16 +54,24 @@ class Ticks:
     async def run(self) -> None:
         """Tick until cancelled."""
         drivers, settings = self._replicas.drivers, self._settings
-        interval_ms = min(TICK_MS_MAX, max(1, settings.replica_lag_time_max_ms // 2))
+        rarest_ms = max(1, settings.replica_lag_time_max_ms // 2)
         expire_ms = settings.producer_id_expiration_check_interval_ms
         next_expiry_ms = monotonic_ms() + expire_ms
         while True:
-            await asyncio.sleep(interval_ms / 1000)
+            wanted_ms = max(TICK_MS_MAX, len(drivers) // LOGS_PER_TICK_MS)
+            await asyncio.sleep(min(wanted_ms, rarest_ms) / 1000)
             now_ms = monotonic_ms()
-            for driver in list(drivers.values()):
-                driver.note_tick(now_ms)
+            await self._tick_all(now_ms)
             self._replicas.retry()
             if now_ms >= next_expiry_ms:
                 next_expiry_ms = now_ms + expire_ms
                 for driver in drivers.values():
                     driver.producers.expire(self._wall_ms(), settings.producer_id_expiration_ms)
+
+    async def _tick_all(self, now_ms: int) -> None:
+        drivers = self._replicas.drivers
+        for number, (at, driver) in enumerate(list(drivers.items()), 1):
+            if drivers.get(at) is driver:  # it was not removed in another's turn
+                driver.note_tick(now_ms)
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)

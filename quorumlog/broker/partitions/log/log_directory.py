@@ -14,7 +14,7 @@ from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
 from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.core.settings import LogSettings
-from quorumlog.storage.errors import storage_error
+from quorumlog.storage.errors import CorruptCheckpoint, storage_error
 from quorumlog.storage.io.checkpoints import (
     CleanShutdownMarker,
     read_partition_metadata,
@@ -37,11 +37,20 @@ def log_settings(config: TopicConfig) -> LogSettings:
     """Return the settings of the logs of a topic."""
     return LogSettings(
         segment_bytes=config.segment_bytes,
-        segment_ms=config.segment_ms,
+        segment_ms=_segment_ms(config),
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
         cleanup_policy=config.cleanup_policy,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
     )
+
+
+def _segment_ms(config: TopicConfig) -> int:
+    """Return the age at which a segment ends: only full ones are compacted (KIP-354)."""
+    if "compact" not in config.policies:
+        return config.segment_ms
+    return min(config.segment_ms, config.max_compaction_lag_ms)
 
 
 def _marked(partition: str, mark: str) -> str:
@@ -58,13 +67,16 @@ class LogDirectory:
     at a time for one partition. They raise StorageError for what the disk refuses.
     """
 
-    def __init__(self, disk: Disk, directory: str, defaults: LogSettings) -> None:
-        self.topic_defaults: Final[Mapping[str, str]] = texts_of(defaults)
+    def __init__(
+        self, disk: Disk, directory: str, defaults: LogSettings, new_log: type[Log] = Log
+    ) -> None:
+        self.topic_defaults: Mapping[str, str] = texts_of(defaults)  # replaced while it runs
         self.path: Final = directory
         self.checkpoints: Final = OffsetCheckpoints(disk, directory)
         self.clean_shutdown_epoch: int | None = None
         self.progress: Final = LogProgress()
         self._disk: Final = disk
+        self._new_log: Final = new_log
         self._marker: Final = CleanShutdownMarker(disk, directory)
         self._naming: Final = threading.Lock()  # two logs must not be renamed to one name
         self._unopened: Final[set[str]] = set()  # directories as the last process left them
@@ -113,7 +125,7 @@ class LogDirectory:
                 self.checkpoints.forget_older(topic_partition)
                 self._disk.mkdir(path)
                 write_partition_metadata(self._disk, path, topic_id)
-            log = Log.open(
+            log = self._new_log.open(
                 self._disk,
                 path,
                 settings,
@@ -216,7 +228,10 @@ class LogDirectory:
         return bool(dash) and index.isdecimal() and topic != METADATA_TOPIC
 
     def _set_aside(self, name: str) -> None:
-        topic_id = read_partition_metadata(self._disk, self._path(name))
+        try:
+            topic_id = read_partition_metadata(self._disk, self._path(name))
+        except CorruptCheckpoint:
+            topic_id = None  # it is not this broker's any more, whatever it was
         mark = "unknown" if topic_id is None else uuid_to_text(topic_id)
         stray = _marked(name, f".{mark}{STRAY_SUFFIX}")
         _logger.warning("%s is of topic id %s, not the metadata's: now %s", name, mark, stray)

@@ -1,8 +1,8 @@
-"""Three offsets of each log that its own files do not hold, in one file per kind of offset.
+"""Four offsets of each log that its own files do not hold, in one file per kind of offset.
 
 `replication-offset-checkpoint`: high watermarks. `recovery-point-offset-checkpoint`: what is below
 is durable and need not be checked. `log-start-offset-checkpoint`: where a log starts if that is
-not the start of a segment.
+not the start of a segment. `cleaner-offset-checkpoint`: up to where a log is compacted.
 """
 
 import threading
@@ -11,6 +11,7 @@ from typing import Final
 
 from quorumlog.storage.errors import storage_error
 from quorumlog.storage.io.checkpoints import (
+    CLEANED_FILE,
     LOG_START_FILE,
     RECOVERY_POINT_FILE,
     REPLICATION_FILE,
@@ -43,13 +44,14 @@ class OffsetCheckpoints:
         self._high_watermarks: Offsets = {}
         self._recovery_points: Offsets = {}
         self._log_starts: Offsets = {}  # of logs whose start has moved
+        self._cleaned: Offsets = {}  # of logs that were compacted
         self._deleted: set[TopicPartition] = set()  # the files may still name them
 
     def read(self) -> None:
         """Read the files. Raises CorruptCheckpoint, OSError."""
-        self._high_watermarks, self._recovery_points, self._log_starts = (
+        self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned = (
             read_offset_checkpoint(self._disk, self._directory, name)
-            for name in (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE)
+            for name in (REPLICATION_FILE, RECOVERY_POINT_FILE, LOG_START_FILE, CLEANED_FILE)
         )
 
     def high_watermark(self, at: TopicPartition) -> Offset:
@@ -64,7 +66,16 @@ class OffsetCheckpoints:
         """Return where the log starts; None: with its first segment."""
         return self._log_starts.get(at)
 
+    def cleaned(self, at: TopicPartition) -> Offset:
+        """Return the offset below which the log is compacted; 0 if nothing is known."""
+        return self._cleaned.get(at, Offset(0))
+
     # --- changes ---
+
+    def note_cleaned(self, at: TopicPartition, offset: Offset) -> None:
+        """Take over up to where a log is compacted, for `write_cleaned`."""
+        with self._noting:
+            self._cleaned[at] = offset
 
     def note_high_watermarks(self, high_watermarks: Mapping[TopicPartition, Offset]) -> None:
         """Take them over, for `write_high_watermarks`."""
@@ -91,6 +102,8 @@ class OffsetCheckpoints:
         Raises StorageError.
         """
         with self._noting:
+            if self.cleaned(at) > log.log_end_offset:  # written with the next pass
+                self._cleaned[at] = log.log_end_offset
             is_ahead = self.recovery_point(at) > log.log_end_offset
             if is_ahead:
                 self._recovery_points[at] = log.flushed_offset
@@ -127,9 +140,9 @@ class OffsetCheckpoints:
                 self._deleted -= deleted
 
     def _pop(self, at: TopicPartition) -> bool:
-        kinds = (self._high_watermarks, self._recovery_points, self._log_starts)
+        kinds = (self._high_watermarks, self._recovery_points, self._log_starts, self._cleaned)
         popped = [offsets.pop(at, None) for offsets in kinds]
-        return popped != [None, None, None]
+        return popped != [None] * len(kinds)
 
     # --- files ---
 
@@ -145,11 +158,17 @@ class OffsetCheckpoints:
         """Make durable what is noted by the time it is written. Raises StorageError."""
         self._write(LOG_START_FILE, self._log_starts)
 
+    def write_cleaned(self) -> None:
+        """Make durable what is noted by the time it is written. Raises StorageError."""
+        self._write(CLEANED_FILE, self._cleaned)
+
     def write_all(self) -> None:
-        """Write the three files. Raises StorageError."""
+        """Write the files. Raises StorageError."""
         self.write_high_watermarks()
         self.write_recovery_points()
         self.write_log_starts()
+        if self._cleaned or self._deleted:
+            self.write_cleaned()
 
     def _write(self, file_name: str, offsets: Offsets) -> None:
         with self._writing:

@@ -52,7 +52,9 @@ class LookupByTime:
             self.error_code = ErrorCode.KAFKA_STORAGE_ERROR
 
     def is_of(self, log: Log) -> bool:
-        """Whether this was a look into `log`, from where it starts now."""
+        """Whether this was a look into `log`, from where it starts now, into files that it has."""
+        if self.error_code is ErrorCode.KAFKA_STORAGE_ERROR and self._lookup.has_old_names:
+            return False
         return log is self._log and log.log_start_offset == self._lookup.log_start_offset
 
 

@@ -8,16 +8,11 @@ that it sees one thing after the other; only a follower's log is ever cut.
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
 from quorumlog.broker.partitions.core import effects, events
-from quorumlog.broker.partitions.core.data_path import (
-    LeadershipListener,
-    ProduceResult,
-    ReadEnd,
-)
+from quorumlog.broker.partitions.core.data_path import ProduceResult, ReadEnd
 from quorumlog.broker.partitions.core.deletions import (
     DeletionQueue,
     DeletionResult,
@@ -34,68 +29,20 @@ from quorumlog.broker.partitions.core.purgatory import (
     ProduceQueue,
 )
 from quorumlog.broker.partitions.core.tail import Tail, TailRead
-from quorumlog.broker.partitions.log.disk_queue import DiskQueue
-from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
+from quorumlog.broker.partitions.log.log_flusher import LogFlusher
 from quorumlog.broker.partitions.log.producer_loading import load_producers
+from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.invariants import InvariantViolation, require
 from quorumlog.storage.core.appending import AppendInfo
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.storage.io.producer_snapshots import ProducerSnapshot
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.identifiers import Epoch, Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.message import Buffer
 from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
 
 _logger: Final = logging.getLogger(__name__)
-
-
-class Readers(Protocol):
-    """The fetches that wait."""
-
-    def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
-        """Try again to complete those that wait for this partition."""
-
-
-class Fetchers(Protocol):
-    """The fetchers of leaders' records."""
-
-    def follow(self, driver: "PartitionDriver", leader_id: BrokerId, leader_epoch: Epoch) -> None:
-        """Replicate from this leader, and from no other."""
-
-    def unfollow(self, driver: "PartitionDriver") -> None:
-        """Replicate from none."""
-
-    def wake(self) -> None:
-        """Fetch at once: a partition has something else to ask."""
-
-
-class Proposals(Protocol):
-    """What is asked of the controller."""
-
-    def add(self, driver: "PartitionDriver", proposal: effects.ProposeIsr) -> None:
-        """Send it; feed IsrAnswered back, whatever becomes of it."""
-
-
-class LogStartKeeper(Protocol):
-    """Makes log starts durable."""
-
-    def note(self, driver: "PartitionDriver") -> None:
-        """Let the new log start outlive the process; say so by `note_log_start_kept`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """Where everything goes that leaves a partition; all partitions of a broker share them."""
-
-    disk: DiskQueue
-    checkpoints: OffsetCheckpoints
-    readers: Readers
-    fetchers: Fetchers
-    proposals: Proposals
-    log_starts: LogStartKeeper
-    listeners: Sequence[LeadershipListener]
-    failed: Callable[["PartitionDriver", StorageError], None]  # its log is of no more use
 
 
 class PartitionDriver:
@@ -103,8 +50,10 @@ class PartitionDriver:
 
     __slots__ = (
         "_around",
+        "_flusher",
         "_held",
         "_tail",
+        "awaiting_flush",
         "deletions",
         "is_cutting",
         "log",
@@ -133,11 +82,15 @@ class PartitionDriver:
         self.log: Final = log
         self.producers = producers  # another object after a cut
         self.waiting: Final = ProduceQueue(deadlines)
+        self.awaiting_flush: Final = ProduceQueue(deadlines)  # acks=1, if that waits for the disk
         self.deletions: Final = DeletionQueue(deletion_deadlines)
         self.is_cutting = False  # a thread has the log: neither read it nor append
         self._held: Final[deque[Callable[[], None]]] = deque()  # until the log is cut
         self._around: Final = around
         self._tail: Final = Tail()
+        self._flusher: Final = LogFlusher(
+            topic_partition, log, around.flushes, flushed=self._flushed, failed=self._not_flushed
+        )
 
     def feed(self, now_ms: int, event: Event) -> None:
         """Let the core take in a fact, and do what it says. `now_ms` is monotonic.
@@ -181,6 +134,7 @@ class PartitionDriver:
             self._note_recent(records, info)
         self._around.readers.note_change(self.topic_partition, FetchWakeup.APPENDED)
         self._perform(now_ms, self.partition.appended(now_ms, Offset(info.last_offset + 1)))
+        self._maybe_flush()
         return info
 
     def _note_recent(self, records: Buffer, info: AppendInfo) -> None:
@@ -218,6 +172,7 @@ class PartitionDriver:
             log_start_offset=log_start_offset,
         )
         self.feed(now_ms, answered)
+        self._maybe_flush()
 
     def _keep_producers(self, offset: Offset) -> None:
         """Keep what is known where a segment begins: a start need not read what is before it."""
@@ -230,11 +185,15 @@ class PartitionDriver:
         work = partial(self.log.producers.keep, snapshot)
         self._around.disk.submit(self.topic_partition, work, done)
 
+    def work_to_keep_producers(self) -> Callable[[], None]:
+        """Return work for the disk: to keep what is known where the log ends now."""
+        snapshot = ProducerSnapshot(self.log.log_end_offset, self.producers.snapshot())
+        return partial(self.log.producers.keep, snapshot)
+
     def close(self) -> None:
         """Close the log cleanly; nothing else uses the replica any more. Raises StorageError."""
-        snapshot = ProducerSnapshot(self.log.log_end_offset, self.producers.snapshot())
         try:
-            self.log.producers.keep(snapshot)
+            self.work_to_keep_producers()()
         except StorageError as error:  # the next start reads more
             _logger.warning("%s: %s", self.topic_partition, error)
         self.log.close()
@@ -265,8 +224,7 @@ class PartitionDriver:
 
     def end(self, end: ReadEnd) -> Offset:
         """Return the offset (exclusive) where a read to this end stops."""
-        state = self.partition.state
-        return state.log_end_offset if end is ReadEnd.LOG_END else state.high_watermark
+        return self.partition.serving.read_end(end)
 
     def maybe_fail(self) -> None:
         """Take the replica offline if its log is of no more use."""
@@ -277,6 +235,8 @@ class PartitionDriver:
     def note_tick(self, now_ms: int) -> None:
         """Let a leader look at the clock."""
         self.maybe_fail()
+        self._maybe_flush()  # again, if the disk has refused it
+        self._flusher.note_tick(now_ms)
         if self.partition.state.is_leader:
             self._tail.forget_below(self.partition.state.high_watermark)
             self.feed(now_ms, events.Ticked())
@@ -288,6 +248,10 @@ class PartitionDriver:
             self.feed(now_ms, events.LogStartRose(log_start_offset=offset))
             self._around.log_starts.note(self)
             self._around.readers.note_change(self.topic_partition, FetchWakeup.LOG_START)
+        elif offset == self.log.log_start_offset:
+            self.log.advance_log_start_offset(offset)
+            if self.log.has_dead_segments:  # one that was active when the start came to its end
+                self._around.log_starts.note(self)
 
     def note_log_start_kept(self, now_ms: int, offset: Offset) -> None:
         """Take note that the log's start will outlive the process."""
@@ -361,6 +325,7 @@ class PartitionDriver:
             if outcome is not None:
                 self.producers = outcome
             self.feed(now_ms, event(self.log.log_end_offset))
+            self._maybe_flush()
             while self._held and not self.is_cutting:
                 self._held.popleft()()
             around.readers.note_change(at, FetchWakeup.CHANGED)
@@ -368,11 +333,29 @@ class PartitionDriver:
 
         around.disk.submit(at, work, done)
 
+    # --- Making it durable ---
+
+    def _maybe_flush(self) -> None:
+        if not self.is_cutting and self.partition.state.is_assigned:
+            at_once = self.partition.state.acks_after_flush
+            self._flusher.maybe_flush(1 if at_once else self.log.settings.flush_messages)
+
+    def _flushed(self, offset: Offset) -> None:
+        self.feed(self._around.now_ms(), events.LogFlushed(flushed_offset=offset))
+        for wait in self.awaiting_flush.complete_below(self.partition.state.flushed_offset):
+            wait.done(wait.result)
+        self._maybe_flush()
+        self._around.fetchers.note_flush_ended(self)
+
+    def _not_flushed(self) -> None:
+        self.maybe_fail()
+        self._around.fetchers.note_flush_ended(self)
+
     # --- Requests that wait ---
 
     def fail_waiting(self, error_code: ErrorCode) -> None:
         """Answer every request that waits: whether its records will be committed is unknown."""
-        for wait in self.waiting.fail():
+        for wait in (*self.waiting.fail(), *self.awaiting_flush.fail()):
             wait.done(ProduceResult(error_code))
         for deletion in self.deletions.fail():
             deletion.done(DeletionResult(error_code))

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from quorumlog.broker.partitions.core import events
-from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
+from quorumlog.broker.partitions.core.admission import TopicLimits
 from quorumlog.broker.partitions.core.data_path import LocalRead, ReadEnd
 from quorumlog.broker.partitions.core.deletions import WaitingDeletion
 from quorumlog.broker.partitions.core.partition import Partition, PartitionRules
@@ -18,11 +18,10 @@ from quorumlog.broker.partitions.core.producer_state import ProducerStates
 from quorumlog.broker.partitions.core.purgatory import Deadlines, PendingProduce
 from quorumlog.broker.partitions.log.cold_reads import BRING_INS_MAX, bring_in
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.partition_driver import (
-    PartitionDriver,
-    Surroundings,
-)
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.producer_loading import load_producers
+from quorumlog.broker.partitions.log.surroundings import Surroundings
+from quorumlog.broker.partitions.log.topic_defaults import TopicDefaults
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.metadata_quorum.image import (
     ClusterDelta,
@@ -30,13 +29,11 @@ from quorumlog.metadata_quorum.image import (
     PartitionImage,
     TopicImage,
 )
-from quorumlog.settings.servers import texts_of
 from quorumlog.settings.topics import TopicConfig
 from quorumlog.storage.errors import DiskExhausted, NotInMemory, OffsetOutOfRange, StorageError
 from quorumlog.storage.io.log import Log
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset, TopicId, TopicPartition
-from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
 
 _logger: Final = logging.getLogger(__name__)
 REMOVAL: Final = "removal of deleted logs"  # their lane in the disk queue: one at a time
@@ -85,7 +82,7 @@ class ReplicaSet:
         self._postponed: Final[set[TopicPartition]] = set()  # no room or handle: `retry`
         self._unusable: Final[dict[TopicPartition, TopicId]] = {}  # their logs have failed
         self._limits: Final[dict[str, TopicLimits]] = {}
-        self._topic_defaults: Final = {**texts_of(settings), **logs.topic_defaults}
+        self._defaults: Final = TopicDefaults(broker_id, settings, logs)
 
     def connect(self, around: Surroundings) -> None:
         """Say where everything goes that leaves a partition."""
@@ -109,6 +106,8 @@ class ReplicaSet:
             *delta.partitions,
         ]
         self._configure(delta)
+        if self._defaults.maybe_alter(image, self.drivers.values()):
+            self._limits.clear()
         for at in sorted({*delta.partitions, *concerned}):
             self._publish_partition(at)
         if delta.brokers:
@@ -174,7 +173,7 @@ class ReplicaSet:
         return self._broker_id in partition.replicas
 
     def _published(self, topic: TopicImage, partition: PartitionImage) -> events.PartitionPublished:
-        config = TopicConfig(topic.configs, self._topic_defaults)
+        config = self._defaults.of_topic(self.image, topic.name)
         return events.PartitionPublished(
             image=partition,
             brokers=self.image.brokers,
@@ -256,6 +255,7 @@ class ReplicaSet:
             log_end_offset=log.log_end_offset,
             high_watermark=loaded.high_watermark,
             rules=self._rules,
+            acks_after_flush=self._settings.log_flush_acks,
         )
         driver = self.drivers[at] = PartitionDriver(
             at,
@@ -319,15 +319,12 @@ class ReplicaSet:
         """Return what the topic allows to be appended."""
         limits = self._limits.get(topic)
         if limits is None:
-            limits = self._limits[topic] = topic_limits(
-                self.config_of(topic), is_internal=topic in INTERNAL_TOPICS
-            )
+            limits = self._limits[topic] = self._defaults.limits_of(self.image, topic)
         return limits
 
     def config_of(self, topic: str) -> TopicConfig:
         """Return the configuration of a topic as this broker takes it."""
-        image = self.image.topics.get(topic)
-        return TopicConfig({} if image is None else image.configs, self._topic_defaults)
+        return self._defaults.of_topic(self.image, topic)
 
     def read_local(
         self,

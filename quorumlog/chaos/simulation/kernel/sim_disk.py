@@ -217,6 +217,11 @@ class SimDisk:
     def size(self, path: str) -> int:  # noqa: D102 - see Disk
         return len(self._content(path).written)
 
+    def modified_ms(self, path: str) -> int:
+        """Return the far future: no times are kept, so that no file ever looks old."""
+        self._content(path)
+        return 1 << 62
+
     def listdir(self, path: str) -> list[str]:  # noqa: D102 - see Disk
         self.begin("listdir", path)
         names = [*self._directory(path)]

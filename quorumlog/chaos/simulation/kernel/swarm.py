@@ -12,10 +12,17 @@ from typing import Final
 from quorumlog.chaos.faults import delay, machines, network
 from quorumlog.chaos.faults.fault import ALL, MILLION, Fault
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
+from quorumlog.chaos.faults.reassign import Reassign
 from quorumlog.chaos.schedule import Action, Target
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 
-_INSTANTANEOUS: Final = (machines.InterruptedWrite, machines.FsyncError, Resign, FalseNotice)
+_INSTANTANEOUS: Final = (
+    machines.InterruptedWrite,
+    machines.FsyncError,
+    Resign,
+    FalseNotice,
+    Reassign,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

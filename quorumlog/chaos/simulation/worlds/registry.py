@@ -5,41 +5,38 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from quorumlog.chaos.faults import leadership, machines, network
 from quorumlog.chaos.faults.delay import Delay
 from quorumlog.chaos.faults.fault import ALL, Fault
-from quorumlog.chaos.faults.kill import Kill
-from quorumlog.chaos.faults.pause import Pause
 from quorumlog.chaos.registered import registered
 from quorumlog.chaos.schedule import Schedule, ScheduleError
 from quorumlog.chaos.simulation.kernel.options import DrawOptions
 from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import World
 from quorumlog.chaos.simulation.kernel.swarm import Hunt, draw_actions
-from quorumlog.chaos.simulation.worlds.brokers.mutants import (
-    CONTROLLER_MUTANTS,
-    PARTITION_MUTANTS,
-    BrokenRules,
-)
+from quorumlog.chaos.simulation.worlds.brokers.controller_mutants import CONTROLLER_MUTANTS
+from quorumlog.chaos.simulation.worlds.brokers.mutants import PARTITION_MUTANTS
 from quorumlog.chaos.simulation.worlds.brokers.producers import Producing, draw_producing_options
+from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
 from quorumlog.chaos.simulation.worlds.brokers.world import BrokersWorld
+from quorumlog.chaos.simulation.worlds.drawn_faults import (
+    BROKER_FAULTS,
+    COMPOSED_FAULTS,
+    LOG_FAULTS,
+    QUORUM_FAULTS,
+)
 from quorumlog.chaos.simulation.worlds.groups.consumer_group import (
     ConsumerGroup,
     draw_group_options,
 )
 from quorumlog.chaos.simulation.worlds.groups.mutants import GROUP_MUTANTS, shards_of
-from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS
+from quorumlog.chaos.simulation.worlds.logs.world import (
+    BROKEN_RULES_OF_LOGS,
+    build_logs,
+    draw_log_options,
+)
+from quorumlog.chaos.simulation.worlds.quorum.mutants import MUTANTS, UncheckedQuorum
 from quorumlog.chaos.simulation.worlds.quorum.world import QuorumWorld, draw_quorum_options
-from quorumlog.metadata_quorum.core.quorum import Quorum
-
-# The order counts: each kind of fault draws in its turn.
-BROKER_FAULTS: Final[tuple[type[Fault], ...]] = (
-    *network.FAULTS, Kill, machines.PowerLoss, Pause, machines.ClockDrift, *leadership.FAULTS,
-)  # fmt: skip
-QUORUM_FAULTS: Final[tuple[type[Fault], ...]] = (
-    *network.FAULTS, Kill, machines.PowerLoss, Pause, machines.ClockDrift, machines.SlowDisk,
-    machines.FsyncError, *leadership.FAULTS, machines.InterruptedWrite,
-)  # fmt: skip
+from quorumlog.chaos.simulation.worlds.storage_mutants import STORAGE_MUTANTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +99,11 @@ class WorldKind:
 
 
 def _build_quorum(schedule: Schedule, mutant: str | None) -> World:
-    return QuorumWorld(schedule, Quorum if mutant is None else MUTANTS.made[mutant])
+    if mutant in STORAGE_MUTANTS.made:
+        return QuorumWorld(schedule, UncheckedQuorum, STORAGE_MUTANTS.made[mutant])
+    if mutant is not None:
+        return QuorumWorld(schedule, MUTANTS.made[mutant])
+    return QuorumWorld(schedule)
 
 
 def _build_brokers(
@@ -117,13 +118,17 @@ def _build_groups(schedule: Schedule, mutant: str | None) -> World:
     return BrokersWorld(schedule, ConsumerGroup(schedule, new_shard))
 
 
+_BROKEN_STORAGE: Final = {
+    name: BrokenRules(partition=UNCHECKED_RULES, storage=made)
+    for name, made in STORAGE_MUTANTS.made.items()
+}
 _BROKER_HUNT: Final = Hunt(role="partition-leader", every_ms=(200, 4_000))
 _KINDS: Final = (
     WorldKind(
         name="quorum",
         text="the metadata quorum: Raft as KIP-595 has it",
         faults=QUORUM_FAULTS,
-        mutants=MUTANTS.rules,
+        mutants=MUTANTS.rules | STORAGE_MUTANTS.rules,
         options=draw_quorum_options,
         hunt=Hunt(role="metadata-leader", files=("", "quorum-state")),
         build=_build_quorum,
@@ -132,17 +137,17 @@ _KINDS: Final = (
         name="partition",
         text="one replicated partition, its ISR and an idempotent producer",
         faults=BROKER_FAULTS,
-        mutants=PARTITION_MUTANTS.rules,
+        mutants=PARTITION_MUTANTS.rules | STORAGE_MUTANTS.rules,
         options=partial(draw_producing_options, partitions=1, min_insync_max=1),
         hunt=_BROKER_HUNT,
-        build=partial(_build_brokers, PARTITION_MUTANTS.made),
+        build=partial(_build_brokers, PARTITION_MUTANTS.made | _BROKEN_STORAGE),
     ),
     WorldKind(
         name="composed",
         text="the controller with brokers and partitions that need two replicas (KIP-966)",
-        faults=BROKER_FAULTS,
+        faults=COMPOSED_FAULTS,
         mutants=CONTROLLER_MUTANTS.rules,
-        options=partial(draw_producing_options, partitions=3, min_insync_max=2),
+        options=partial(draw_producing_options, partitions=3, min_insync_max=2, unclean_share=0.25),
         hunt=_BROKER_HUNT,
         build=partial(_build_brokers, CONTROLLER_MUTANTS.made),
     ),
@@ -154,6 +159,15 @@ _KINDS: Final = (
         options=draw_group_options,
         hunt=_BROKER_HUNT,
         build=_build_groups,
+    ),
+    WorldKind(
+        name="logs",
+        text="logs alone: retention, deletion of records, compaction, and crashes",
+        faults=LOG_FAULTS,
+        mutants=BROKEN_RULES_OF_LOGS,
+        options=draw_log_options,
+        hunt=Hunt(role="any", files=("", ".log", "-checkpoint")),
+        build=build_logs,
     ),
 )
 

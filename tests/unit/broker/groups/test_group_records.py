@@ -79,6 +79,26 @@ def test_a_record_has_the_bytes_of_kafkas(
     assert decode(key, value) == record
 
 
+def test_an_offset_that_names_the_topics_id_is_read() -> None:
+    value = bytes.fromhex(
+        "0004 0000000000000005 00000002 02 6d 00000000000003e8"  # as before, with a compact string
+        "01 00 10 000102030405060708090a0b0c0d0e0f"  # one tagged field: tag 0, 16 bytes
+    )
+    found = decode(OFFSET_KEY, value)
+    assert isinstance(found, OffsetRecord)
+    assert found.committed is not None
+    assert found.committed.topic_id == bytes(range(16))
+    assert (found.committed.offset, found.committed.metadata) == (5, "m")
+
+
+def test_a_flexible_generation_is_read() -> None:
+    value = bytes.fromhex(
+        "0004 02 63 00000004 02 72 02 61 00000000000003e8 02"
+        "02 61 00 02 78 02 79 000007d0 000003e8 02 01 03 0203 00 00"  # tagged fields: none
+    )
+    assert decode(GROUP_KEY, value) == GROUP
+
+
 def test_older_values_are_read() -> None:
     value = bytes.fromhex("0001 0000000000000005 0001 6d 00000000000003e8 00000000000003e9")
     read = decode(OFFSET_KEY, value)

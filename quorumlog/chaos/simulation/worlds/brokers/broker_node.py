@@ -14,14 +14,10 @@ from quorumlog.broker.partitions.core.data_path import (
     ProduceDone,
     ProduceResult,
 )
-from quorumlog.broker.partitions.core.fetch_wakeup import FetchWakeup
-from quorumlog.broker.partitions.core.partition import PartitionRules
 from quorumlog.broker.partitions.log.log_directory import LogDirectory
-from quorumlog.broker.partitions.log.partition_driver import (
-    PartitionDriver,
-    Surroundings,
-)
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
 from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.broker.partitions.log.surroundings import Surroundings
 from quorumlog.broker.settings import BrokerSettings
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.run import Environment
@@ -30,6 +26,7 @@ from quorumlog.chaos.simulation.worlds.brokers.controller_requests import Contro
 from quorumlog.chaos.simulation.worlds.brokers.disk_queue import SimulatedDiskQueue
 from quorumlog.chaos.simulation.worlds.brokers.fetching import Fetching
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
+from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules
 from quorumlog.chaos.simulation.worlds.entries import entries_of
 from quorumlog.metadata_quorum.controller_client import (
     BrokerHeartbeat,
@@ -42,12 +39,7 @@ from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import (
-    BrokerId,
-    Epoch,
-    Offset,
-    TopicPartition,
-)
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
 from quorumlog.wire.codec.records import iterate_headers
 
 LOG_DIR: Final = "/logs"
@@ -82,7 +74,7 @@ class BrokerNode:
         controller: ControllerNode,
         oracle: ReplicationOracle,
         peers: Mapping[int, "BrokerNode"],
-        rules: PartitionRules,
+        rules: BrokenRules,
         segment_bytes: int,
         fetch_bytes_max: int,
     ) -> None:
@@ -117,27 +109,33 @@ class BrokerNode:
         self._requests.forget()
         for coordinators in self.coordinators:
             coordinators.forget()
-        self._logs = LogDirectory(self.machine.disk, LOG_DIR, self._log_settings)
+        storage = self._rules.storage
+        self._logs = LogDirectory(
+            storage.disk(self.machine.disk), LOG_DIR, self._log_settings, storage.log
+        )
         self._logs.start()
         self._replay = ClusterReplay(ClusterImage())
         self.replicas = ReplicaSet(
             self.node_id,
             SETTINGS,
             self._logs,
-            rules=self._rules,
+            rules=self._rules.partition,
             now_ms=self.machine.now_ms,
             opened=self._opened,
             failed=self._note_failure,
         )
+        disk = SimulatedDiskQueue(self.machine, self._environment, self.take)
         surroundings = Surroundings(
-            disk=SimulatedDiskQueue(self.machine, self._environment, self.take),
+            now_ms=self.machine.now_ms,
+            disk=disk,
+            flushes=disk,
             checkpoints=self._logs.checkpoints,
             readers=self,
             fetchers=self.fetching,
             proposals=self._requests,
             log_starts=self,
             listeners=self.coordinators,
-            failed=self._log_failed,
+            failed=lambda _, error: self._note_failure(error),
         )
         self.replicas.connect(surroundings)
         self._register()
@@ -176,6 +174,9 @@ class BrokerNode:
         if self._failure is not None:
             self.machine.fail()
             return
+        for at in sorted(self._ends.keys() - self.replicas.drivers.keys()):
+            self._oracle.removed(self.node_id, at)
+            del self._ends[at]
         for at, driver in self.replicas.drivers.items():
             self._observe(at, driver)
 
@@ -187,10 +188,6 @@ class BrokerNode:
         self.machine.later(period_us, again)
 
     def _note_failure(self, error: BaseException) -> None:
-        self._failure = error
-
-    def _log_failed(self, driver: PartitionDriver, error: StorageError) -> None:
-        del driver
         self._failure = error
 
     def _opened(self, at: TopicPartition) -> None:
@@ -212,7 +209,13 @@ class BrokerNode:
             self._ends[at] = end
             self._oracle.truncated(self.node_id, at, end)
         state = driver.partition.state
-        self._oracle.showed(self.node_id, at, state.high_watermark, leads=state.is_leader)
+        self._oracle.showed(
+            self.node_id,
+            at,
+            state.high_watermark,
+            leads=state.is_leader,
+            leader_epoch=state.leader_epoch,
+        )
 
     def _read(self, driver: PartitionDriver, start: int) -> bytes:
         log, chunks, offset = driver.log, [], Offset(start)
@@ -330,7 +333,7 @@ class BrokerNode:
 
     # --- the surroundings of a partition ---
 
-    def note_change(self, topic_partition: TopicPartition, change: FetchWakeup) -> None:
+    def note_change(self, topic_partition: TopicPartition, change: object) -> None:
         """Do nothing: followers ask again soon, and there are no consumers."""
 
     def note(self, driver: PartitionDriver) -> None:

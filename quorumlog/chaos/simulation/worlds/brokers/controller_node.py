@@ -3,13 +3,14 @@
 Every decision is committed at once. The brokers learn of it over the network, each in its time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from quorumlog.chaos.simulation.kernel.randomness import seeded
+from quorumlog.chaos.simulation.kernel.randomness import Rng, seeded
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.oracle import Members, ReplicationOracle
+from quorumlog.chaos.simulation.worlds.brokers.reassigning import Reassigning
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.requests import (
     ControllerRequest,
@@ -17,7 +18,7 @@ from quorumlog.metadata_quorum.controller.requests import (
     ElectLeaders,
 )
 from quorumlog.metadata_quorum.image import ClusterImage
-from quorumlog.metadata_quorum.image.records import MetadataRecord, RegisterBroker
+from quorumlog.metadata_quorum.image.records import MetadataRecord, PartitionChange, RegisterBroker
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, TopicPartition
@@ -56,6 +57,7 @@ class ControllerNode:
         self._committed: Final = committed
         self._draw: Final = seeded("controller", environment.seed).randbytes
         self._leaders: Final[dict[TopicPartition, int]] = {}
+        self._reassigning: Final = Reassigning()
         self._take_over()
 
     def now_ms(self) -> int:
@@ -74,6 +76,7 @@ class ControllerNode:
         """Let another controller take over, and every preferred leader lead that may."""
         self._take_over()
         self._enact(self.controller.decide_activation())
+        self._elect_rest()
         cluster = self.controller.cluster
         places = [
             (name, index)
@@ -84,10 +87,30 @@ class ControllerNode:
 
     def ask(self, request: ControllerRequest) -> object:
         """Decide a request and commit the decision."""
-        base_offset = Offset(len(self.records))
-        decision = self.controller.decide(request, now_ms=self.now_ms(), base_offset=base_offset)
-        self._enact(decision)
-        return decision.response
+        while True:
+            decision = self.controller.decide(
+                request, now_ms=self.now_ms(), base_offset=Offset(len(self.records))
+            )
+            self._enact(decision)
+            if not decision.goes_on:
+                self._elect_rest()
+                return decision.response
+
+    def _elect_rest(self) -> None:
+        while self.controller.has_elections:
+            self._enact(self.controller.decide_elections())
+
+    def reassign(self, rng: Rng, broker_ids: Sequence[int], *, least: int) -> None:
+        """Let a partition begin to move, or go back."""
+        cluster = self.controller.cluster
+        partitions = {
+            TopicPartition(name, index): partition
+            for name in cluster.topic_names()
+            for index, partition in enumerate(cluster.partitions(name))
+        }
+        if partitions:
+            request = self._reassigning.draw(rng, partitions, broker_ids, least=least)
+            self._reassigning.answered(self.ask(request))
 
     def suspect(self, broker_id: int) -> None:
         """Believe that a broker's process is gone, although it lives."""
@@ -111,6 +134,8 @@ class ControllerNode:
         for record in decision.records:
             self.controller.apply(Offset(len(self.records)), record)
             self.records.append(record)
+            if isinstance(record, PartitionChange) and record.is_recovering:
+                self._note_unclean_election(record)
         if not decision.records:
             return
         for record in decision.records:
@@ -121,11 +146,20 @@ class ControllerNode:
         self._show()
         self._committed()
 
+    def _note_unclean_election(self, record: PartitionChange) -> None:
+        cluster = self.controller.cluster
+        name = cluster.topic_name(record.topic_id)
+        partition = None if name is None else cluster.partition(name, record.partition_id)
+        if name is not None and partition is not None:
+            at = TopicPartition(name, record.partition_id)
+            self._oracle.elected_uncleanly(at, partition.leader_id, partition.leader_epoch)
+
     def _show(self) -> None:
         cluster = self.controller.cluster
         for name in cluster.topic_names():
             for index, partition in enumerate(cluster.partitions(name)):
                 at = TopicPartition(name, index)
+                self._reassigning.show(at, partition)
                 members = Members((*partition.isr, *partition.elr), partition.leader_epoch)
                 if self._oracle.members.get(at) != members:
                     self._oracle.elected(at, members)

@@ -74,6 +74,9 @@ class Fetching:
     def wake(self) -> None:
         """Do nothing: a fetch is due soon."""
 
+    def note_flush_ended(self, driver: PartitionDriver) -> None:
+        """Do nothing: a fetch is due soon."""
+
     def follow(self, driver: PartitionDriver, leader_id: BrokerId, leader_epoch: Epoch) -> None:
         """Fetch from this leader."""
         following = _Following(FollowedPartition(driver, leader_epoch), leader_id)

@@ -1,10 +1,10 @@
-"""Replicas and controllers that break one rule each: the worlds with brokers must find them.
+"""Replicas that break one rule each: the worlds with brokers must find them.
 
 They do not check themselves, so that it is the oracle that must find them.
 """
 
-from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from quorumlog.broker.partitions.core import effects, events
@@ -13,49 +13,20 @@ from quorumlog.broker.partitions.core.high_watermark import HighWatermarkRule
 from quorumlog.broker.partitions.core.isr import FollowerProgress
 from quorumlog.broker.partitions.core.isr_rules import IsrRules
 from quorumlog.broker.partitions.core.leading import Leadership
-from quorumlog.broker.partitions.core.partition import KAFKA_RULES, PartitionRules
-from quorumlog.broker.partitions.core.partition_invariants import Marks, PartitionInvariants
 from quorumlog.broker.partitions.core.role_changes import RoleChanges
 from quorumlog.broker.partitions.core.roles import Leader, Role
 from quorumlog.broker.partitions.core.serving import Serving
 from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
-from quorumlog.metadata_quorum.controller.controller import Controller
-from quorumlog.metadata_quorum.controller.partitions import Located, PartitionDecisions
-from quorumlog.metadata_quorum.controller.requests import (
-    AlterPartitions,
-    ControllerRequest,
-    Decision,
-    IsrResults,
-)
-from quorumlog.metadata_quorum.controller_client import BrokerRegistration, IsrProposal
+from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
 from quorumlog.metadata_quorum.image import PartitionImage
-from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_EPOCH, BrokerId, Epoch, Offset
 
 # ruff: noqa: ARG002 - a mutant has the signature of what it replaces
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokenRules:
-    """The rules that a world with brokers runs on."""
-
-    partition: PartitionRules = KAFKA_RULES
-    controller: type[Controller] = Controller
-
-
-# --- replicas ---
-
-
-class Unchecked(PartitionInvariants):
-    """Checks nothing: the outcome must show the damage."""
-
-    def check(self, before: Marks, *, truncates: bool = False) -> None:
-        """Check nothing."""
-
-
 def _replica(*broken: type[Any]) -> BrokenRules:
-    return BrokenRules(partition=with_broken(KAFKA_RULES, *broken, Unchecked))
+    return BrokenRules(partition=with_broken(UNCHECKED_RULES, *broken))
 
 
 PARTITION_MUTANTS: Final = Mutants(_replica)
@@ -194,87 +165,3 @@ class _TakesAnyRefusalForFinal(Leadership):
         if event.error_code is ErrorCode.REQUEST_TIMED_OUT:
             event = replace(event, error_code=ErrorCode.OPERATION_NOT_ATTEMPTED)
         return super().isr_answered(role, now_ms, event)
-
-
-# --- controllers ---
-
-
-def _controller(broken: type[Any]) -> BrokenRules:
-    if issubclass(broken, Controller):
-        return BrokenRules(controller=broken)
-
-    class Mutant(Controller):
-        def __init__(self, *arguments: object, **options: object) -> None:
-            super().__init__(*arguments, **options)  # type: ignore[arg-type]  # handed on
-            self._partitions = broken(self.cluster)  # type: ignore[misc]  # it replaces the rule
-
-    return BrokenRules(controller=Mutant)
-
-
-CONTROLLER_MUTANTS: Final = Mutants(_controller)
-
-
-@CONTROLLER_MUTANTS.breaks("a broker that lost unflushed records stays eligible (decision 18)")
-class _IgnoresPowerLoss(Controller):
-    def decide(
-        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
-    ) -> Decision[object]:
-        if isinstance(request, BrokerRegistration):
-            request = replace(request, boot_id=None)
-        return super().decide(request, now_ms=now_ms, base_offset=base_offset)
-
-
-@CONTROLLER_MUTANTS.breaks("an ISR is granted to a process that has been replaced (KIP-903)")
-class _GrantsToAnyProcess(PartitionDecisions):
-    def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
-        broker = self._cluster.brokers.get(broker_id)
-        return broker is not None and not broker.fenced
-
-
-@CONTROLLER_MUTANTS.breaks("an ISR is granted with a fenced member (KAFKA-14617)")
-class _GrantsToTheFenced(PartitionDecisions):
-    def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
-        return True
-
-
-@CONTROLLER_MUTANTS.breaks("an ISR is granted that was proposed on an older view (KIP-497)")
-class _GrantsOldProposals(PartitionDecisions):
-    def _refusal(
-        self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
-    ) -> ErrorCode:
-        proposal = replace(proposal, partition_epoch=partition.partition_epoch)
-        return super()._refusal(partition, broker_id, proposal)
-
-
-@CONTROLLER_MUTANTS.breaks("a copy of a refused proposal may be granted later (decision 16)")
-class _LeavesRefusedProposalsValid(PartitionDecisions):
-    def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
-        decision = super().decide_alter(request)
-        real = tuple(r for r in decision.records if r.isr is not None or r.leader is not None)  # type: ignore[union-attr]  # PartitionChange
-        return replace(decision, records=real)
-
-
-@CONTROLLER_MUTANTS.breaks(
-    "a member that left stays eligible although the ISR goes on to commit (KIP-966)"
-)
-class _KeepsTheElrWhileItCommits(PartitionDecisions):
-    def _min_isr(self, located: Located, leader_id: BrokerId) -> int:
-        return len(located.partition.replicas) + 1
-
-
-@CONTROLLER_MUTANTS.breaks("a replica outside ISR and ELR is elected when no member is alive")
-class _ElectsWhoeverLives(PartitionDecisions):
-    def _change(
-        self,
-        located: Located,
-        target_isr: tuple[BrokerId, ...],
-        active: Set[BrokerId],
-        barred: Set[BrokerId] = frozenset(),
-        *,
-        prefers_first: bool = False,
-    ) -> PartitionChange | None:
-        partition = located.partition
-        alive = [replica for replica in partition.replicas if replica in active]
-        if not {*target_isr} & {*alive} and not {*partition.elr} & {*alive} and alive:
-            target_isr = (alive[0],)
-        return super()._change(located, target_isr, active, barred, prefers_first=prefers_first)

@@ -24,6 +24,14 @@ class Members(NamedTuple):
     leader_epoch: int
 
 
+class _NewHistory(NamedTuple):
+    """An unclean election: what its leader holds is committed, as far as it was before."""
+
+    leader: int
+    leader_epoch: int
+    has_led: bool = False  # before, its log may still lose what it has of the old leader
+
+
 _NOBODY: Final = Members((), -1)
 Place = tuple[int, TopicPartition]  # a replica
 
@@ -35,14 +43,22 @@ class ReplicationOracle:
     - per partition: what was ever shown as committed, and what was acknowledged;
     - the brokers that have lost unflushed records and are not registered again yet. The metadata
       cannot know it, and may still name them.
+
+    An unclean election, if it is allowed, starts a new history: what its leader lacks may be lost,
+    and what leaders of earlier epochs still commit. From then on all is as before; only the
+    idempotent producer starts anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_lose: bool = False) -> None:
+        self.new_histories: Final[dict[TopicPartition, int]] = defaultdict(int)  # how many
         self.committed: Final[dict[TopicPartition, list[Entry]]] = defaultdict(list)
         self.acknowledged: Final[dict[TopicPartition, dict[int, bytes]]] = defaultdict(dict)
         self.logs: Final[dict[Place, list[Entry]]] = defaultdict(list)
         self.members: Final[dict[TopicPartition, Members]] = {}
         self.lossy: Final[set[int]] = set()
+        self._may_lose: Final = may_lose
+        self._histories: Final[dict[TopicPartition, _NewHistory]] = {}
+        self._lost: Final[dict[TopicPartition, set[tuple[int, bytes]]]] = defaultdict(set)
         self._shortened: Final[set[Place]] = set()  # logs that a power loss may have cut
         self._agreed: Final[dict[Place, int]] = defaultdict(int)
         self._high_watermarks: Final[dict[Place, int]] = defaultdict(int)
@@ -58,7 +74,14 @@ class ReplicationOracle:
         place = broker_id, at
         del self.logs[place][end:]
         self._agreed[place] = min(self._agreed[place], end)
+        self._maybe_rewind(broker_id, at)
         self._check_holders(at)
+
+    def removed(self, broker_id: int, at: TopicPartition) -> None:
+        """Note that a broker has no replica any more: the files go a little later."""
+        place = broker_id, at
+        self._shortened.add(place)
+        self._high_watermarks[place] = 0
 
     def stopped(self, broker_id: int, *, loses_power: bool) -> None:
         """Note the end of a process; with the power it loses what was not flushed."""
@@ -81,6 +104,7 @@ class ReplicationOracle:
         check(is_whole, f"durability: {broker_id} lost records of {at}, but not its power")
         self.logs[place] = entries
         self._agreed[place] = min(self._agreed[place], len(entries))
+        self._maybe_rewind(broker_id, at)
 
     # --- metadata ---
 
@@ -92,6 +116,48 @@ class ReplicationOracle:
         """Note what the metadata says of a partition now."""
         self.members[at] = members
         self._check_holders(at)
+
+    def elected_uncleanly(self, at: TopicPartition, leader: int, leader_epoch: int) -> None:
+        """Note that a leader was elected that may lack what is committed."""
+        check(self._may_lose, f"unclean: {leader} was elected for {at}, which allows no loss")
+        self.new_histories[at] += 1
+        self._histories[at] = _NewHistory(leader, leader_epoch)
+        self._maybe_rewind(leader, at)
+
+    def _maybe_rewind(self, broker_id: int, at: TopicPartition) -> None:
+        """Forget what was committed and is not held by a leader that begins a new history."""
+        history = self._histories.get(at)
+        if history is None or history.has_led or history.leader != broker_id:
+            return
+        committed, end = self.committed[at], self._agreement(broker_id, at)
+        for offset in range(end, len(committed)):
+            self._lost[at].add((offset, committed[offset].content))
+            self.acknowledged[at].pop(offset, None)
+        del committed[end:]
+        for place in self._agreed:
+            if place[1] == at:
+                self._agreed[place] = min(self._agreed[place], end)
+
+    def _is_of_old_history(
+        self, broker_id: int, at: TopicPartition, end: int, *, leads: bool, leader_epoch: int
+    ) -> bool:
+        """Tell whether a high watermark may be lost, because an unclean election has passed it."""
+        history, lost, place = self._histories.get(at), self._lost[at], (broker_id, at)
+        if history is None:
+            return False
+        if leader_epoch >= history.leader_epoch:
+            if leads and broker_id == history.leader:
+                self._histories[at] = history._replace(has_led=True)
+            # A follower may have heard of these commits before it heard of the election.
+            start = self._agreement(broker_id, at)
+            return not leads and start < end and self._old_commits(place, end).issubset(lost)
+        lost |= self._old_commits(place, end)
+        return True
+
+    def _old_commits(self, place: Place, end: int) -> set[tuple[int, bytes]]:
+        """Return what a replica holds below its high watermark, and is not committed now."""
+        start, log = self._agreement(*place), self.logs[place]
+        return {(offset, log[offset].content) for offset in range(start, end)}
 
     def _check_holders(self, at: TopicPartition) -> None:
         """Check that every member of ISR and ELR holds all that is committed."""
@@ -114,14 +180,20 @@ class ReplicationOracle:
 
     # --- commits ---
 
-    def showed(self, broker_id: int, at: TopicPartition, end: int, *, leads: bool) -> None:
-        """Note a replica's high watermark."""
+    def showed(
+        self, broker_id: int, at: TopicPartition, end: int, *, leads: bool, leader_epoch: int
+    ) -> None:
+        """Note a replica's high watermark in the epoch of which it knows."""
         place = broker_id, at
-        if end == self._high_watermarks[place]:
+        history = self._histories.get(at)
+        begins = history is not None and leads and not history.has_led
+        if end == self._high_watermarks[place] and not begins:
             return
         self._high_watermarks[place] = end
         log, committed = self.logs[place], self.committed[at]
         check(end <= len(log), f"commit-held: {broker_id} shows {end} of {len(log)} in {at}")
+        if self._is_of_old_history(broker_id, at, end, leads=leads, leader_epoch=leader_epoch):
+            return
         is_known = end <= len(committed)
         check(leads or is_known, f"commit-led: follower {broker_id} commits {end} of {at} first")
         common = min(end, len(committed))
@@ -135,6 +207,8 @@ class ReplicationOracle:
 
     def _check_sequences(self, at: TopicPartition, new: list[Entry]) -> None:
         """Check that the idempotent producer's records are committed once and in order."""
+        if at in self._histories:
+            return
         known = (one for one in reversed(self.committed[at]) if one.content.startswith(SEQUENCED))
         last = next(known, None)
         expected = 0 if last is None else _sequence(last) + 1
@@ -148,6 +222,8 @@ class ReplicationOracle:
         """Note that a producer was told that its record is committed at this offset."""
         committed = self.committed[at]
         is_there = offset < len(committed) and committed[offset].content == value
+        if not is_there and (offset, value) in self._lost[at]:
+            return
         check(is_there, f"acked-committed: {value!r} was acknowledged at {offset} of {at}")
         self.acknowledged[at][offset] = value
 

@@ -22,17 +22,26 @@ SEND_AGAIN_US: Final = 1_500_000
 
 
 def draw_producing_options(
-    rng: Rng, nodes: int, *, partitions: int, min_insync_max: int
+    rng: Rng, nodes: int, *, partitions: int, min_insync_max: int, unclean_share: float = 0.0
 ) -> tuple[int, dict[str, Option]]:
-    """Draw the options of a run: `nodes` are the brokers, and there is no other machine."""
-    return nodes, {
+    """Draw the options of a run: `nodes` are the brokers, and there is no other machine.
+
+    `unclean_share`: of the runs, allows unclean elections; half of these commit with one replica.
+    """
+    options: dict[str, Option] = {
         "nodes": nodes,
         "partitions": partitions,
         "min_insync_replicas": min(min_insync_max, nodes),
         "produce_every_us": rng.randrange(30_000, 150_000),
         "fetch_bytes_max": rng.choice((1, 300, 1_000_000)),  # 1: one batch at a time
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
+        "unclean": False,
     }
+    if rng.random() < unclean_share:
+        options["unclean"] = True
+        if rng.random() < 0.5:
+            options["min_insync_replicas"] = 1
+    return nodes, options
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,6 +62,9 @@ class Producer:
     _values: int = 0
     _next: int = 0
     _is_stopped: bool = False
+    _producer_id: int = PRODUCER_ID
+    _first: int = 0  # of the sequences of this producer id
+    _histories: int = 0  # that it has begun anew for
     _progress_us: int = 0  # when the newest sequence was acknowledged, or all sent again
 
     def stop(self) -> None:
@@ -74,11 +86,19 @@ class Producer:
         now_us = self.environment.timeline.now_us
         if now_us - self._progress_us > SEND_AGAIN_US:
             self._next, self._progress_us = self.acknowledged, now_us
+            self._maybe_start_anew()
         # The first goes alone: a leader that knows nothing of a producer takes any number.
-        under_way_max = BATCHES_KEPT if self.acknowledged else 1
+        under_way_max = BATCHES_KEPT if self.acknowledged > self._first else 1
         if self._next - self.acknowledged < under_way_max:
             self._send(SEQUENCED + b"%d" % self._next, self._next)
             self._next += 1
+
+    def _maybe_start_anew(self) -> None:
+        """Take another producer id if an unclean election may have lost what was acknowledged."""
+        histories = self.oracle.new_histories[self.at]
+        if histories != self._histories:
+            self._histories, self._first = histories, self.acknowledged
+            self._producer_id += 1
 
     def _send(self, value: bytes, sequence: int) -> None:
         node = self.nodes.get(self._leader())
@@ -87,9 +107,9 @@ class Producer:
         record = Record(0, self.environment.timeline.now_us // 1000, None, value)
         batch = encode_batch(
             [record],
-            producer_id=PRODUCER_ID if sequence >= 0 else -1,
+            producer_id=self._producer_id if sequence >= 0 else -1,
             producer_epoch=0 if sequence >= 0 else -1,
-            base_sequence=sequence,
+            base_sequence=sequence - self._first if sequence >= 0 else -1,
         )
         done = self._answer_from(node.node_id, value, sequence)
         network, push = self.environment.network, self.environment.timeline.push

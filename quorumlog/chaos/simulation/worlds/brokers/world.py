@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from quorumlog.chaos.faults.leadership import FalseNotice, Resign
+from quorumlog.chaos.faults.reassign import Reassign
 from quorumlog.chaos.schedule import Action, Schedule
 from quorumlog.chaos.simulation.kernel.machine import Machine
 from quorumlog.chaos.simulation.kernel.options import Options
+from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.brokers.broker_node import BrokerNode
 from quorumlog.chaos.simulation.worlds.brokers.controller_node import (
     CONTROLLER_ID,
     ControllerNode,
 )
-from quorumlog.chaos.simulation.worlds.brokers.mutants import BrokenRules
 from quorumlog.chaos.simulation.worlds.brokers.oracle import ReplicationOracle
+from quorumlog.chaos.simulation.worlds.brokers.rules import BrokenRules
 from quorumlog.metadata_quorum.controller.requests import CreateTopics
 from quorumlog.metadata_quorum.controller_client import NewTopic
+from quorumlog.settings.kinds import text_of
 from quorumlog.wire.codec.identifiers import BrokerId, TopicPartition
 
 SET_UP_US: Final = 50_000
@@ -77,7 +80,8 @@ class BrokersWorld:
             (*node_ids, *workload.machine_ids),
             others_on_network=(CONTROLLER_ID,),
         )
-        self.oracle: Final = ReplicationOracle()
+        self._is_unclean: Final = schedule.options.get("unclean") is True
+        self.oracle: Final = ReplicationOracle(may_lose=self._is_unclean)
         self.nodes: Final[dict[int, BrokerNode]] = {}
         self.controller: Final = ControllerNode(
             self.environment,
@@ -98,7 +102,7 @@ class BrokersWorld:
                 controller=self.controller,
                 oracle=self.oracle,
                 peers=self.nodes,
-                rules=rules.partition,
+                rules=rules,
                 segment_bytes=options.number("segment_bytes"),
                 fetch_bytes_max=options.number("fetch_bytes_max"),
             )
@@ -137,7 +141,10 @@ class BrokersWorld:
             assignments={
                 index: (*order[shift:], *order[:shift]) for index, shift in shifts.items()
             },
-            configs={"min.insync.replicas": str(self._min_insync_replicas)},
+            configs={
+                "min.insync.replicas": str(self._min_insync_replicas),
+                "unclean.leader.election.enable": text_of(self._is_unclean),
+            },
         )
         self.controller.ask(CreateTopics(topics=(topic,)))
         for client in self._clients:
@@ -159,15 +166,21 @@ class BrokersWorld:
     def may_lose_power(self, machine: Machine) -> bool:
         """Tell whether others hold what is committed: else it would be gone by right.
 
-        Where one replica may commit, the others may leave the ISR before this one is known to
-        have lost something. There only a broker outside ISR and ELR loses its power.
+        A broker that is killed leaves the ISR, and the ELR with it, as long as the ISR has
+        min.insync.replicas members. So fewer than those may have lost something that the metadata
+        does not know of: else they could be all that is left. Where one replica may commit, only a
+        broker outside ISR and ELR loses its power.
         """
         node_id, lossy = machine.node_id, self.oracle.lossy
         concerned = [one.holders for one in self.oracle.members.values() if node_id in one.holders]
         if node_id in lossy or not concerned:
             return True
-        is_shared = all({*holders} - lossy - {node_id} for holders in concerned)
-        return self._min_insync_replicas > 1 and is_shared
+        would_be_lossy = lossy | {node_id}
+        return all(
+            {*holders} - would_be_lossy
+            and len({*holders} & would_be_lossy) < self._min_insync_replicas
+            for holders in concerned
+        )
 
     def inflict(self, action: Action, machine: Machine) -> None:
         """Fence a broker that lives, or let another controller take over and move leaders."""
@@ -176,6 +189,9 @@ class BrokersWorld:
                 self.controller.suspect(machine.node_id)
             case Resign():
                 self.controller.fail_over()
+            case Reassign():
+                rng = seeded(f"reassign {self.environment.seed}", action.t_us)
+                self.controller.reassign(rng, [*self.nodes], least=self._min_insync_replicas)
             case _:
                 raise ValueError(f"the brokers' worlds have no fault {action.fault.name}")
 
@@ -188,23 +204,36 @@ class BrokersWorld:
 
     def has_settled(self) -> bool:
         """Tell whether all partitions are whole and served, then stop writing and compare."""
-        cluster = self.controller.controller.cluster
-        for at in self.places:
-            partition = cluster.partition(*at)
-            if partition is None or {*partition.isr} != {*partition.replicas}:
-                return False
+        if not all(map(self._is_whole, self.places)):
+            return False
         for index, client in enumerate(self._clients):
             if client.acknowledged <= self._acknowledged_before_calm[index]:
                 return False
             client.stop()
-        for at in self.places:
-            for node in self.nodes.values():
-                driver = node.replicas.drivers[at]
-                end = len(self.oracle.committed[at])
-                if not driver.partition.state.high_watermark == end == driver.log.log_end_offset:
-                    return False
+        if not all(map(self._is_alike, self.places)):
+            return False
         self.oracle.finish()
         return self._workload.is_finished()
+
+    def _is_whole(self, at: TopicPartition) -> bool:
+        """Whether all its replicas are in sync, and it does not move."""
+        partition = self.controller.controller.cluster.partition(*at)
+        if partition is None or partition.is_reassigned:
+            return False
+        return {*partition.isr} == {*partition.replicas}
+
+    def _is_alike(self, at: TopicPartition) -> bool:
+        """Whether its replicas, and no other brokers, have a log with all that is committed."""
+        partition = self.controller.controller.cluster.partition(*at)
+        holding = {node_id for node_id, node in self.nodes.items() if at in node.replicas.drivers}
+        if partition is None or holding != {*partition.replicas}:
+            return False
+        end = len(self.oracle.committed[at])
+        for node_id in holding:
+            driver = self.nodes[node_id].replicas.drivers[at]
+            if not driver.partition.state.high_watermark == end == driver.log.log_end_offset:
+                return False
+        return True
 
     def describe(self) -> str:
         """Return the metadata and the logs of every partition."""

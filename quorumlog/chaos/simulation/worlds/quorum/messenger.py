@@ -16,17 +16,23 @@ from quorumlog.metadata_quorum.core.messages import (
     BeginQuorumEpochRequest,
     FetchRequest,
     FetchResponse,
+    FetchSnapshotRequest,
+    FetchSnapshotResponse,
     Request,
     Response,
     VoteRequest,
     VoteResponse,
 )
 from quorumlog.metadata_quorum.log.metadata_log import describe
+from quorumlog.metadata_quorum.log.snapshot_files import snapshot_answer
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId
 
 if TYPE_CHECKING:
     from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
+
+
+SNAPSHOT_BYTES_LEAST: Final = 200  # of one answer: some five make a snapshot
 
 
 class Caller(NamedTuple):
@@ -70,6 +76,8 @@ class Messenger:
                 self._oracle.saw_leader(node_id, epoch)
             case FetchRequest(current_leader_epoch=epoch):
                 pass
+            case FetchSnapshotRequest(current_leader_epoch=epoch):
+                pass
             case _:
                 epoch = request.leader_epoch
         self._oracle.showed_epoch(node_id, epoch)
@@ -103,12 +111,25 @@ class Messenger:
         node.waiting.discard(caller.request_id)
         return node
 
-    def answer_fetch(self, node: "QuorumNode", effect: effects.AnswerFetch) -> None:
-        """Read the records and send them. Raises StorageError."""
+    def answer_fetch(
+        self, node: "QuorumNode", effect: effects.AnswerFetch | effects.AnswerFetchSnapshot
+    ) -> None:
+        """Read the records, or bytes of a snapshot, and send them. Raises StorageError."""
+        if isinstance(effect, effects.AnswerFetchSnapshot):
+            self._answer_fetch_snapshot(node, effect)
+            return
         records = b""
         if effect.records_from < effect.records_to:
             records = node.log.read(effect.records_from, effect.records_to, self._fetch_bytes_max)
         self.send_response(node, effect.request_id, effect.response, records)
+
+    def _answer_fetch_snapshot(
+        self, node: "QuorumNode", effect: effects.AnswerFetchSnapshot
+    ) -> None:
+        count = max(self._fetch_bytes_max, SNAPSHOT_BYTES_LEAST)
+        found = node.log.snapshots.read_bytes(effect.snapshot_id, effect.position, count)
+        response, content = snapshot_answer(effect, found)
+        self.send_response(node, effect.request_id, response, content or b"")
 
     def send_response(
         self, node: "QuorumNode", token: int, response: Response, records: bytes
@@ -142,11 +163,16 @@ class Messenger:
         node = self._waiting_node(caller)
         if node is None:
             return
-        records, fetched = describe(records) if records else (b"", None)
+        count, fetched = 0, None
+        if isinstance(response, FetchSnapshotResponse):
+            count = len(records)
+        elif records:
+            records, fetched = describe(records)
         received = events.ResponseReceived(
             request_id=caller.request_id,
             source=BrokerId(source),
             response=response,
             records=fetched,
+            snapshot_bytes=count,
         )
         node.feed_response(received, records)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
-from quorumlog.metadata_quorum.core import effects
+from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.effects import Effect
 from quorumlog.metadata_quorum.core.elections import Elections
 from quorumlog.metadata_quorum.core.events import Event
@@ -18,6 +18,7 @@ from quorumlog.metadata_quorum.core.messages import (
     DivergingEpoch,
     FetchRequest,
     FetchResponse,
+    SnapshotId,
     VoteRequest,
 )
 from quorumlog.metadata_quorum.core.quorum import Quorum, Rules
@@ -25,16 +26,18 @@ from quorumlog.metadata_quorum.core.quorum_state import QuorumState
 from quorumlog.metadata_quorum.core.roles import (
     Ballot,
     Candidate,
+    Download,
     Follower,
     Leader,
     Role,
     Unattached,
 )
+from quorumlog.metadata_quorum.core.snapshot_downloads import SnapshotDownloads
 from quorumlog.wire.codec.error_codes import ErrorCode
-from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.identifiers import Epoch, Offset
 
 
-class _Unchecked(Quorum):
+class UncheckedQuorum(Quorum):
     """A quorum without its own checks."""
 
     def check_invariants(self, before: tuple[int, int, int, int]) -> None:
@@ -46,7 +49,7 @@ def _mutant(broken: type[Any], *others: type[Any]) -> type[Quorum]:
     if issubclass(broken, Quorum):
         return broken
 
-    class Mutant(_Unchecked):
+    class Mutant(UncheckedQuorum):
         rules = with_broken(Rules(), broken, *others)
 
     return Mutant
@@ -64,7 +67,7 @@ class _VoteNotPersisted(QuorumState):
 
 
 @MUTANTS.breaks("a vote leaves before it is on the disk")
-class _VoteBeforePersisted(_Unchecked):
+class _VoteBeforePersisted(UncheckedQuorum):
     def step(self, now_ms: int, event: Event) -> list[Effect]:
         orders = super().step(now_ms, event)
         return sorted(orders, key=lambda order: isinstance(order, effects.PersistElection))
@@ -172,9 +175,58 @@ class _HighWatermarkFromDivergence(Followership):
 
 
 @MUTANTS.breaks("a leader goes on in its epoch after a restart (KAFKA-10527)")
-class _LeaderRestartsAsLeader(_Unchecked):
+class _LeaderRestartsAsLeader(UncheckedQuorum):
     def _resume_as_resigned(self, deadline_ms: int) -> None:
         super()._resume_as_resigned(deadline_ms)
         ballot = Ballot(granted={self.node_id})
         self._state.role = Candidate(election_deadline_ms=deadline_ms, ballot=ballot)
         self._leadership.begin((self.node_id,))
+
+
+class _ChecksNoDraft(Followership):
+    """For a mutant below: a draft is installed, whatever is in it."""
+
+    def handle_snapshot_checked(self, role: Role, event: events.SnapshotChecked) -> None:
+        super().handle_snapshot_checked(role, replace(event, is_whole=True))
+
+
+@MUTANTS.breaks("a follower installs half a snapshot", also=_ChecksNoDraft)
+class _HalfSnapshot(SnapshotDownloads):
+    def _is_complete(self, download: Download) -> bool:
+        return 2 * download.position >= (download.size or 0)
+
+
+@MUTANTS.breaks("a leader sees only how long a log is that parts from its own below its start")
+class _SeesNoEpochBelowStart(Leadership):
+    def _is_below_start(self, request: FetchRequest) -> bool:
+        return request.fetch_offset < self._state.log.start_offset
+
+
+@MUTANTS.breaks("a leader answers a fetch below its start with later records")
+class _SkipsWhatIsGone(Leadership):
+    def _is_below_start(self, request: FetchRequest) -> bool:  # noqa: ARG002 - a mutant has the signature of what it replaces
+        return False
+
+    def _diverging_epoch(self, request: FetchRequest) -> DivergingEpoch | None:
+        if request.fetch_offset < self._state.log.start_offset:
+            return None
+        return super()._diverging_epoch(request)
+
+    def _complete(self, role: Leader, request_id: int) -> None:
+        parked = role.parked[request_id]
+        offset = max(parked.fetch_offset, self._state.log.start_offset)
+        role.parked[request_id] = replace(parked, fetch_offset=offset)
+        super()._complete(role, request_id)
+
+
+@MUTANTS.breaks("a node forgets at a restart that its log starts with a snapshot")
+class _ForgetsStart(UncheckedQuorum):
+    def _handle_started(self, event: events.Started) -> None:
+        super()._handle_started(replace(event, log_start=None))
+
+
+@MUTANTS.breaks("a follower forgets of which epoch the end of its snapshot is")
+class _ForgetsSnapshotEpoch(SnapshotDownloads):
+    def install(self, snapshot_id: SnapshotId) -> None:
+        super().install(snapshot_id)
+        self._state.log.start_epoch = Epoch(0)

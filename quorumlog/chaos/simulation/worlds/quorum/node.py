@@ -5,6 +5,7 @@ a crash may come meanwhile.
 """
 
 from collections import deque
+from functools import partial
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.machine import Machine
@@ -12,8 +13,10 @@ from quorumlog.chaos.simulation.kernel.randomness import seeded
 from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.entries import CONTROL, Entry, entries_of
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Caller, Messenger
+from quorumlog.chaos.simulation.worlds.quorum.node_snapshots import NodeSnapshots
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
 from quorumlog.chaos.simulation.worlds.quorum.rendering import render_step
+from quorumlog.chaos.simulation.worlds.storage_mutants import Storage
 from quorumlog.metadata_quorum.core import effects, events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
@@ -41,8 +44,10 @@ class QuorumNode:
         messenger: Messenger,
         oracle: Oracle,
         quorum_class: type[Quorum],
+        storage: Storage,
         settings: QuorumSettings,
         segment_bytes: int,
+        has_snapshots: bool,
     ) -> None:
         self.machine: Final = machine
         self.node_id: Final = machine.node_id
@@ -63,11 +68,13 @@ class QuorumNode:
         self._messenger: Final = messenger
         self._oracle: Final = oracle
         self._quorum_class: Final = quorum_class
+        self._storage: Final = storage
         self._settings: Final = settings
         self._log_settings: Final = LogSettings(segment_bytes=segment_bytes)
+        self.snapshots: Final = NodeSnapshots(self, environment, oracle, is_used=has_snapshots)
         self._rng: Final = seeded(f"node {machine.node_id}", environment.seed)
         directory = f"{LOG_DIR}/{DIRECTORY}"
-        self._elections: Final = ElectionStore(machine.disk, directory, voters)
+        self._elections: Final = ElectionStore(storage.disk(machine.disk), directory, voters)
 
     # --- a life of the process ---
 
@@ -85,7 +92,13 @@ class QuorumNode:
             settings=self._settings,
             random_fraction=self._rng.random,
         )
-        self.log = MetadataLog.open(self.machine.disk, LOG_DIR, self._log_settings)
+        self.log = MetadataLog.open(
+            self._storage.disk(self.machine.disk),
+            LOG_DIR,
+            self._log_settings,
+            new_log=self._storage.log,
+        )
+        snapshot_id = self.snapshots.boot()
         election = self._elections.load()
         if not self._is_founded:  # the cluster is new: a voter without a past may vote
             election = Election()
@@ -104,6 +117,8 @@ class QuorumNode:
             log_end_offset=self.log.end_offset,
             flushed_offset=self.log.flushed_offset,
             epoch_starts=epoch_starts,
+            log_start=self.log.start,
+            snapshot_id=snapshot_id,
         )
         self.feed(started)
 
@@ -125,7 +140,7 @@ class QuorumNode:
 
     def feed(self, event: events.Event) -> None:
         """Let the process take in a fact: now, or when it runs again."""
-        if self.machine.is_paused or self._is_writing or self._inbox:
+        if self.is_busy:
             self._inbox.append(event)
             return
         self._step(event)
@@ -149,15 +164,19 @@ class QuorumNode:
             self.feed(events.PeerProcessDied(node_id=BrokerId(leader_id)))
 
     def read_entries(self) -> list[Entry]:
-        """Read the whole log, in outline."""
-        records = self.log.read(Offset(0), self.log.end_offset, ALL_BYTES)
-        entries = entries_of(records)
+        """Read the whole log, in outline; a snapshot stands for what is below its start."""
+        entries = self.snapshots.entries_below(self.log.start_offset)
         while len(entries) < self.log.end_offset:  # a read ends with its segment
             records = self.log.read(Offset(len(entries)), self.log.end_offset, ALL_BYTES)
             entries += entries_of(records)
         return entries
 
     # --- steps ---
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether events would wait in the inbox."""
+        return self.machine.is_paused or self._is_writing or bool(self._inbox)
 
     def _step(self, event: events.Event) -> None:
         quorum = self.quorum
@@ -192,6 +211,10 @@ class QuorumNode:
                 fsync_us = self._environment.fsync_us()
                 self.machine.later(fsync_us, self._persist, effect, ordered, index + 1)
                 return
+            if isinstance(effect, effects.InstallSnapshot):
+                self._is_writing = True
+                self.snapshots.install(effect.snapshot_id, partial(self._go_on, ordered, index + 1))
+                return
             try:
                 self._perform_one(effect)
             except StorageError:
@@ -217,6 +240,9 @@ class QuorumNode:
             return
         if effect.voted_id >= 0:
             self._oracle.saw_vote(self.node_id, effect.leader_epoch, effect.voted_id)
+        self._go_on(ordered, start)
+
+    def _go_on(self, ordered: list[effects.Effect], start: int) -> None:
         self._is_writing = False
         self._perform(ordered, start)
 
@@ -226,7 +252,7 @@ class QuorumNode:
                 self._messenger.send_request(self, effect)
             case effects.SendResponse(request_id=request_id, response=response):
                 self._messenger.send_response(self, request_id, response, b"")
-            case effects.AnswerFetch():
+            case effects.AnswerFetch() | effects.AnswerFetchSnapshot():
                 self._messenger.answer_fetch(self, effect)
             case effects.FlushLog(log_end_offset=end):
                 self.machine.later(self._environment.fsync_us(), self._flush, end)
@@ -241,7 +267,10 @@ class QuorumNode:
             case effects.AppendLeaderChange(leader_epoch=epoch):
                 self._oracle.appended(self.node_id, [Entry(epoch, CONTROL, 0)])
                 self.log.append_leader_change(effect, wall_ms=self.machine.now_ms())
-            case effects.PersistElection():
+            case effects.AppendSnapshot(request_id=request_id, snapshot_id=snapshot_id):
+                content = self._responses[request_id]
+                self.log.snapshots.append_fetched(snapshot_id, effect.position, content)
+            case effects.PersistElection() | effects.InstallSnapshot():
                 raise AssertionError("_perform does it")
             case _:
                 self._announce(effect)
@@ -249,6 +278,7 @@ class QuorumNode:
     def _announce(
         self,
         effect: effects.AdvanceHighWatermark
+        | effects.CheckSnapshot
         | effects.BecomeLeader
         | effects.ResignLeadership
         | effects.FollowLeader,
@@ -260,6 +290,8 @@ class QuorumNode:
                 self._oracle.became_leader(self.node_id, leader_epoch)
             case effects.ResignLeadership():
                 self._proposals.clear()
+            case effects.CheckSnapshot(snapshot_id=snapshot_id):
+                self.snapshots.check(snapshot_id)
             case effects.FollowLeader(leader_id=leader_id):
                 self.notice_if_dead(leader_id)
 
@@ -317,6 +349,7 @@ class QuorumNode:
 
     def _advance(self, high_watermark: Offset) -> None:
         self._oracle.advanced(self.node_id, high_watermark, leads_epoch=self._leads_epoch)
+        self.snapshots.apply(high_watermark)
         for end in [end for end in self._proposals if end <= high_watermark]:
             base, entries = self._proposals.pop(end)
             for offset, entry in enumerate(entries, base):

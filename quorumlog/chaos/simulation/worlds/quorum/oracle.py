@@ -4,10 +4,19 @@ Sources: Raft figure 3 (election safety, log matching, leader completeness, stat
 KAFKA-10527, KAFKA-12460, KAFKA-12619.
 """
 
+from collections.abc import Iterable
+from hashlib import blake2b
 from typing import Final
 
 from quorumlog.chaos.simulation.kernel.rules import check
 from quorumlog.chaos.simulation.worlds.entries import Entry
+
+
+def digest_of(before: str, entries: Iterable[Entry]) -> str:
+    """Return the state after more records: a digest of all of them."""
+    for entry in entries:
+        before = blake2b(f"{before} {entry}".encode(), digest_size=8).hexdigest()
+    return before
 
 
 class Oracle:
@@ -34,6 +43,8 @@ class Oracle:
         self._votes: dict[tuple[int, int], int] = {}
         self._contents: dict[tuple[int, int], tuple[Entry, int]] = {}
         self._committed_in: dict[int, int] = {}  # epoch of the leader -> end
+        self._installing: dict[int, int] = {}  # node -> end of the snapshot
+        self._digests: list[str] = [digest_of("", [])]  # of what is committed, by its end
 
     # --- elections ---
 
@@ -104,6 +115,9 @@ class Oracle:
     def recovered(self, node_id: int, entries: list[Entry], epoch: int) -> None:
         """Compare what a node finds on its disk with what it had made durable."""
         before, durable = self.logs[node_id], self.durable_ends[node_id]
+        end = self._installing.pop(node_id, 0)
+        if end and len(entries) == end and entries == self.committed[:end]:
+            before, durable = entries, end  # the crash came after the log was dropped
         check(entries[:durable] == before[:durable], f"durability: {node_id} lost a flushed record")
         is_prefix = entries == before[: len(entries)]
         check(is_prefix, f"recovery: {node_id} found what it had not written")
@@ -112,6 +126,35 @@ class Oracle:
         self.logs[node_id] = entries
         self.durable_ends[node_id] = len(entries)
         self._compared[node_id] = self._high_watermarks[node_id] = 0
+
+    # --- snapshots ---
+
+    def records_below(self, node_id: int, start: int, end: int, state: str) -> list[Entry]:
+        """Return what a log that starts at `start` has had before: a snapshot must hold it."""
+        check(start <= end, f"no-gap: {node_id} has records from {start}, a snapshot to {end}")
+        self.applied(node_id, end, state)
+        return self.committed[:start]
+
+    def applied(self, node_id: int, end: int, state: str) -> None:
+        """Compare the state of a node with that of all records below `end`."""
+        check(end <= len(self.committed), f"snapshot-committed: {node_id} has a state at {end}")
+        while len(self._digests) <= end:
+            entry = self.committed[len(self._digests) - 1]
+            self._digests.append(digest_of(self._digests[-1], [entry]))
+        check(state == self._digests[end], f"applied-equal: {node_id} has another state at {end}")
+
+    def installs(self, node_id: int, end: int, state: str) -> None:
+        """Note that a node gives up its log for a snapshot."""
+        known = self._high_watermarks[node_id]
+        check(end >= known, f"snapshot-behind: {node_id} knows {known}, installs {end}")
+        self.applied(node_id, end, state)
+        self._installing[node_id] = end
+
+    def installed(self, node_id: int) -> None:
+        """Note that the log starts where the snapshot ends, durably."""
+        end = self._installing.pop(node_id)
+        self.logs[node_id] = self.committed[:end]
+        self.durable_ends[node_id] = self._compared[node_id] = end
 
     # --- commits ---
 

@@ -14,6 +14,7 @@ from quorumlog.chaos.simulation.kernel.run import Environment
 from quorumlog.chaos.simulation.worlds.quorum.messenger import Messenger
 from quorumlog.chaos.simulation.worlds.quorum.node import QuorumNode
 from quorumlog.chaos.simulation.worlds.quorum.oracle import Oracle
+from quorumlog.chaos.simulation.worlds.storage_mutants import SOUND_STORAGE, Storage
 from quorumlog.metadata_quorum.core import events
 from quorumlog.metadata_quorum.core.quorum import Quorum
 from quorumlog.metadata_quorum.core.settings import QuorumSettings
@@ -34,13 +35,19 @@ def draw_quorum_options(rng: Rng, nodes: int) -> tuple[int, dict[str, Option]]:
         "segment_bytes": rng.choice((400, 4_000, 1_000_000)),
         "is_death_noticed": rng.random() < 0.5,
         "is_minority_left_down": rng.random() < 0.5,
+        "snapshot_every_us": rng.choice((0, 0, rng.randrange(50_000, 1_000_000))),  # 0: never
     }
 
 
 class QuorumWorld:
     """A World."""
 
-    def __init__(self, schedule: Schedule, quorum_class: type[Quorum] = Quorum) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        quorum_class: type[Quorum] = Quorum,
+        storage: Storage = SOUND_STORAGE,
+    ) -> None:
         options = Options(schedule)
         voters = range(1, options.number("nodes") + 1)
         machines = range(1, len(voters) + options.number("observers") + 1)
@@ -53,6 +60,8 @@ class QuorumWorld:
         self._client_rng: Final = seeded("clients", schedule.seed)
         self._propose_every_us: Final = options.number("propose_every_us")
         self._batch_records_max: Final = options.number("batch_records_max")
+        self._snapshot_every_us: Final = options.number("snapshot_every_us")
+        self._snapshot_rng: Final = seeded("snapshots", schedule.seed)
         self._proposed = 0
         self._has_proposed_in_calm = False
         messenger = Messenger(
@@ -70,10 +79,12 @@ class QuorumWorld:
                 messenger=messenger,
                 oracle=self.oracle,
                 quorum_class=quorum_class,
+                storage=storage,
                 settings=QuorumSettings(
                     controller_quorum_dead_process_notice_enable=options.flag("is_death_noticed")
                 ),
                 segment_bytes=options.number("segment_bytes"),
+                has_snapshots=self._snapshot_every_us > 0,
             )
 
     @property
@@ -84,8 +95,17 @@ class QuorumWorld:
     # --- clients ---
 
     def begin(self) -> None:
-        """Let the clients write."""
+        """Let the clients write, and the nodes write snapshots."""
         self._propose()
+        if self._snapshot_every_us:
+            self._timeline.push(self._snapshot_every_us, self._write_snapshot)
+
+    def _write_snapshot(self) -> None:
+        node = self.nodes[self._snapshot_rng.choice(sorted(self.nodes))]
+        if node.machine.is_up:
+            node.snapshots.write(moves_start=self._snapshot_rng.random() < 0.7)
+        if not self.environment.is_calm:
+            self._timeline.push(self._snapshot_every_us, self._write_snapshot)
 
     def _propose(self) -> None:
         for node in self.nodes.values():
@@ -138,6 +158,8 @@ class QuorumWorld:
         first = nodes[0].quorum
         leads = any(node.quorum.is_leader for node in nodes)
         is_committed = first.high_watermark == first.log_end_offset
+        if any(node.is_busy for node in nodes):
+            return False  # a snapshot is being installed
         if len(self._states()) == 1 and leads and is_committed and self._has_proposed_in_calm:
             for node in nodes:
                 self.oracle.finish(node.node_id, node.read_entries())

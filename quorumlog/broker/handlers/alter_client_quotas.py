@@ -1,0 +1,44 @@
+"""AlterClientQuotas (49): quotas are stored, and not enforced. Source: KIP-546."""
+
+from quorumlog.broker.responses.cluster_answers import changed_cluster
+from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.metadata_quorum.cluster_changes import AlterClientQuotas, QuotaAlteration
+from quorumlog.wire.codec.messages.alter_client_quotas import (
+    AlterClientQuotasRequest,
+    AlterClientQuotasResponse,
+    RequestEntryData,
+    ResponseEntityData,
+    ResponseEntryData,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+@answers(AlterClientQuotasRequest, 0, 1)
+async def handle(
+    context: BrokerContext, header: RequestHeader, request: AlterClientQuotasRequest
+) -> AlterClientQuotasResponse:
+    """Alter the quotas of each entity."""
+    change = AlterClientQuotas(
+        alterations=tuple(map(_alteration, request.entries)), validate_only=request.validate_only
+    )
+    outcomes = await changed_cluster(context, change, doubt="the quotas may have been altered")
+    return AlterClientQuotasResponse(
+        entries=[
+            ResponseEntryData(
+                error_code=outcome.error_code,
+                error_message=outcome.error_message,
+                entity=[
+                    ResponseEntityData(entity_type=one.entity_type, entity_name=one.entity_name)
+                    for one in entry.entity
+                ],
+            )
+            for entry, outcome in zip(request.entries, outcomes, strict=True)
+        ]
+    )
+
+
+def _alteration(entry: RequestEntryData) -> QuotaAlteration:
+    return QuotaAlteration(
+        entity=tuple((one.entity_type, one.entity_name) for one in entry.entity),
+        values={op.key: None if op.remove else op.value for op in entry.ops},
+    )

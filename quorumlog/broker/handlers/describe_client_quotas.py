@@ -1,0 +1,39 @@
+"""DescribeClientQuotas (48): the quotas that a filter means. Source: KIP-546."""
+
+from quorumlog.broker.responses.controller_answers import shortened
+from quorumlog.broker.server.api import BrokerContext, answers
+from quorumlog.metadata_quorum.image.quotas import QuotaComponent, filter_problem, matching
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+    EntityData,
+    EntryData,
+    ValueData,
+)
+from quorumlog.wire.codec.schemas import RequestHeader
+
+
+@answers(DescribeClientQuotasRequest, 0, 1)
+def handle(
+    context: BrokerContext, header: RequestHeader, request: DescribeClientQuotasRequest
+) -> DescribeClientQuotasResponse:
+    """Describe; a filter without components means all entities."""
+    components = [
+        QuotaComponent(one.entity_type, one.match_type, one.match) for one in request.components
+    ]
+    problem = filter_problem(components)
+    if problem is not None:
+        return DescribeClientQuotasResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=shortened(problem), entries=None
+        )
+    found = matching(context.image.access.quotas, components, strict=request.strict)
+    return DescribeClientQuotasResponse(
+        entries=[
+            EntryData(
+                entity=[EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+                values=[ValueData(key=key, value=value) for key, value in sorted(values.items())],
+            )
+            for entity, values in found
+        ]
+    )

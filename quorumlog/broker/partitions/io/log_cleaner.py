@@ -1,0 +1,174 @@
+"""Compacts logs, on every replica by itself: the dirtiest first, one at a time.
+
+Sources: Kafka's `LogCleaner`, `LogCleanerManager`; KIP-354 (the longest lag). What is removed:
+`storage.core.cleaning`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.offset_checkpoints import OffsetCheckpoints
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.clock import monotonic_ms
+from quorumlog.settings.kinds import LONG_MAX
+from quorumlog.storage.core.cleaning import CleaningRules, Dirtiness, dirtiness
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.cleaning import CleanedSegment
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
+
+LOGS_PER_TURN: Final = 100  # that are not compacted: the event loop goes on after so many
+LANE: Final = "cleaner"  # in the disk queue
+
+Slice = CleanedSegment | None
+_OVER: Final = "over"
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class LogCleaner:
+    """Runs one task. A topic's settings count as they are when its log is looked at.
+
+    It takes half of a core at most: after each slice it rests as long as that has taken, or longer
+    to stay below `max_bytes_per_s` (read and written). A log that cannot be read is left alone
+    from then on.
+    """
+
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        disk: DiskQueue,
+        checkpoints: OffsetCheckpoints,
+        *,
+        backoff_ms: int,
+        producers_expire_ms: int,
+        max_bytes_per_s: float,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._max_bytes_per_s: Final = max_bytes_per_s
+        self._replicas: Final = replicas
+        self._disk: Final = disk
+        self._checkpoints: Final = checkpoints
+        self._backoff_s: Final = backoff_ms / 1000
+        self._producers_expire_ms: Final = producers_expire_ms
+        self._wall_ms: Final = wall_ms
+        self._uncleanable: Final[set[tuple[TopicPartition, TopicId]]] = set()
+
+    async def run(self) -> None:
+        """Clean until cancelled."""
+        while True:
+            await asyncio.sleep(self._backoff_s)
+            while await self.clean_dirtiest():
+                pass
+
+    async def clean_dirtiest(self) -> bool:
+        """Clean the log that needs it most; whether there was one, and more may need it."""
+        dirtiest: tuple[PartitionDriver, Dirtiness] | None = None
+        try:
+            for number, driver in enumerate(list(self._replicas.drivers.values()), 1):
+                found = await self._look_at(driver)
+                if found and (dirtiest is None or found.ratio > dirtiest[1].ratio):
+                    dirtiest = driver, found
+                if not number % LOGS_PER_TURN:
+                    await asyncio.sleep(0)
+            return dirtiest is not None and await self._clean(*dirtiest)
+        except StorageError as error:
+            _logger.warning("to be tried again: %s", error)
+            return False
+
+    async def _look_at(self, driver: PartitionDriver) -> Dirtiness | None:
+        at = driver.topic_partition
+        config = self._replicas.config_of(at.topic)
+        if (
+            "compact" not in config.policies
+            or at.topic in INTERNAL_TOPICS  # their coordinators rewrite them
+            or (at, driver.topic_id) in self._uncleanable
+            or not self._is_at_rest(driver)
+        ):
+            return None
+        high_watermark = driver.partition.state.high_watermark
+        facts = await performed(self._disk, at, driver.log.survey.facts)
+        found = dirtiness(
+            facts,
+            first_dirty_offset=max(self._checkpoints.cleaned(at), driver.log.log_start_offset),
+            high_watermark=high_watermark,
+            min_lag_ms=config.min_compaction_lag_ms,
+            wall_ms=self._wall_ms(),
+        )
+        is_due = found.dirty_bytes and (
+            found.ratio >= config.min_cleanable_dirty_ratio
+            or await self._is_overdue(driver, found, config.max_compaction_lag_ms)
+        )
+        return found if is_due else None
+
+    async def _is_overdue(self, driver: PartitionDriver, found: Dirtiness, max_lag_ms: int) -> bool:
+        """Whether a dirty record is older than max.compaction.lag.ms (KIP-354)."""
+        if max_lag_ms >= LONG_MAX:
+            return False
+        read = partial(driver.log.survey.first_timestamp_from, found.first_dirty_offset)
+        first_ms = await performed(self._disk, driver.topic_partition, read)
+        return self._wall_ms() - first_ms > max_lag_ms
+
+    async def _clean(self, driver: PartitionDriver, dirty: Dirtiness) -> bool:
+        """Make one pass over the log. Whether it came to its end. Raises StorageError."""
+        at, log = driver.topic_partition, driver.log
+        await performed(self._disk, at, log.flush)
+        if not self._is_at_rest(driver):
+            return False
+        wall_ms = self._wall_ms()
+        rules = CleaningRules(
+            first_dirty_offset=dirty.first_dirty_offset,
+            end_offset=dirty.end_offset,
+            wall_ms=wall_ms,
+            delete_retention_ms=self._replicas.config_of(at.topic).delete_retention_ms,
+            producers_since_ms=wall_ms - self._producers_expire_ms,
+        )
+        cleaning = log.compaction.begin(rules, log.settings, flushed_offset=log.flushed_offset)
+        slices = cleaning.run()
+        while True:
+            began_ms, began_bytes = monotonic_ms(), cleaning.io_bytes
+            try:
+                cleaned = await performed(self._disk, LANE, partial(_next, slices))
+            except CorruptLog as error:
+                _logger.warning("%s is not compacted any more: %s", at, error)
+                self._uncleanable.add((at, driver.topic_id))
+                return False
+            if not self._is_at_rest(driver):
+                return False
+            if isinstance(cleaned, str):
+                break
+            if cleaned is not None:
+                names = log.compaction.swap_in(cleaned, log.settings)
+                if names is None:
+                    return False
+                await performed(self._disk, at, partial(log.compaction.remove_replaced, names))
+            took_s = (monotonic_ms() - began_ms) / 1000
+            due_s = (cleaning.io_bytes - began_bytes) / self._max_bytes_per_s
+            await asyncio.sleep(max(took_s, due_s - took_s))
+        end_offset = Offset(cleaning.newest.end_offset)
+        self._checkpoints.note_cleaned(at, end_offset)
+        await performed(self._disk, LANE, self._checkpoints.write_cleaned)
+        return end_offset > dirty.first_dirty_offset
+
+    def _is_at_rest(self, driver: PartitionDriver) -> bool:
+        """Whether the log is still open, and no thread cuts it."""
+        is_here = self._replicas.drivers.get(driver.topic_partition) is driver
+        return is_here and not driver.is_cutting and driver.log.failure is None
+
+
+class CorruptLog(StorageError):
+    """The records of a batch cannot be read."""
+
+
+def _next(slices: Iterator[Slice]) -> Slice | str:
+    try:
+        return next(slices, _OVER)
+    except CorruptBatch as error:
+        raise CorruptLog(str(error)) from error

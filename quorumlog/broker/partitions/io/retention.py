@@ -1,0 +1,104 @@
+"""Removes the segments that logs need not keep: by age and by size, on every replica by itself.
+
+The log start moves as with DeleteRecords; where it goes is decided by `storage.core.retention`.
+Source: Kafka's `LogManager.cleanupLogs`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from quorumlog.broker.partitions.io.disk_threads import performed
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.partitions.log.replica_set import ReplicaSet
+from quorumlog.clock import monotonic_ms
+from quorumlog.storage.core.retention import Retention, RetentionLimits, retention_limits
+from quorumlog.storage.errors import StorageError
+from quorumlog.wire.codec.identifiers import Offset
+
+LOGS_PER_TURN: Final = 100  # that keep everything: the event loop goes on after so many
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class LogRetention:
+    """Runs one task: it looks at one log after the other, each in a thread.
+
+    A topic's settings count as they are at that moment. What the disk refuses is tried again the
+    next time.
+    """
+
+    def __init__(
+        self,
+        replicas: ReplicaSet,
+        disk: DiskQueue,
+        rule: Retention,
+        *,
+        interval_ms: int,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self._replicas: Final = replicas
+        self._disk: Final = disk
+        self._rule: Final = rule
+        self._interval_s: Final = interval_ms / 1000
+        self._wall_ms: Final = wall_ms
+
+    async def run(self) -> None:
+        """Check all logs again and again until cancelled."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.check_all()
+
+    async def check_all(self) -> None:
+        """Check every log that is open now."""
+        for number, driver in enumerate(list(self._replicas.drivers.values()), 1):
+            try:
+                await self._check(driver)
+            except StorageError as error:
+                _logger.warning("%s: to be tried again: %s", driver.topic_partition, error)
+            if not number % LOGS_PER_TURN:
+                await asyncio.sleep(0)
+
+    async def _check(self, driver: PartitionDriver) -> None:
+        log, state = driver.log, driver.partition.state
+        limits = retention_limits(self._replicas.config_of(driver.topic_partition.topic))
+        if limits.keep_everything or not self._is_at_rest(driver):
+            return
+        end, high_watermark = state.log_end_offset, state.high_watermark
+        work = partial(self._start_after, driver, limits, end, high_watermark)
+        start = await performed(self._disk, driver.topic_partition, work)
+        if start > log.active_base_offset and self._may_roll(driver, start):
+            # First: of the records that go no start can learn the producers.
+            keep_producers = driver.work_to_keep_producers()
+            await performed(self._disk, driver.topic_partition, keep_producers)
+            if self._may_roll(driver, start):
+                log.roll(start)
+        if self._is_at_rest(driver) and log.log_end_offset >= end:  # it was not cut meanwhile
+            start = min(start, log.active_base_offset)  # appended to meanwhile: it stays
+            driver.advance_log_start(monotonic_ms(), Offset(start))
+
+    def _start_after(
+        self, driver: PartitionDriver, limits: RetentionLimits, end: int, high_watermark: int
+    ) -> int:
+        facts = driver.log.survey.facts()
+        if not facts:
+            return 0
+        return self._rule.start_after(
+            facts,
+            limits,
+            high_watermark=high_watermark,
+            log_end_offset=end,
+            wall_ms=self._wall_ms(),
+        )
+
+    def _may_roll(self, driver: PartitionDriver, start: int) -> bool:
+        """Whether nothing was appended to the active segment since it was looked at."""
+        return self._is_at_rest(driver) and start == driver.log.log_end_offset
+
+    def _is_at_rest(self, driver: PartitionDriver) -> bool:
+        """Whether the log is still open, and no thread has it."""
+        is_here = self._replicas.drivers.get(driver.topic_partition) is driver
+        return is_here and not driver.is_cutting and driver.log.failure is None

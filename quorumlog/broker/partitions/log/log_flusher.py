@@ -1,0 +1,70 @@
+"""Makes one log durable while it is used: after each append, or as the topic's settings say.
+
+A flush goes through a disk queue of its own, one at a time for each log. What is appended meanwhile
+shares the next one, so that a disk with slow fsyncs makes many batches durable at once (group
+commit). docs/decisions/0094-an-acknowledgement-may-wait-for-the-disk.md
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from quorumlog.broker.partitions.log.disk_queue import DiskQueue
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class LogFlusher:
+    """One log's flushes. `flushed` is told the offset below which all is durable now.
+
+    `failed` is told that a flush did not work. If the log is still of use, as with a full disk,
+    the next append or tick tries again.
+    """
+
+    __slots__ = ("_at", "_dirty_since_ms", "_disk", "_failed", "_flushed", "_is_under_way", "_log")
+
+    def __init__(
+        self,
+        at: TopicPartition,
+        log: Log,
+        disk: DiskQueue,
+        *,
+        flushed: Callable[[Offset], None],
+        failed: Callable[[], None],
+    ) -> None:
+        self._at: Final = at
+        self._log: Final = log
+        self._disk: Final = disk
+        self._flushed: Final = flushed
+        self._failed: Final = failed
+        self._is_under_way = False
+        self._dirty_since_ms: int | None = None  # as the ticks have seen it
+
+    def maybe_flush(self, unflushed_max: int) -> None:
+        """Flush if that many records or more are not durable (flush.messages)."""
+        log = self._log
+        if not self._is_under_way and log.log_end_offset - log.flushed_offset >= unflushed_max:
+            self._is_under_way = True
+            self._disk.submit(self._at, log.flush, self._ended)
+
+    def note_tick(self, now_ms: int) -> None:
+        """Flush what has been seen unflushed for flush.ms."""
+        log = self._log
+        if log.log_end_offset == log.flushed_offset:
+            self._dirty_since_ms = None
+        elif self._dirty_since_ms is None:
+            self._dirty_since_ms = now_ms
+        elif now_ms - self._dirty_since_ms >= log.settings.flush_ms:
+            self._dirty_since_ms = now_ms
+            self.maybe_flush(1)
+
+    def _ended(self, outcome: Offset | StorageError) -> None:
+        self._is_under_way = False
+        if isinstance(outcome, StorageError):
+            _logger.warning("%s: not flushed: %s", self._at, outcome)
+            self._failed()
+        else:  # the log may have been cut since: it knows
+            self._flushed(self._log.flushed_offset)

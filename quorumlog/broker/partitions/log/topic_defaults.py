@@ -1,0 +1,58 @@
+"""What holds on this broker for topics that do not say: as it started, and what was altered since.
+
+Source: KIP-226. What was altered for this broker goes before what was altered for all.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from quorumlog.broker.partitions.core.admission import TopicLimits, topic_limits
+from quorumlog.broker.partitions.log.log_directory import LogDirectory
+from quorumlog.broker.partitions.log.partition_driver import PartitionDriver
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.metadata_quorum.image import ClusterImage
+from quorumlog.settings.servers import texts_of
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.wire.codec.identifiers import BrokerId
+from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
+
+
+class TopicDefaults:
+    """`texts`: the values, by the names of the broker's settings."""
+
+    def __init__(self, broker_id: BrokerId, settings: BrokerSettings, logs: LogDirectory) -> None:
+        self._broker_id: Final = broker_id
+        self._logs: Final = logs
+        self._at_start: Final = {**texts_of(settings), **logs.topic_defaults}
+        self._altered: dict[str, str] = {}
+        self.texts: Mapping[str, str] = self._at_start
+
+    def of_topic(self, image: ClusterImage, topic: str) -> TopicConfig:
+        """Return the configuration of a topic, known or not, as this broker takes it."""
+        known = image.topics.get(topic)
+        return TopicConfig({} if known is None else known.configs, self.texts)
+
+    def limits_of(self, image: ClusterImage, topic: str) -> TopicLimits:
+        """Return what a topic, known or not, allows to be appended."""
+        return topic_limits(self.of_topic(image, topic), is_internal=topic in INTERNAL_TOPICS)
+
+    def maybe_alter(self, image: ClusterImage, drivers: Iterable[PartitionDriver]) -> bool:
+        """Let all logs go by what was altered, if it is something else than before.
+
+        Topics that set the same share the result: few different ones are worked out.
+        """
+        altered = {**image.broker_config(None), **image.broker_config(self._broker_id)}
+        if altered == self._altered:
+            return False
+        self._altered, self.texts = altered, {**self._at_start, **altered}
+        self._logs.topic_defaults = self.texts
+        known: dict[tuple[tuple[str, str], ...], LogSettings] = {}
+        for driver in drivers:
+            topic = image.topics.get(driver.topic_partition.topic)
+            if topic is not None:
+                key = tuple(sorted(topic.configs.items()))
+                if key not in known:
+                    known[key] = self._logs.settings_of(topic.configs)
+                driver.log.settings = known[key]
+        return True

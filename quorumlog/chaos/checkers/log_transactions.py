@@ -1,0 +1,142 @@
+"""What transactions add to the rules of a log: all of one is there, or nothing of it.
+
+A transaction spans keys. Each key tells its part, and `join_keys` joins the parts:
+  - a reader at read_committed sees what was committed before: if each of some transactions polled
+    what the next one sent, in a circle, one of them saw what was not committed (Adya's G1c, with
+    write-read edges alone: Kafka does not isolate writes);
+  - if any record of a transaction of unknown outcome was polled, all of it was committed, and none
+    of it may be missing.
+Source: jepsen.tests.kafka, precommitted-read-cases, wr-graph, and writes-by-type.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from quorumlog.chaos.checkers.cycles import WR, Graph, find_cycles
+from quorumlog.chaos.checkers.entries import (
+    FAIL,
+    INFO,
+    OK,
+    SEND,
+    SOUGHT_FLAG,
+    TXN_FLAG,
+    Flags,
+    Ints,
+)
+from quorumlog.chaos.checkers.final_reads import is_from_start
+from quorumlog.chaos.checkers.verdict import (
+    WITNESSES_MAX,
+    CheckResult,
+    Partial,
+    Severity,
+)
+from quorumlog.chaos.checkers.version_order import ABSENT, VersionOrder
+from quorumlog.chaos.checkers.witnesses import Told, Witness, invalid, witness
+
+_READ_FROM: Final = "read from"  # [the sender's event, the reader's event, a witness of both]
+_COMMITTED: Final = "committed"  # the event of a transaction of unknown outcome, seen committed
+_MISSING: Final = "missing"  # [its event, a witness]: a record of it that readers got past
+
+
+def of_transactions(
+    order: VersionOrder, *, marked: bool, across: dict[str, list[Any]]
+) -> list[CheckResult]:
+    """Return what these keys alone prove of transactions; write the rest into `across`."""
+    entries, values = order.entries, order.values
+    in_txn = (entries.flags & TXN_FLAG) != 0
+    if not in_txn.any():
+        return []
+    polls = np.flatnonzero(order.is_poll & (entries.outcome == OK))
+    sends = values.send_entry[order.value_of[polls]]
+    known = (sends != ABSENT) & ~values.resent[order.value_of[polls]]
+    polls, sends = polls[known], sends[known]
+    by_txn = in_txn[sends] & (entries.outcome[sends] != FAIL)
+    own = entries.op[sends] == entries.op[polls]
+    both = by_txn & in_txn[polls] & ~own
+    across[_READ_FROM] = [*_read_from(order, sends[both], polls[both])]
+    seen = by_txn & (entries.outcome[sends] == INFO)
+    across[_COMMITTED] = np.unique(entries.op[sends[seen]]).tolist()
+    across[_MISSING] = [*_missing(order, in_txn, marked=marked)]
+    return _precommitted(order, sends[own], polls[own]) if own.any() else []
+
+
+def join_keys(partials: Sequence[Partial]) -> Partial:
+    """Return what the parts of transactions in all keys prove together."""
+    joined = Partial()
+    across = {kind: _all(partials, kind) for kind in (_READ_FROM, _COMMITTED, _MISSING)}
+    committed = {*across[_COMMITTED]}
+    lost = [proof for transaction, proof in across[_MISSING] if transaction in committed]
+    joined.results += _result("lost-write", lost)
+    joined.results += _result("G1c", _circles(across[_READ_FROM]))
+    return joined
+
+
+def _all(partials: Sequence[Partial], kind: str) -> list[Any]:
+    return [one for partial in partials for one in partial.across.get(kind, ())]
+
+
+def _result(name: str, told: Sequence[Witness]) -> list[CheckResult]:
+    first = sorted(told, key=lambda one: (one["ops"][0]["index"], one["key"]))[:WITNESSES_MAX]
+    result = CheckResult(name=name, severity=Severity.INVALID, count=len(told), witnesses=first)
+    return [result] if told else []
+
+
+def _precommitted(order: VersionOrder, sends: Ints, polls: Ints) -> list[CheckResult]:
+    def tell(n: int) -> Told:
+        note = "a transaction polled what it had sent, before it was committed"
+        return note, [("sent", int(sends[n])), ("polled", int(polls[n]))]
+
+    return [invalid(order.entries, "precommitted-read", sends, tell)]
+
+
+def _read_from(order: VersionOrder, sends: Ints, polls: Ints) -> Iterator[list[Any]]:
+    """Yield one edge for each pair of transactions."""
+    entries = order.entries
+    pairs = np.stack([entries.op[sends], entries.op[polls]], axis=1)
+    _, first = np.unique(pairs, axis=0, return_index=True)
+    for place in first.tolist():
+        send, poll = int(sends[place]), int(polls[place])
+        told = witness(entries, "", [("sent", send), ("polled", poll)])
+        yield [int(entries.op[send]), int(entries.op[poll]), told]
+
+
+def _missing(order: VersionOrder, in_txn: Flags, *, marked: bool) -> Iterator[list[Any]]:
+    """Yield the records of transactions of unknown outcome that readers got past.
+
+    The broker has told their offset, and a reader that read all from the beginning (in Jepsen's
+    model: that has not sought) polled a higher one.
+    """
+    entries, values = order.entries, order.values
+    reads = order.is_poll & (entries.outcome == OK)
+    sought = (entries.flags & SOUGHT_FLAG) != 0
+    reads &= is_from_start(entries) if marked else ~sought
+    furthest = np.full(len(entries.keys), ABSENT)  # key -> the read of the highest offset
+    rows = np.flatnonzero(reads)
+    rows = rows[np.argsort(entries.offset[rows], kind="stable")]
+    furthest[entries.key[rows]] = rows  # the last write stays
+    reached = np.append(entries.offset, ABSENT)[furthest]  # ABSENT finds what is appended
+    sent = (entries.kind == SEND) & (entries.outcome == INFO) & in_txn & (entries.offset >= 0)
+    sent &= entries.offset < reached[entries.key]
+    sent &= ~values.polled[order.value_of] & ~values.resent[order.value_of]
+    for send in np.flatnonzero(sent).tolist():
+        proof = int(furthest[entries.key[send]])
+        note = "committed, as another record of its transaction was polled; no poll returned it"
+        told = witness(entries, note, [("lost send", send), ("read past", proof)])
+        yield [int(entries.op[send]), told]
+
+
+def _circles(edges: Sequence[list[Any]]) -> list[Witness]:
+    """Return the shortest circle of each group of transactions that form one."""
+    graph, proofs = Graph(), dict[tuple[int, int], Mapping[str, Any]]()
+    for sender, reader, told in sorted(edges, key=lambda edge: (*edge[:2], edge[2]["key"])):
+        graph.add(sender, WR, reader, told["key"])
+        proofs.setdefault((sender, reader), told)
+    found = []
+    for cycle in find_cycles(graph):
+        told = [proofs[step.source, step.target] for step in cycle.steps]
+        sent = [{**one["ops"][0], "role": f"polled by the next: {one['key']}"} for one in told]
+        note = f"a circle of {len(sent)} transactions: each was polled by the next"
+        found.append({"key": told[0]["key"], "note": note, "ops": sent})
+    return found

@@ -1,0 +1,123 @@
+"""What goes wrong with the disk of a machine: full, failing, slow. It never lies."""
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import Final
+
+from quorumlog.chaos.faults.file_calls import NAMES, READS, SYNCS, WRITES
+from quorumlog.chaos.faults.machines import SlowDisk
+from quorumlog.chaos.node_simulation.process import OWNER
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+
+HEALTHY: Final = SlowDisk(min_us=100, spread_us=3_000)
+_KINDS: Final = {
+    "pread": READS, "listdir": READS, "append": WRITES, "truncate": WRITES, "fsync": SYNCS,
+    "fsync_dir": SYNCS, "open": NAMES, "mkdir": NAMES, "rename": NAMES, "unlink": NAMES,
+    "rmdir": NAMES,
+}  # fmt: skip
+"""The calls of a SimDisk that can fail, by the kinds of faults/file_calls.py."""
+
+
+class DiskFaults:
+    """The state of one machine's disk. Set `disk` when the disk is replaced.
+
+    Invariants:
+      1. An fsync fails only when `may_lose_memory` says that this may cost what was not synced.
+      2. `has_failed`: an error was given to the process, which may have given up for it.
+         `has_lost_pages`: an fsync was among them, and the page cache shows what the disk lacks.
+    """
+
+    def __init__(
+        self,
+        rng: Random,
+        *,
+        may_lose_memory: Callable[[], bool],
+        pages_lost: Callable[[], None],
+        happened: Callable[[str], None],
+    ) -> None:
+        self.disk = SimDisk()
+        self.has_failed = self.has_lost_pages = False
+        self._rng: Final = rng
+        self._may_lose_memory: Final = may_lose_memory
+        self._pages_lost: Final = pages_lost
+        self._happened: Final = happened
+        self._failing = 0  # bits of file_calls
+        self._fails_next_fsync = False
+        self._slow = HEALTHY
+        self._fsyncs = 0  # since their time was last counted
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it is full, or calls fail: the process may give up at any time."""
+        return bool(self._failing) or self.disk.capacity_bytes is not None
+
+    # --- what a nemesis does ---
+
+    def fill(self, left_bytes: int) -> None:
+        """Let the disk take this much more."""
+        self._happened(f"fill {left_bytes}")
+        self.disk.capacity_bytes = self.disk.bytes_used() + left_bytes
+
+    def free(self) -> None:
+        """Let it take whatever comes."""
+        self._happened("free")
+        self.disk.capacity_bytes = None
+
+    def fail(self, calls: int) -> None:
+        """Let these calls fail; 0: none."""
+        self._happened(f"fail {calls}")
+        self._failing = calls
+
+    def fail_next_fsync(self) -> None:
+        """Let the next fsync fail, once the machine may lose what is in its memory."""
+        self._fails_next_fsync = True
+
+    def spare_next_fsync(self) -> None:
+        """Take that back, if it has not failed yet."""
+        self._fails_next_fsync = False
+
+    def slow(self, spread_us: int) -> None:
+        """Let each fsync take up to this long."""
+        self._happened(f"fsyncs {spread_us}")
+        self._slow = replace(HEALTHY, spread_us=spread_us)
+
+    # --- for the machine ---
+
+    def process_began(self) -> None:
+        """Forget what only the process before could know."""
+        self.has_failed = False
+
+    def memory_lost(self) -> None:
+        """Note that the page cache is gone: what is seen is what the disk has."""
+        self.has_lost_pages = False
+
+    def on_operation(self, operation: str, path: str) -> None:
+        """See SimDisk: raise what the operation shall answer."""
+        if OWNER.get() is None:
+            return  # the oracle reads what is there
+        kind = _KINDS.get(operation, 0)
+        if operation == "fsync":
+            self._fsyncs += 1
+        fails = kind & self._failing or (operation == "fsync" and self._fails_next_fsync)
+        if not fails or (kind == SYNCS and not (self.has_lost_pages or self._may_lose_memory())):
+            return
+        if kind == SYNCS:
+            self._fails_next_fsync = False
+            self.has_lost_pages = True
+            self._pages_lost()
+        self.has_failed = True
+        self._happened(f"EIO {operation} {path}")
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def took_s(self) -> float:
+        """Draw how long the fsyncs since the last call took."""
+        fsyncs, self._fsyncs = self._fsyncs, 0
+        taken_us = 0.0
+        for _ in range(fsyncs):
+            fraction = self._rng.random()
+            taken_us += self._slow.min_us
+            taken_us += self._slow.spread_us * fraction * fraction * fraction
+        return taken_us / 1e6

@@ -1,0 +1,206 @@
+"""Controllers that break one rule each: the world of a controller and brokers must find them.
+
+Those of unclean elections are here, too, with the follower that does not give up its records.
+"""
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+from typing import Any, Final
+
+from quorumlog.broker.partitions.core import effects, events
+from quorumlog.broker.partitions.core.following import Followership
+from quorumlog.chaos.simulation.kernel.mutants import Mutants, with_broken
+from quorumlog.chaos.simulation.worlds.brokers.rules import UNCHECKED_RULES, BrokenRules
+from quorumlog.metadata_quorum.controller.controller import Controller
+from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.partition_changes import (
+    Assignment,
+    Located,
+    PartitionChanges,
+)
+from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
+from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
+from quorumlog.metadata_quorum.controller.requests import (
+    AlterPartitions,
+    ControllerRequest,
+    Decision,
+    IsrResults,
+)
+from quorumlog.metadata_quorum.controller.rules import ControllerRules
+from quorumlog.metadata_quorum.controller.slices import Slices
+from quorumlog.metadata_quorum.controller_client import BrokerRegistration, IsrProposal
+from quorumlog.metadata_quorum.image import PartitionImage
+from quorumlog.metadata_quorum.image.records import PartitionChange
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Offset
+
+# ruff: noqa: ARG002 - a mutant has the signature of what it replaces
+
+
+def _controller(broken: type[Any]) -> BrokenRules:
+    if issubclass(broken, Controller):
+        return BrokenRules(controller=broken)
+    if issubclass(broken, Followership):
+        return BrokenRules(partition=with_broken(UNCHECKED_RULES, broken))
+
+    class Mutant(Controller):
+        rules = with_broken(ControllerRules(), broken)
+
+    return BrokenRules(controller=Mutant)
+
+
+CONTROLLER_MUTANTS: Final = Mutants(_controller)
+
+
+@CONTROLLER_MUTANTS.breaks("a broker that lost unflushed records stays eligible (decision 18)")
+class _IgnoresPowerLoss(Controller):
+    def decide(
+        self, request: ControllerRequest, *, now_ms: int, base_offset: Offset
+    ) -> Decision[object]:
+        if isinstance(request, BrokerRegistration):
+            request = replace(request, boot_id=None)
+        return super().decide(request, now_ms=now_ms, base_offset=base_offset)
+
+
+@CONTROLLER_MUTANTS.breaks("the first slice of a decision already fences the broker")
+class _FencesBeforeTheLastSlice(Slices):
+    at_once = 1
+
+    def departure(self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING) -> Departure:
+        return super().departure(broker_id, loss)._replace(is_whole=True)
+
+
+@CONTROLLER_MUTANTS.breaks("an ISR is granted to a process that has been replaced (KIP-903)")
+class _GrantsToAnyProcess(PartitionDecisions):
+    def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
+        broker = self._cluster.brokers.get(broker_id)
+        return broker is not None and not broker.fenced
+
+
+@CONTROLLER_MUTANTS.breaks("an ISR is granted with a fenced member (KAFKA-14617)")
+class _GrantsToTheFenced(PartitionDecisions):
+    def _is_eligible(self, broker_id: BrokerId, broker_epoch: int) -> bool:
+        return True
+
+
+@CONTROLLER_MUTANTS.breaks("an ISR is granted that was proposed on an older view (KIP-497)")
+class _GrantsOldProposals(PartitionDecisions):
+    def _refusal(
+        self, partition: PartitionImage, broker_id: BrokerId, proposal: IsrProposal
+    ) -> ErrorCode:
+        proposal = replace(proposal, partition_epoch=partition.partition_epoch)
+        return super()._refusal(partition, broker_id, proposal)
+
+
+@CONTROLLER_MUTANTS.breaks("a copy of a refused proposal may be granted later (decision 16)")
+class _LeavesRefusedProposalsValid(PartitionDecisions):
+    def decide_alter(self, request: AlterPartitions) -> Decision[IsrResults]:
+        decision = super().decide_alter(request)
+        real = tuple(r for r in decision.records if r.isr is not None or r.leader is not None)  # type: ignore[union-attr]  # PartitionChange
+        return replace(decision, records=real)
+
+
+@CONTROLLER_MUTANTS.breaks(
+    "a member that left stays eligible although the ISR goes on to commit (KIP-966)"
+)
+class _KeepsTheElrWhileItCommits(PartitionChanges):
+    def min_isr(self, located: Located, leader_id: BrokerId, replicas: int) -> int:
+        return replicas + 1
+
+
+@CONTROLLER_MUTANTS.breaks("a replica outside ISR and ELR is elected when no member is alive")
+class _ElectsWhoeverLives(PartitionChanges):
+    def change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        *others: Any,
+        **options: Any,
+    ) -> PartitionChange | None:
+        partition = located.partition
+        alive = [replica for replica in partition.replicas if replica in active]
+        if not {*target_isr} & {*alive} and not {*partition.elr} & {*alive} and alive:
+            target_isr = (alive[0],)
+        return super().change(located, target_isr, active, *others, **options)
+
+
+@CONTROLLER_MUTANTS.breaks("a reassignment ends before all replicas are in sync (KAFKA-15665)")
+class _EndsBeforeAllAreInSync(PartitionChanges):
+    def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
+        is_begun = bool({*assignment.adding} & {*isr})
+        return Assignment(assignment.target) if is_begun else super().completed(assignment, isr)
+
+
+@CONTROLLER_MUTANTS.breaks("a reassignment takes the leader away, and no other is elected")
+class _DropsTheLeaderWithoutAnElection(PartitionChanges):
+    def change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        *others: Any,
+        **options: Any,
+    ) -> PartitionChange | None:
+        change = super().change(located, target_isr, active, *others, **options)
+        if change is None or change.replicas is None:
+            return change
+        leads_anew = change.leader not in {None, located.partition.leader_id}
+        return replace(change, leader=NO_LEADER) if leads_anew else change
+
+
+@CONTROLLER_MUTANTS.breaks("a cancelled reassignment leaves the replicas that it was adding")
+class _LeavesWhatWasAdded(ReassignmentDecisions):
+    def without_reassignment(self, partition: PartitionImage) -> Assignment:
+        return Assignment(partition.replicas)
+
+
+@CONTROLLER_MUTANTS.breaks("a reassignment drops the old replicas before the new ones are in sync")
+class _DropsTheOldReplicasAtOnce(ReassignmentDecisions):
+    def towards(self, partition: PartitionImage, target: tuple[BrokerId, ...]) -> Assignment:
+        return Assignment(target, super().towards(partition, target).adding)
+
+
+# --- unclean elections ---
+
+
+@CONTROLLER_MUTANTS.breaks("a leader is elected uncleanly although the topic allows it not")
+class _ElectsWithoutLeave(PartitionChanges):
+    def may_be_unclean(self, topic_name: str) -> bool:
+        return True
+
+
+@CONTROLLER_MUTANTS.breaks("an unclean election passes over eligible replicas that are alive")
+class _PassesOverTheEligible(PartitionChanges):
+    def elected(
+        self, assignment: Assignment, pool: tuple[BrokerId, ...], active: Set[BrokerId]
+    ) -> BrokerId:
+        return super().elected(assignment, assignment.replicas, active)
+
+
+@CONTROLLER_MUTANTS.breaks("the ISR is not only the new leader after an unclean election")
+class _KeepsTheIsrOfTheLostHistory(PartitionChanges):
+    def change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        *others: Any,
+        **options: Any,
+    ) -> PartitionChange | None:
+        change = super().change(located, target_isr, active, *others, **options)
+        if change is None or change.leader is None or not change.is_recovering:
+            return change
+        alive = [one for one in located.partition.replicas if one in active]
+        return replace(change, isr=(change.leader, *(o for o in alive if o != change.leader)))
+
+
+@CONTROLLER_MUTANTS.breaks("a follower keeps what was committed before an unclean election")
+class _KeepsWhatWasCommitted(Followership):
+    def leader_diverged(self, event: events.LeaderDiverged) -> Sequence[effects.Effect]:
+        return [
+            effects.TruncateTo(offset=max(effect.offset, self._state.high_watermark))
+            if isinstance(effect, effects.TruncateTo)
+            else effect
+            for effect in super().leader_diverged(event)
+        ]

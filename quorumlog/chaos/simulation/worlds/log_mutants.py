@@ -1,0 +1,369 @@
+"""Logs that live and die wrongly: retention, deletion of records and compaction with one bug each.
+
+The world `logs` and whole nodes must find them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any, Final, cast
+
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.chaos.simulation.worlds.storage_mutants import HandsOn, NotFlushed, Storage
+from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
+from quorumlog.storage.core.retention import Retention, RetentionLimits, SegmentFacts
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
+from quorumlog.storage.io.compaction import Compaction
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.log import Log
+from quorumlog.storage.io.segment import CLEANED_SUFFIX, SWAP_SUFFIX, Segment
+from quorumlog.storage.io.timestamps import Found, TimeLookup
+from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT, RawRecord
+from quorumlog.wire.codec.identifiers import Offset
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import BatchHeader, decode_batch, encode_batch, read_header
+
+
+def _storage(broken: type[Any]) -> Storage:
+    if issubclass(broken, Log):
+        return Storage(log=broken)
+    if issubclass(broken, Retention):
+        return Storage(retention=broken)
+    if issubclass(broken, CleaningRules | NewestOffsets | Cleaning | Compaction):
+        return Storage(log=_cleaned_by(_compaction(broken)))
+    return Storage(disk=lambda disk: cast(Disk, broken(disk)))
+
+
+def _compaction(broken: type[Any]) -> type[Compaction]:
+    if issubclass(broken, CleaningRules):
+        return _with_rules(broken)
+    if issubclass(broken, NewestOffsets):
+        return _with_pass(_with_keys(broken))
+    return _with_pass(broken) if issubclass(broken, Cleaning) else broken
+
+
+def _cleaned_by(compaction: type[Compaction]) -> type[Log]:
+    class Mutant(Log):
+        cleaned_by = compaction
+
+    return Mutant
+
+
+def _with_pass(cleaning: type[Cleaning]) -> type[Compaction]:
+    class Mutant(Compaction):
+        new_pass = cleaning
+
+    return Mutant
+
+
+def _with_keys(newest: type[NewestOffsets]) -> type[Cleaning]:
+    class Mutant(Cleaning):
+        new_keys = newest
+
+    return Mutant
+
+
+def _with_rules(broken: type[CleaningRules]) -> type[Compaction]:
+    class Mutant(Compaction):
+        def begin(self, rules: CleaningRules, settings: LogSettings, **known: Any) -> Cleaning:
+            sound = {field.name: getattr(rules, field.name) for field in fields(rules)}
+            return super().begin(broken(**sound), settings, **known)
+
+    return Mutant
+
+
+LOG_MUTANTS: Final = Mutants(_storage)
+
+
+# --- retention ---
+
+
+@LOG_MUTANTS.breaks("retention removes records that are not committed")
+class _RemovesWhatIsNotCommitted(Retention):
+    def is_committed(self, end: int, high_watermark: int) -> bool:  # noqa: ARG002 - broken
+        return True
+
+
+@LOG_MUTANTS.breaks("a log without a limit of age loses its old records")
+class _TakesNoLimitForZero(Retention):
+    def has_expired(self, segment: SegmentFacts, limits: RetentionLimits, wall_ms: int) -> bool:
+        limited = replace(limits, max_age_ms=max(0, limits.max_age_ms))
+        return super().has_expired(segment, limited, wall_ms)
+
+
+class _Start(Retention):
+    """Changes what the rule is given."""
+
+    def start_after(
+        self, segments: Sequence[SegmentFacts], limits: RetentionLimits, **offsets: int
+    ) -> int:
+        segments, limits = self.changed(segments, limits)
+        return super().start_after(segments, limits, **offsets)
+
+    def changed(
+        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
+    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+        raise NotImplementedError
+
+
+@LOG_MUTANTS.breaks("retention by size removes a segment that the log still has room for")
+class _RemovesOneTooMany(_Start):
+    def changed(
+        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
+    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+        less = max(0, limits.max_bytes - segments[0].size) if limits.max_bytes >= 0 else -1
+        return segments, replace(limits, max_bytes=less)
+
+
+@LOG_MUTANTS.breaks("retention by size leaves a segment that is too many")
+class _LeavesOneTooMany(_Start):
+    def changed(
+        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
+    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+        more = limits.max_bytes + segments[0].size if limits.max_bytes >= 0 else -1
+        return segments, replace(limits, max_bytes=more)
+
+
+@LOG_MUTANTS.breaks("a segment is as old as its oldest record: younger ones go with it")
+class _AgesByTheOldestRecord(_Start):
+    def changed(
+        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
+    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+        times = [segments[0].newest_ms, *(segment.newest_ms for segment in segments)]
+        older = [one._replace(newest_ms=at) for one, at in zip(segments, times, strict=False)]
+        return older, limits
+
+
+@LOG_MUTANTS.breaks("old segments take a younger one before them along")
+class _PassesOverYoungSegments(Retention):
+    def start_after(
+        self,
+        segments: Sequence[SegmentFacts],
+        limits: RetentionLimits,
+        *,
+        high_watermark: int,
+        wall_ms: int,
+        **offsets: int,
+    ) -> int:
+        start = super().start_after(
+            segments, limits, high_watermark=high_watermark, wall_ms=wall_ms, **offsets
+        )
+        for segment, following in pairwise(segments):
+            end = following.base_offset
+            if end <= high_watermark and self.has_expired(segment, limits, wall_ms):
+                start = max(start, end)
+        return start
+
+
+@LOG_MUTANTS.breaks("old segments stay as long as the log has a young record")
+class _GoesByTheYoungestOfAll(_Start):
+    def changed(
+        self, segments: Sequence[SegmentFacts], limits: RetentionLimits
+    ) -> tuple[Sequence[SegmentFacts], RetentionLimits]:
+        youngest_ms = max(segment.newest_ms for segment in segments)
+        return [one._replace(newest_ms=youngest_ms) for one in segments], limits
+
+
+# --- where a log starts ---
+
+
+@LOG_MUTANTS.breaks("a log forgets at a start which of its records were deleted")
+class _ForgetsWhereItStarts(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> Log:
+        known["log_start_offset"] = None
+        return super().open(disk, directory, settings, **known)
+
+
+@LOG_MUTANTS.breaks("the files of deleted records stay for ever")
+class _LeavesDeadSegments(Log):
+    def remove_dead_segments(self) -> None:
+        """Claim it."""
+
+
+@LOG_MUTANTS.breaks("the segment in which a log starts goes with those below it")
+class _RemovesWhereItStarts(Log):
+    def advance_log_start_offset(self, offset: int) -> None:
+        super().advance_log_start_offset(offset)
+        behind = [base for base in self.segment_base_offsets if base > offset]
+        if behind:
+            self._segments.detach_below(behind[0])
+
+
+@LOG_MUTANTS.breaks("dead segments lose their names the newest first: a crash leaves a hole")
+class _RemovesTheNewestFirst(Log):
+    def remove_dead_segments(self) -> None:
+        self._segments._dead.reverse()  # noqa: SLF001 - broken
+        super().remove_dead_segments()
+
+
+@LOG_MUTANTS.breaks("records that were deleted can be read as long as their segment is there")
+class _DeletesWholeSegmentsAlone(Log):
+    def advance_log_start_offset(self, offset: int) -> None:
+        held_by = [base for base in self.segment_base_offsets if base <= offset]
+        super().advance_log_start_offset(max(self.log_start_offset, *held_by[-1:]))
+
+
+@LOG_MUTANTS.breaks("recovery believes all segments but the last, whatever was flushed")
+class _BelievesAllButTheLast(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> Log:
+        known["recovery_point"] = 1 << 62
+        return super().open(disk, directory, settings, **known)
+
+
+class _PassingOver(TimeLookup):
+    def first_since(self, timestamp_ms: int) -> Found | None:
+        return super().first_since(timestamp_ms + 1)
+
+
+@LOG_MUTANTS.breaks("a lookup by time passes over a record of just that time")
+class _PassesOverTheTime(Log):
+    def time_lookup(self) -> TimeLookup:
+        return _PassingOver(self._segments, self.log_start_offset)
+
+
+@LOG_MUTANTS.breaks("a lookup by time answers with a record that was deleted")
+class _FindsDeletedRecords(Log):
+    def time_lookup(self) -> TimeLookup:
+        return TimeLookup(self._segments, Offset(0))
+
+
+# --- what compaction keeps ---
+
+
+@LOG_MUTANTS.breaks("compaction drops the newest record of a key")
+class _DropsTheNewest(CleaningRules):
+    def is_kept(self, record: RawRecord, offset: int, newest: NewestOffsets, *horizon: Any) -> bool:
+        return super().is_kept(record, offset - 1, newest, *horizon)
+
+
+@LOG_MUTANTS.breaks("compaction drops tombstones at once: a reader keeps what was deleted")
+class _DropsTombstonesAtOnce(CleaningRules):
+    def is_kept(self, record: RawRecord, *known: Any) -> bool:
+        return not record.is_tombstone and super().is_kept(record, *known)
+
+
+@LOG_MUTANTS.breaks("tombstones stay for ever")
+class _KeepsTombstonesForEver(CleaningRules):
+    def is_kept(
+        self,
+        record: RawRecord,
+        offset: int,
+        newest: NewestOffsets,
+        horizon_ms: int | None,  # noqa: ARG002 - broken
+    ) -> bool:
+        return super().is_kept(record, offset, newest, None)
+
+
+@LOG_MUTANTS.breaks("each pass gives tombstones a new delete horizon (before KIP-534)")
+class _RenewsTheDeleteHorizon(CleaningRules):
+    def cleaned(
+        self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, **known: bool
+    ) -> Buffer | None:
+        unmarked = header._replace(attributes=header.attributes & ~DELETE_HORIZON_BIT)
+        return super().cleaned(batch, unmarked, newest, **known)
+
+
+@LOG_MUTANTS.breaks("compaction drops the last batch of a producer: repetitions are not known")
+class _ForgetsLastSequences(CleaningRules):
+    def cleaned(
+        self,
+        batch: Buffer,
+        header: BatchHeader,
+        newest: NewestOffsets,
+        *,
+        is_last: bool,  # noqa: ARG002 - broken
+    ) -> Buffer | None:
+        return super().cleaned(batch, header, newest, is_last=False)
+
+
+@LOG_MUTANTS.breaks("compaction numbers the records that stay anew")
+class _NumbersRecordsAnew(CleaningRules):
+    def cleaned(
+        self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, **known: bool
+    ) -> Buffer | None:
+        kept = super().cleaned(batch, header, newest, **known)
+        if kept is None or kept is batch or not read_header(kept).record_count:
+            return kept
+        first = header.base_offset
+        records = [one._replace(offset=first + at) for at, one in enumerate(decode_batch(kept))]
+        return encode_batch(records, base_offset=first, leader_epoch=header.leader_epoch)
+
+
+@LOG_MUTANTS.breaks("compaction goes on above the high watermark")
+class _CleansWhatIsNotCommitted(Compaction):
+    def begin(self, rules: CleaningRules, settings: LogSettings, **known: Any) -> Cleaning:
+        return super().begin(replace(rules, end_offset=1 << 62), settings, **known)
+
+
+@LOG_MUTANTS.breaks("two keys of one length count as one")
+class _MixesKeysUp(NewestOffsets):
+    def is_replaced(self, key: bytes, offset: int) -> bool:
+        newest = max(self._offsets.values(), default=-1)
+        return newest > offset or super().is_replaced(key, offset)
+
+
+@LOG_MUTANTS.breaks("compaction keeps the oldest record of a key, not the newest")
+class _KeepsTheOldest(NewestOffsets):
+    def is_replaced(self, key: bytes, offset: int) -> bool:
+        return not super().is_replaced(key, offset)
+
+
+@LOG_MUTANTS.breaks("a pass goes by the keys of batches without a producer alone")
+class _ForgetsKeysOfProducers(NewestOffsets):
+    def take(self, batch: Buffer, header: BatchHeader) -> bool:
+        if header.producer_id >= 0:
+            self.end_offset = header.next_offset
+            return True
+        return super().take(batch, header)
+
+
+@LOG_MUTANTS.breaks("a pass with more keys than it has room for forgets some, and goes on")
+class _ForgetsKeysWhenFull(NewestOffsets):
+    def take(self, batch: Buffer, header: BatchHeader) -> bool:
+        if len(self._offsets) >= 4:
+            self._offsets.clear()
+        return super().take(batch, header)
+
+
+@LOG_MUTANTS.breaks("a pass calls more of the log clean than it has looked at")
+class _ClaimsMoreThanItHasCleaned(Cleaning):
+    def run(self) -> Iterator[CleanedSegment | None]:
+        yield from super().run()
+        self.newest.end_offset += 100
+
+
+@LOG_MUTANTS.breaks("compaction rewrites the dirty part alone: old records of its keys stay")
+class _CleansTheDirtyPartAlone(Cleaning):
+    def _groups(self) -> Iterator[list[Segment]]:
+        for group in super()._groups():
+            if group[0].base_offset >= self._rules.first_dirty_offset:
+                yield group
+
+
+# --- how cleaned segments take the place of others ---
+
+
+@LOG_MUTANTS.breaks("a cleaned segment takes the place of others before it is on the disk")
+class _CleanedSegmentsAreNotFlushed(NotFlushed):
+    @staticmethod
+    def is_meant(path: str) -> bool:
+        return path.endswith(CLEANED_SUFFIX)
+
+
+@LOG_MUTANTS.breaks("a start does not complete a swap that a crash has interrupted")
+class _SwapsAreForgotten(HandsOn):
+    def listdir(self, path: str) -> list[str]:
+        return [name for name in self._real.listdir(path) if not name.endswith(SWAP_SUFFIX)]
+
+
+@LOG_MUTANTS.breaks("old segments go before the cleaned one has a name that a start looks for")
+class _SwapsBeginTooLate(HandsOn):
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(SWAP_SUFFIX):
+            return
+        if source.endswith(SWAP_SUFFIX):
+            source = source.removesuffix(SWAP_SUFFIX) + CLEANED_SUFFIX
+        self._real.rename(source, target)

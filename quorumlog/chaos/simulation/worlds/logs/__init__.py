@@ -1,0 +1,1 @@
+"""A world of logs alone: what retention, deletion of records and compaction leave of them."""

@@ -1,0 +1,257 @@
+"""What one log must hold: a model of every record, and the rules that it must keep.
+
+The model knows records and offsets, and no segment. It is told what the owner of the log does, and
+compares it with what can be read.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from quorumlog.chaos.simulation.kernel.rules import check
+from quorumlog.storage.core.retention import UNLIMITED, RetentionLimits
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.records import decode_batch, iterate_headers
+
+ALL_BYTES: Final = 1 << 30
+
+
+class Said(NamedTuple):
+    """One record as it was written; its offset is its place in the model."""
+
+    epoch: int
+    key: bytes
+    value: bytes | None
+    timestamp_ms: int
+    producer_id: int
+
+
+class Written(NamedTuple):
+    """One batch as it was written."""
+
+    base_offset: int
+    next_offset: int
+    size: int
+
+
+class Seen(NamedTuple):
+    """What a reader finds: records by offset, and the last offset of each producer."""
+
+    records: dict[int, Said]
+    last_of: dict[int, int]
+
+
+class LogOracle:
+    """Of one log; it outlives the process. Raises Violation.
+
+    `records`: all that may be there, dense from 0. Those below `log_start_offset` may be gone.
+    """
+
+    def __init__(self, *, is_compacted: bool, delete_retention_ms: int, min_lag_ms: int) -> None:
+        self.records: Final[list[Said]] = []
+        self.batches: Final[list[Written]] = []
+        self.committed = 0
+        self._flushed = 0
+        self._start = self._start_kept = 0
+        self._is_compacted: Final = is_compacted
+        self._delete_retention_ms: Final = delete_retention_ms
+        self._min_lag_ms: Final = min_lag_ms
+        self._cleanable_end = 0
+        self._pass_ms = 0
+        self._may_go: Final[set[int]] = set()  # tombstones that were there for long enough
+        self._first_pass_ms: Final[dict[int, int]] = {}  # of tombstones: when a pass met them
+        self._marked_ms: Final[dict[int, int]] = {}  # the same, of passes that ended
+
+    # --- what the owner does ---
+
+    def appending(self, said: Sequence[Said], size: int) -> None:
+        """Take note of a batch that may be in the log from now on."""
+        base_offset = len(self.records)
+        self.records.extend(said)
+        self.batches.append(Written(base_offset, len(self.records), size))
+
+    def flushed(self, offset: int) -> None:
+        """Take note of what survives a loss of power."""
+        self._flushed = max(self._flushed, offset)
+
+    def commit(self, offset: int) -> None:
+        """Take note of what must not be cut or cleaned away."""
+        self.committed = max(self.committed, offset)
+
+    def batch_ends(self, first: int, last: int) -> list[int]:
+        """Return where batches end in [first, last]; `first` is one of them."""
+        ends = [one.next_offset for one in self.batches]
+        return [first, *(end for end in ends if first < end <= last)]
+
+    def cutting(self, offset: int) -> None:
+        """Take note that what is from `offset` on may be gone."""
+        check(offset >= self.committed, f"committed-kept: cut at {offset} of {self.committed}")
+        whole = (one.base_offset for one in self.batches if one.next_offset > offset)
+        self._flushed = min(self._flushed, next(whole, offset))
+
+    def cut(self, log: Log) -> None:
+        """Take note that it is gone."""
+        self._end_at(int(log.log_end_offset))
+
+    def start_moved(self, offset: int) -> None:
+        """Take note of where the log may start."""
+        check(offset <= self.committed, f"committed-kept: the log starts at {offset}")
+        self._start = max(self._start, offset)
+
+    def start_kept(self, offset: int) -> None:
+        """Take note of where it starts after any crash."""
+        self._start_kept = max(self._start_kept, offset)
+
+    def recovered(self, log: Log, *, has_lost_power: bool) -> None:
+        """Compare a log with what the process before has left."""
+        end, start = int(log.log_end_offset), int(log.log_start_offset)
+        least = self._flushed if has_lost_power else len(self.records)
+        check(end >= least, f"durability: the log ends at {end}, and {least} was there")
+        check(end <= len(self.records), f"recovery: the log ends at {end}: never written")
+        check(
+            self._start_kept <= start <= self._start,
+            f"start-kept: the log starts at {start}, not in [{self._start_kept}, {self._start}]",
+        )
+        self._start = start
+        self._flushed = end
+        self._end_at(end)
+        self.look(log)
+
+    def _end_at(self, end: int) -> None:
+        check(end >= self.committed, f"committed-kept: the log ends at {end}")
+        del self.records[end:]
+        while self.batches and self.batches[-1].next_offset > end:
+            self.batches.pop()
+
+    # --- retention ---
+
+    def retained(self, log: Log, limits: RetentionLimits, before: int, wall_ms: int) -> None:
+        """Judge a check: the log started at `before`. Nothing goes too early, or stays too long."""
+        start, bases = int(log.log_start_offset), log.segment_base_offsets
+        for offset in range(before, start):
+            is_surplus = limits.max_bytes >= 0 and self._bytes_behind(offset) >= limits.max_bytes
+            is_old = self._has_expired(offset, limits, wall_ms)
+            check(is_old or is_surplus, f"retained: {offset} of [{before}, {start}) is wanted")
+        if len(bases) > 1 and bases[1] <= self.committed:  # younger ones may wait for the oldest
+            oldest = range(bases[0], bases[1])
+            is_old = all(self._has_expired(offset, limits, wall_ms) for offset in oldest)
+            is_surplus = UNLIMITED < limits.max_bytes <= self._bytes_behind(oldest[-1])
+            check(not (is_old or is_surplus), f"overdue: {oldest} stays")
+
+    def _has_expired(self, offset: int, limits: RetentionLimits, wall_ms: int) -> bool:
+        age_ms = wall_ms - self.records[offset].timestamp_ms
+        return UNLIMITED < limits.max_age_ms < age_ms
+
+    def _bytes_behind(self, offset: int) -> int:
+        """Return the bytes of the batches behind the one that holds `offset`."""
+        return sum(one.size for one in self.batches if one.base_offset > offset)
+
+    # --- compaction ---
+
+    def pass_began(self, end_offset: int, active_base_offset: int, wall_ms: int) -> None:
+        """Take note of what may be cleaned: what is committed, old enough, and not active."""
+        may_end = min(self.committed, active_base_offset)
+        for offset in range(self._cleanable_end, may_end) if self._min_lag_ms else ():
+            if wall_ms - self.records[offset].timestamp_ms < self._min_lag_ms:
+                may_end = offset
+                break
+        self._cleanable_end = max(self._cleanable_end, may_end)
+        self._pass_ms = wall_ms
+        for offset in self._tombstones(end_offset):
+            first_ms = self._first_pass_ms.setdefault(offset, wall_ms)
+            if first_ms + self._delete_retention_ms <= wall_ms:
+                self._may_go.add(offset)
+
+    def pass_ended(self, log: Log, end_offset: int) -> None:
+        """Judge a pass: below end_offset each key has one record, and old tombstones are gone."""
+        seen = self.look(log).records
+        newest = self._newest_below(end_offset)
+        for offset in (one for one in seen if one < end_offset):
+            key = seen[offset].key
+            check(newest[key] == offset, f"cleaned: {offset} stays, and {newest[key]} is newer")
+        for offset in self._tombstones(end_offset):
+            since_ms = self._marked_ms.setdefault(offset, self._pass_ms)
+            is_due = since_ms + self._delete_retention_ms <= self._pass_ms
+            check(not (is_due and offset in seen), f"cleaned: tombstone {offset} stays")
+
+    def _tombstones(self, end_offset: int) -> Iterable[int]:
+        for offset in range(self._start, min(end_offset, len(self.records))):
+            if self.records[offset].value is None:
+                yield offset
+
+    def _newest_below(self, end_offset: int) -> dict[bytes, int]:
+        end = min(end_offset, len(self.records))
+        return {self.records[offset].key: offset for offset in range(end)}
+
+    # --- what a reader sees ---
+
+    def look(self, log: Log) -> Seen:
+        """Read all of the log and compare it with the model."""
+        start, end = int(log.log_start_offset), int(log.log_end_offset)
+        check(start == self._start, f"start-kept: the log starts at {start}, not {self._start}")
+        check(end == len(self.records), f"read: the log ends at {end}, not {len(self.records)}")
+        seen = _read(log, start, end)
+        for offset, record in seen.records.items():
+            wanted = self.records[offset]
+            check(record == wanted, f"read: {record} at {offset}, not {wanted}")
+        newest = self._newest_below(self._cleanable_end)
+        for offset in range(start, end):
+            if offset not in seen.records:
+                check(self._is_compacted, f"read: {offset} is not there")
+                check(offset < self._cleanable_end, f"cleaned-early: {offset} is not there")
+                is_replaced = newest[self.records[offset].key] > offset
+                may_go = is_replaced or offset in self._may_go
+                check(may_go, f"newest-kept: {offset} is the newest of its key, and not there")
+        self._check_producers(seen, start)
+        self._check_epochs(log, start, end)
+        return seen
+
+    def last_of_producers(self, end_offset: int | None = None) -> dict[int, int]:
+        """Return the last offset of each producer below end_offset; None: of all."""
+        said = self.records[:end_offset]
+        return {one.producer_id: at for at, one in enumerate(said) if one.producer_id >= 0}
+
+    def _check_producers(self, seen: Seen, start: int) -> None:
+        for producer_id, last in self.last_of_producers().items():
+            found = seen.last_of.get(producer_id, -1)
+            check(found == last or last < start, f"sequence-kept: {producer_id} ends at {found}")
+
+    def _check_epochs(self, log: Log, start: int, end: int) -> None:
+        for before, offset in pairwise(range(start, end)):
+            epoch = self.records[before].epoch
+            if self.records[offset].epoch != epoch:
+                known = log.epochs.end_offset_for(epoch, end)
+                check(known == (epoch, offset), f"epochs: {epoch} ends at {offset}, not {known}")
+
+    def check_lookup(self, log: Log, seen: Seen, timestamp_ms: int) -> None:
+        """Compare a lookup by time with what a reader sees."""
+        since = [
+            (offset, record.timestamp_ms)
+            for offset, record in seen.records.items()
+            if record.timestamp_ms >= timestamp_ms
+        ]
+        found, wanted = log.time_lookup().first_since(timestamp_ms), min(since, default=None)
+        check(found == wanted, f"by-time: {found} is the first since {timestamp_ms}, not {wanted}")
+
+
+def _read(log: Log, start: int, end: int) -> Seen:
+    """Read [start, end): batches must follow each other without a hole."""
+    seen = Seen({}, {})
+    offset = start
+    while offset < end:
+        result = log.read(offset, max_bytes=2_000, end_offset=end)
+        check(result.next_offset > offset, f"read: nothing at {offset} of {end}")
+        for position, header in iterate_headers(result.records):
+            follows = header.base_offset <= start if offset == start else True
+            check(follows and header.next_offset > offset, f"read: a batch at {offset}")
+            check(offset in (start, header.base_offset), f"holes: {offset} is not there")
+            offset = header.next_offset
+            if header.producer_id >= 0:
+                seen.last_of[header.producer_id] = header.last_sequence
+            for record in decode_batch(result.records, position) if header.record_count else ():
+                if record.offset >= start:
+                    said = (header.leader_epoch, record.key or b"", record.value)
+                    seen.records[record.offset] = Said(
+                        *said, record.timestamp_ms, header.producer_id
+                    )
+    return seen

@@ -1,0 +1,238 @@
+"""Logs, and disks under them, that break one rule each: the worlds and whole nodes must find them.
+
+A broken disk stands for code that forgets to flush, to cut or to delete: it does nothing where the
+real one is asked to. Everything else it hands on.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from quorumlog.chaos.simulation.kernel.mutants import Mutants
+from quorumlog.storage.core.appending import AppendInfo
+from quorumlog.storage.core.reading import ReadResult
+from quorumlog.storage.core.recovery import SegmentScan
+from quorumlog.storage.core.retention import Retention
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.checkpoints import CLEAN_SHUTDOWN_FILE
+from quorumlog.storage.io.disk import Disk, DiskFile
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import BatchHeader, iterate_headers, restamp
+
+
+def _unchanged(disk: Disk) -> Disk:
+    return disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """What a process stores things by. `disk` is given the disk of the machine."""
+
+    log: type[Log] = Log
+    retention: type[Retention] = Retention
+    disk: Callable[[Disk], Disk] = _unchanged
+
+
+SOUND_STORAGE: Final = Storage()
+
+
+def _storage(broken: type[Any]) -> Storage:
+    if issubclass(broken, Log):
+        return Storage(log=broken)
+    return Storage(disk=lambda disk: cast(Disk, broken(disk)))
+
+
+STORAGE_MUTANTS: Final = Mutants(_storage)
+
+
+# --- disks ---
+
+
+class HandsOn:
+    """What stands before a disk, or before one of its files."""
+
+    def __init__(self, real: Any) -> None:
+        self._real: Final = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _FileNotFlushed(HandsOn):
+    def fsync(self) -> None:
+        """Claim it."""
+
+
+class NotFlushed(HandsOn):
+    """Claims that some files are durable. `is_meant` tells which, by path."""
+
+    _renamed_in = ""
+
+    @staticmethod
+    def is_meant(path: str) -> bool:
+        """Tell whether the file is one of them."""
+        raise NotImplementedError
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:  # noqa: D102 - see Disk
+        file = self._real.open(path, create=create)
+        is_meant = self.is_meant(path.removesuffix(".tmp"))
+        return cast(DiskFile, _FileNotFlushed(file) if is_meant else file)
+
+    def rename(self, source: str, target: str) -> None:  # noqa: D102 - see Disk
+        self._real.rename(source, target)
+        self._renamed_in = target.rpartition("/")[0] if self.is_meant(target) else ""
+
+    def fsync_dir(self, path: str) -> None:  # noqa: D102 - see Disk
+        renamed_in, self._renamed_in = self._renamed_in, ""
+        if path != renamed_in:
+            self._real.fsync_dir(path)
+
+
+@STORAGE_MUTANTS.breaks("a vote is told before it is on the disk: its file is not flushed")
+class _VotesAreNotFlushed(NotFlushed):
+    @staticmethod
+    def is_meant(path: str) -> bool:
+        return path.endswith("/quorum-state")
+
+
+@STORAGE_MUTANTS.breaks("a flush of the metadata log does not reach the disk")
+class _MetadataIsNotFlushed(NotFlushed):
+    @staticmethod
+    def is_meant(path: str) -> bool:
+        return path.endswith(".log") and "/__cluster_metadata-0/" in path
+
+
+@STORAGE_MUTANTS.breaks("a checkpoint gets its name before its content is flushed (KAFKA-16541)")
+class _CheckpointsAreNotFlushed(NotFlushed):
+    @staticmethod
+    def is_meant(path: str) -> bool:
+        return path.endswith("-checkpoint")
+
+
+@STORAGE_MUTANTS.breaks("the names of files in a directory are never flushed")
+class _NamesAreNotFlushed(HandsOn):
+    def fsync_dir(self, path: str) -> None:
+        """Claim it."""
+
+
+class _FileIgnoringErrors(HandsOn):
+    def fsync(self) -> None:
+        with suppress(OSError):
+            self._real.fsync()
+
+
+@STORAGE_MUTANTS.breaks("an fsync that failed counts as done (fsyncgate)")
+class _FailedFsyncsCount(HandsOn):
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        return cast(DiskFile, _FileIgnoringErrors(self._real.open(path, create=create)))
+
+
+class _FileNotCut(HandsOn):
+    def truncate(self, size: int) -> None:
+        """Claim it."""
+
+
+@STORAGE_MUTANTS.breaks("a log is cut in memory, and its file is not")
+class _FilesAreNotCut(HandsOn):
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        file = self._real.open(path, create=create)
+        return cast(DiskFile, _FileNotCut(file) if path.endswith(".log") else file)
+
+
+@STORAGE_MUTANTS.breaks("the mark of a clean shutdown stays when a process starts (KAFKA-15375)")
+class _CleanShutdownIsRemembered(HandsOn):
+    def unlink(self, path: str) -> None:
+        if not path.endswith(f"/{CLEAN_SHUTDOWN_FILE}"):
+            self._real.unlink(path)
+
+
+@STORAGE_MUTANTS.breaks("the producers of records that were cut are found at the next start")
+class _SnapshotsOutliveRecords(HandsOn):
+    def unlink(self, path: str) -> None:
+        if not path.endswith(".snapshot"):
+            self._real.unlink(path)
+
+
+# --- logs ---
+
+
+class _AnyBytesCount(SegmentScan):
+    def _require_valid(self, chunk: memoryview, position: int, header: BatchHeader) -> None:
+        pass
+
+
+@STORAGE_MUTANTS.breaks("recovery does not look at the checksums of batches")
+class _RecoversWithoutChecksums(Log):
+    scan = _AnyBytesCount
+
+
+@STORAGE_MUTANTS.breaks("a log is opened after a crash as if it had been closed")
+class _TrustsFilesAfterCrashes(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        return super().open(disk, directory, settings, **{**known, "clean": True})
+
+
+@STORAGE_MUTANTS.breaks("recovery cuts a batch that is whole")
+class _RecoveryCutsWholeBatches(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        log = super().open(disk, directory, settings, **known)
+        if not known["clean"] and log.log_end_offset > log.log_start_offset:
+            log.truncate_to(log.log_end_offset - 1)
+        return log
+
+
+@STORAGE_MUTANTS.breaks("a log that is opened does not know its leader epochs")
+class _ForgetsEpochsAtStart(Log):
+    @classmethod
+    def open(cls, disk: Disk, directory: str, settings: LogSettings, **known: Any) -> "Log":
+        log = super().open(disk, directory, settings, **known)
+        log.epochs.clear()
+        return log
+
+
+@STORAGE_MUTANTS.breaks("a log that is cut keeps the leader epochs of what was cut (KAFKA-10706)")
+class _KeepsEpochsOfWhatItCut(Log):
+    def truncate_to(self, offset: int) -> None:
+        known = self.epochs.entries
+        super().truncate_to(offset)
+        self.epochs.extend(known)
+
+
+@STORAGE_MUTANTS.breaks("a log that is cut keeps one batch too many")
+class _CutsTooLittle(Log):
+    def truncate_to(self, offset: int) -> None:
+        kept = [header.next_offset for header in self.headers(offset)][:1]
+        super().truncate_to(kept[0] if kept else offset)
+
+
+@STORAGE_MUTANTS.breaks("a log that is cut loses one batch too many")
+class _CutsTooMuch(Log):
+    def truncate_to(self, offset: int) -> None:
+        super().truncate_to(max(self.log_start_offset, offset - 1))
+
+
+@STORAGE_MUTANTS.breaks("a follower's copy says that it was written in the epoch of today's leader")
+class _StampsCopiesAnew(Log):
+    def append_as_follower(self, records: Buffer, *, leader_epoch: int | None = None) -> AppendInfo:
+        stamped = bytearray(records)
+        for position, header in iterate_headers(records):
+            if leader_epoch is not None:
+                restamp(
+                    stamped, position, base_offset=header.base_offset, leader_epoch=leader_epoch
+                )
+        return super().append_as_follower(stamped, leader_epoch=leader_epoch)
+
+
+@STORAGE_MUTANTS.breaks("a read that begins at a new segment leaves its first batch out")
+class _SkipsWhereSegmentsBegin(Log):
+    def read(self, offset: int, **limits: Any) -> ReadResult:
+        if offset in self.segment_base_offsets[1:]:
+            for header in self.headers(offset):
+                if header.next_offset < limits["end_offset"]:
+                    return super().read(header.next_offset, **limits)
+                break
+        return super().read(offset, **limits)

@@ -1,0 +1,133 @@
+"""The entries of the two indexes of a segment; on request, held against its batches."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from quorumlog.cli.dump.contents import Asked, Item, Problem
+from quorumlog.storage.core.log_index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeEntry,
+    TimeIndex,
+)
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.batch_scan import scan_batches
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.records import HEADER_BYTES, MAGIC, BatchHeader, read_header
+
+
+class LogFile:
+    """The `.log` file beside an index, open to read the headers of its batches."""
+
+    def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
+        self._file: Final = file
+        self._path: Final = path
+        self._size: Final = size
+
+    def header_at(self, position: int) -> BatchHeader | None:
+        """Return the header of the batch at byte `position`; None if none begins there."""
+        try:
+            header = read_header(self._pread(HEADER_BYTES, position))
+        except CorruptBatch:
+            return None
+        return header if header.magic == MAGIC else None
+
+    def headers(self) -> Iterator[BatchHeader]:
+        """All of them, in order. Raises StorageError where there is no batch."""
+        for _, header in scan_batches(str(self._path), 0, self._size, self._pread):
+            yield header
+
+    def _pread(self, size: int, position: int) -> bytes:
+        self._file.seek(position)
+        return self._file.read(size)
+
+
+def read_offset_index(
+    content: bytes, base_offset: int, asked: Asked, log: LogFile | None
+) -> Iterator[Item | Problem]:
+    """Yield the entries of an `.index` file: the last offset of a batch, and where it begins.
+
+    With `log`, also those entries that are not true of it.
+    """
+    index = OffsetIndex.decode_rising(base_offset, _used(content, OFFSET_ENTRY_BYTES))
+    for slot, entry in enumerate(index.entries()):
+        if not asked.only_index_faults:
+            yield {"offset": entry.last_offset, "position": entry.position}
+        found = None if log is None else log.header_at(entry.position)
+        if log is not None and (found is None or found.last_offset != entry.last_offset):
+            ends = "no batch begins" if found is None else f"a batch ends at {found.last_offset}"
+            what = f"offset {entry.last_offset}: at byte {entry.position} of the log {ends}"
+            yield Problem(slot * OFFSET_ENTRY_BYTES, what)
+    yield from _rest(content, len(index) * OFFSET_ENTRY_BYTES, OFFSET_ENTRY_BYTES)
+
+
+def read_time_index(
+    content: bytes, base_offset: int, asked: Asked, log: LogFile | None
+) -> Iterator[Item | Problem]:
+    """Yield the entries of a `.timeindex` file: the largest timestamp so far, and where it is.
+
+    With `log`, also those entries that are not true of it.
+    """
+    index = TimeIndex.decode_rising(base_offset, _used(content, TIME_ENTRY_BYTES))
+    headers = None if log is None else _Cursor(log.headers())
+    for slot, entry in enumerate(index.entries()):
+        if not asked.only_index_faults:
+            yield {"timestamp_ms": entry.timestamp, "offset": entry.last_offset}
+        if headers is None:
+            continue
+        try:
+            fault = _fault_of(entry, headers)
+        except StorageError as error:
+            yield Problem(slot * TIME_ENTRY_BYTES, f"not compared from here on: {error}")
+            headers = None
+        else:
+            if fault is not None:
+                yield Problem(slot * TIME_ENTRY_BYTES, fault)
+    yield from _rest(content, len(index) * TIME_ENTRY_BYTES, TIME_ENTRY_BYTES)
+
+
+class _Cursor:
+    """Goes through the batches of a log in order, and stays at the last one that it has found."""
+
+    def __init__(self, headers: Iterator[BatchHeader]) -> None:
+        self._headers: Final = headers
+        self._at: BatchHeader | None = None
+
+    def find(self, offset: int) -> BatchHeader | None:
+        """Return the first batch that ends at or behind `offset`. Raises StorageError."""
+        if self._at is None or self._at.last_offset < offset:
+            self._at = next((one for one in self._headers if one.last_offset >= offset), None)
+        return self._at
+
+
+def _fault_of(entry: TimeEntry, headers: _Cursor) -> str | None:
+    """Say why the batch that holds the entry's offset is not the entry's."""
+    found = headers.find(entry.last_offset)
+    if found is None:
+        return f"offset {entry.last_offset} is not in the log"
+    if found.base_offset > entry.last_offset or found.max_timestamp != entry.timestamp:
+        told = f"the batch [{found.base_offset}, {found.last_offset}]"
+        return f"offset {entry.last_offset}: {told} has the timestamp {found.max_timestamp}"
+    return None
+
+
+def _used(content: bytes, entry_bytes: int) -> bytes:
+    """Return the content without the entries of zeros at its end."""
+    used = len(content.rstrip(b"\0"))
+    return content[: used + -used % entry_bytes]
+
+
+def _rest(content: bytes, whole: int, entry_bytes: int) -> Iterator[Problem]:
+    """Say what is behind the last entry that counts, at byte `whole`."""
+    rest = content[whole:]
+    if not rest:
+        return
+    if not any(rest):
+        what = f"{len(rest)} zeros: room that was never used, or was lost in a crash"
+    elif len(rest) < entry_bytes:
+        what = f"{len(rest)} bytes are no entry of {entry_bytes}"
+    else:
+        what = f"the entries do not rise; {len(rest)} bytes are not read"
+    yield Problem(whole, what)

@@ -1,0 +1,173 @@
+"""Records that the cluster itself has written, by name: control, metadata and group records."""
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Final
+
+from quorumlog.broker.groups.core.records import GroupRecord, OffsetRecord, StoredGroup, decode
+from quorumlog.cli.dump.contents import Item
+from quorumlog.cli.formats import text_or_base64
+from quorumlog.client.core.group_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+)
+from quorumlog.metadata_quorum.cbor_values import to_plain
+from quorumlog.metadata_quorum.image.records import (
+    RECORD_TYPES,
+    MalformedRecord,
+    NewerRecord,
+    decode_record,
+)
+from quorumlog.storage.io.checkpoints import uuid_to_text
+from quorumlog.wire.codec.errors import MalformedFrame
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.message import Message, Struct
+from quorumlog.wire.codec.messages.end_txn_marker import EndTxnMarker
+from quorumlog.wire.codec.messages.k_raft_version_record import KRaftVersionRecord
+from quorumlog.wire.codec.messages.leader_change_message import LeaderChangeMessage
+from quorumlog.wire.codec.messages.snapshot_footer_record import SnapshotFooterRecord
+from quorumlog.wire.codec.messages.snapshot_header_record import SnapshotHeaderRecord
+from quorumlog.wire.codec.messages.voters_record import VotersRecord
+from quorumlog.wire.codec.records import Record
+from quorumlog.wire.codec.schemas import decode_message
+
+Decode = Callable[[Record], Item]
+"""Returns {"type": name, ...fields}. Raises Undecodable."""
+
+_INT16_BYTES: Final = 2
+_UUID_BYTES: Final = 16
+_KAFKA_FRAME: Final = 1  # the first byte of Apache Kafka's metadata records; no CBOR list has it
+
+
+class Undecodable(ValueError):
+    """A record that is not what its file ought to hold."""
+
+
+class _Control(IntEnum):
+    """The types of control records: int16, behind an int16 of version, in the key."""
+
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+_CONTROL_VALUES: Final[dict[int, type[Message]]] = {
+    _Control.LEADER_CHANGE: LeaderChangeMessage,
+    _Control.SNAPSHOT_HEADER: SnapshotHeaderRecord,
+    _Control.SNAPSHOT_FOOTER: SnapshotFooterRecord,
+    _Control.KRAFT_VERSION: KRaftVersionRecord,
+    _Control.KRAFT_VOTERS: VotersRecord,
+}
+
+
+def decode_control(record: Record) -> Item:
+    """Describe a marker of a transaction, or a record of the quorum (KIP-98, KIP-595, KIP-853)."""
+    key, value = record.key or b"", record.value or b""
+    if len(key) < 2 * _INT16_BYTES or len(value) < _INT16_BYTES:
+        raise Undecodable(f"a control record with {len(key)} + {len(value)} bytes")
+    number, version = _int16(key[_INT16_BYTES:]), _int16(value)
+    if number not in set(_Control):
+        return {"type": f"control record {number}"}
+    kind = _CONTROL_VALUES.get(number)
+    if kind is None:  # of a transaction: the version stands before the message
+        kind, value = EndTxnMarker, value[_INT16_BYTES:]
+    try:
+        known = min(max(version, 0), max(kind.VERSIONS))  # a newer one only appends
+        return {"type": _Control(number).name} | _plain(decode_message(kind, known, value))
+    except MalformedFrame as error:
+        raise Undecodable(f"{_Control(number).name}: {error}") from error
+
+
+def decode_metadata(record: Record) -> Item:
+    """Describe a metadata record; of one that Apache Kafka wrote, name the type and the version."""
+    value = record.value or b""
+    if len(value) > _INT16_BYTES and value[0] == _KAFKA_FRAME:
+        kind = RECORD_TYPES.get(value[1])
+        name = f"metadata record {value[1]}" if kind is None else kind.__name__
+        return {"type": f"Apache Kafka's {name}", "version": value[2]}
+    try:
+        found = decode_record(value)
+    except (MalformedRecord, NewerRecord) as error:
+        raise Undecodable(str(error)) from error
+    fields = to_plain(found)
+    return {"type": type(found).__name__} | {
+        name: _scalar(name, field)
+        for name, field in dict(fields).items()  # type: ignore[call-overload]
+    }
+
+
+def decode_group(record: Record) -> Item:
+    """Describe a record of `__consumer_offsets`: an offset, or the generation of a group."""
+    key = record.key or b""
+    try:
+        found = decode(key, record.value)
+    except MalformedFrame as error:
+        raise Undecodable(str(error)) from error
+    match found:
+        case None:
+            version = _int16(key)
+            return {"type": f"group record {version}", "key": text_or_base64(key)}
+        case OffsetRecord():
+            topic, partition = found.topic_partition
+            committed = None if found.committed is None else _plain(found.committed)
+            at = {"group": found.group_id, "topic": topic, "partition": partition}
+            return {"type": "OffsetCommit"} | at | {"committed": committed}
+        case GroupRecord():
+            stored = None if found.stored is None else _group(found.stored)
+            return {"type": "GroupMetadata", "group": found.group_id, "stored": stored}
+
+
+def _group(stored: StoredGroup) -> Item:
+    """Describe a generation; what members of consumers exchange is decoded, too."""
+    plain = _plain(stored)
+    if stored.protocol_type != PROTOCOL_TYPE:
+        return plain
+    for shown, member in zip(plain["members"], stored.members, strict=True):
+        try:
+            subscription = decode_subscription(member.subscription, member.group_instance_id)
+            assignment = decode_assignment(member.assignment)
+        except MalformedFrame:
+            continue  # the coordinator does not read them: any bytes may be there
+        shown["subscription"] = {
+            "topics": list(subscription.topics),
+            "owned": _names(subscription.owned),
+        }
+        shown["assignment"] = _names(assignment)
+    return plain
+
+
+def _names(partitions: Iterable[TopicPartition]) -> list[str]:
+    return [str(one) for one in partitions]
+
+
+def _int16(data: bytes) -> int:
+    return int.from_bytes(data[:_INT16_BYTES], "big", signed=True)
+
+
+def _plain(struct: Struct) -> Item:
+    return {field.name: _value(getattr(struct, field.name), field.type) for field in struct.FIELDS}
+
+
+def _value(value: object, kind: object) -> object:
+    if isinstance(value, Struct):
+        return _plain(value)
+    if isinstance(value, list):
+        return [_value(one, None) for one in value]
+    if not isinstance(value, bytes | bytearray | memoryview):
+        return value
+    if kind != "uuid":
+        return text_or_base64(bytes(value))
+    return uuid_to_text(bytes(value)) if any(value) else None
+
+
+def _scalar(name: str, value: object) -> object:
+    """Return a field of a metadata record; the ids of topics are written as Kafka writes them."""
+    if not isinstance(value, bytes):
+        return value
+    is_uuid = name.endswith("_id") and len(value) == _UUID_BYTES
+    return uuid_to_text(value) if is_uuid else text_or_base64(value)

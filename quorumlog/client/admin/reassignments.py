@@ -1,0 +1,90 @@
+"""Partitions that move to other replicas. Source: KIP-455."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from quorumlog.client import descriptions as about
+from quorumlog.client.admin.asker import LEFT_OUT, Asker
+from quorumlog.client.checks import checked_partitions
+from quorumlog.client.core.grouping import by_topic
+from quorumlog.client.errors import DEFINITE, KafkaError, known
+from quorumlog.client.io.cluster import QUESTION_TIMEOUT_MS, check, labelled
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
+from quorumlog.wire.codec.messages import alter_partition_reassignments as alter_
+from quorumlog.wire.codec.messages import list_partition_reassignments as list_
+
+
+async def alter(asker: Asker, replicas: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+    """See Admin.alter_partition_reassignments."""
+    if not isinstance(replicas, Mapping):
+        raise TypeError(f"a dict of TopicPartition to replicas is wanted, not {replicas!r}")
+    wanted = checked_partitions(replicas)
+    request = alter_.AlterPartitionReassignmentsRequest(
+        timeout_ms=asker.settings.request_timeout_ms,
+        topics=[
+            alter_.ReassignableTopic(
+                name=topic,
+                partitions=[
+                    _target(index, replicas[TopicPartition(topic, index)]) for index in indexes
+                ],
+            )
+            for topic, indexes in by_topic(wanted).items()
+        ],
+    )
+
+    async def attempt() -> None:
+        response = await asker.request(request)
+        check(response.error_code, response.error_message or "AlterPartitionReassignments")
+        answers = {
+            TopicPartition(topic.name, one.partition_index): one
+            for topic in response.responses
+            for one in topic.partitions
+        }
+        codes = [known(one.error_code) for one in answers.values()]
+        is_definite = len(codes) == len(wanted) and all(code in DEFINITE for code in codes)
+        for name in wanted:
+            answer = answers.get(name)
+            if answer is None:
+                message = labelled(name, LEFT_OUT)
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, message, definite=False)
+            if answer.error_code != ErrorCode.NONE:
+                message = labelled(name, answer.error_message)
+                raise KafkaError(answer.error_code, message, definite=is_definite)
+
+    await asker.retry(attempt, changes=True)
+
+
+def _target(index: int, replicas: Sequence[int] | None) -> alter_.ReassignablePartition:
+    return alter_.ReassignablePartition(
+        partition_index=index, replicas=None if replicas is None else list(replicas)
+    )
+
+
+async def ongoing(
+    asker: Asker, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, about.PartitionReassignment]:
+    """See Admin.list_partition_reassignments."""
+    topics = None
+    if partitions is not None:
+        topics = [
+            list_.ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic(checked_partitions(partitions)).items()
+        ]
+    request = list_.ListPartitionReassignmentsRequest(
+        timeout_ms=asker.settings.request_timeout_ms, topics=topics
+    )
+
+    async def attempt() -> dict[TopicPartition, about.PartitionReassignment]:
+        response = await asker.request(request, timeout_ms=QUESTION_TIMEOUT_MS)
+        check(response.error_code, response.error_message or "ListPartitionReassignments")
+        return {
+            TopicPartition(topic.name, one.partition_index): about.PartitionReassignment(
+                replicas=tuple(one.replicas),
+                adding_replicas=tuple(one.adding_replicas),
+                removing_replicas=tuple(one.removing_replicas),
+            )
+            for topic in response.topics
+            for one in topic.partitions
+        }
+
+    return await asker.retry(attempt, changes=False)

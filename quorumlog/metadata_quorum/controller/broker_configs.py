@@ -1,0 +1,78 @@
+"""Alters the settings of one broker or of all, while they run (KIP-226).
+
+It refuses what holds from the start of a node, bad values, and what one broker must not have for
+itself: whether elections may be unclean, which the controller decides for all.
+"""
+
+from quorumlog.metadata_quorum.controller.configs import check_form, value_after
+from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
+from quorumlog.metadata_quorum.controller.refusals import (
+    RECORDS_PER_REQUEST_MAX,
+    TopicRefused,
+    check_records,
+)
+from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigChanges, ConfigResult
+from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config, MetadataRecord
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.settings.kinds import BadValue
+from quorumlog.settings.servers import DYNAMIC
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+_UNCLEAN = TopicConfig.unclean_leader_election_enable
+
+
+def alter_brokers(
+    cluster: ClusterReplay,
+    changes: PartitionChanges,
+    before_all: int,
+    wanted: ConfigChanges,
+    written: int,
+) -> tuple[list[MetadataRecord], ConfigResult]:
+    """Alter one broker, or all (""), after `before_all` and `written` records for others."""
+    check_form(wanted)
+    _check_dynamic(wanted)
+    before = cluster.broker_configs(wanted.name)
+    after = {} if wanted.replaces_all else dict(before)
+    for change in wanted.changes:
+        value = value_after(change, before.get(change.name), DYNAMIC)
+        if value is None:
+            after.pop(change.name, None)
+        else:
+            after[change.name] = _kept(change, value)
+    changed = {n: after.get(n) for n in sorted({*before, *after}) if before.get(n) != after.get(n)}
+    records: list[MetadataRecord] = [
+        Config(resource_type=BROKER_RESOURCE, resource_name=wanted.name, name=name, value=value)
+        for name, value in changed.items()
+    ]
+    check_records(before_all + written + len(records))
+    if changed.get(_UNCLEAN.server) == "true":
+        elections = [
+            election
+            for name in cluster.topic_names()
+            if cluster.configs(name).get(_UNCLEAN.name) != "false"
+            for election in changes.unclean_elections(name)
+        ]
+        # The rest are elected when a broker comes back, or by a request.
+        records += elections[: RECORDS_PER_REQUEST_MAX - before_all - written - len(records)]
+    return records, ConfigResult(
+        name=wanted.name, error_code=ErrorCode.NONE, configs=after, is_broker=True
+    )
+
+
+def _check_dynamic(wanted: ConfigChanges) -> None:
+    fixed = sorted(change.name for change in wanted.changes if change.name not in DYNAMIC)
+    if fixed:
+        message = f"Cannot update these configs dynamically: Set({', '.join(fixed)})"
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
+    if wanted.name and any(change.name == _UNCLEAN.server for change in wanted.changes):
+        message = f"{_UNCLEAN.server} is for all brokers: alter it for the resource without a name"
+        raise TopicRefused(ErrorCode.INVALID_REQUEST, message)
+
+
+def _kept(change: ConfigChange, value: str) -> str:
+    try:
+        return DYNAMIC[change.name].kind.normalize(value)
+    except BadValue as error:
+        message = f"Invalid value {value} for configuration {change.name}: {error}"
+        raise TopicRefused(ErrorCode.INVALID_CONFIG, message) from None

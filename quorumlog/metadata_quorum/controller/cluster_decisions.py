@@ -1,0 +1,87 @@
+"""Decides the changes of the cluster that are about no topic."""
+
+from typing import Final, assert_never
+
+from quorumlog.metadata_quorum.cluster_changes import (
+    AccessChange,
+    AlterClientQuotas,
+    AlterScramCredentials,
+    ClusterChange,
+    CreateAcls,
+    DeleteAcls,
+    Outcome,
+    Outcomes,
+    UnregisterBroker,
+    UpdateFeatures,
+    parts_of,
+)
+from quorumlog.metadata_quorum.controller.acls import decide_acl_creation, decide_acl_deletion
+from quorumlog.metadata_quorum.controller.features import decide_feature_levels, level_for_access
+from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
+from quorumlog.metadata_quorum.controller.producer_ids import decide_producer_ids
+from quorumlog.metadata_quorum.controller.quotas import decide_quotas
+from quorumlog.metadata_quorum.controller.requests import AllocateProducerIds, Decision
+from quorumlog.metadata_quorum.controller.scram import decide_credentials
+from quorumlog.metadata_quorum.controller.unregistering import decide_unregistration
+from quorumlog.metadata_quorum.image.records import MetadataRecord
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.identifiers import Offset
+
+NOT_ENFORCED: Final = "stored and described, but not enforced"
+
+
+class ClusterDecisions:
+    """Mutates nothing."""
+
+    def __init__(self, cluster: ClusterReplay, partitions: PartitionDecisions) -> None:
+        self._cluster: Final = cluster
+        self._partitions: Final = partitions
+
+    def decide(
+        self, request: ClusterChange | AllocateProducerIds, base_offset: Offset
+    ) -> Decision[object]:
+        """Decide; the first record would be appended at `base_offset`."""
+        if isinstance(request, AllocateProducerIds):
+            return decide_producer_ids(self._cluster, request)
+        records, results, remark = self._decided(request)
+        end_offset = Offset(base_offset + len(records)) if records else Offset(-1)
+        response = Outcomes(results=results, end_offset=end_offset)
+        return Decision(response=response, records=records, remark=remark)
+
+    def _decided(
+        self, request: ClusterChange
+    ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...], str | None]:
+        match request:
+            case UnregisterBroker():
+                records, results = decide_unregistration(self._cluster, self._partitions, request)
+                return records, results, None
+            case UpdateFeatures():
+                return *decide_feature_levels(self._cluster, request), None
+            case _:
+                return self._decided_about_access(request)
+
+    def _decided_about_access(
+        self, request: AccessChange
+    ) -> tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...], str | None]:
+        level, refusal = level_for_access(self._cluster)
+        if refusal is not None:
+            return (), (refusal,) * parts_of(request), None
+        records: tuple[MetadataRecord, ...]
+        access, kind = self._cluster.access, "ACLs"
+        match request:
+            case CreateAcls():
+                records, results = decide_acl_creation(access, request)
+            case DeleteAcls():
+                records, results = decide_acl_deletion(access, request)
+            case AlterClientQuotas():
+                records, results = decide_quotas(access, request)
+                kind = "client quotas"
+            case AlterScramCredentials():
+                records, results = decide_credentials(access, request)
+                kind = "credentials of SCRAM"
+            case _:
+                assert_never(request)
+        if not records:
+            return (), results, None
+        first = () if level is None else (level,)
+        return (*first, *records), results, f"{NOT_ENFORCED}: {kind}"

@@ -1,0 +1,98 @@
+"""Raises and lowers feature levels. Source: KIP-584, KIP-778; Kafka's `FeatureControlManager`.
+
+It refuses levels that a registered broker, or this node, does not work with, and a lower level
+while there are records that it lacks.
+"""
+
+from quorumlog.metadata_quorum.cluster_changes import (
+    DONE,
+    FeatureUpdate,
+    Outcome,
+    UpdateFeatures,
+    UpgradeType,
+)
+from quorumlog.metadata_quorum.image.access import AccessImage
+from quorumlog.metadata_quorum.image.features import (
+    LEVEL_OF_ACCESS,
+    METADATA_FEATURE,
+    SUPPORTED,
+    level_problem,
+)
+from quorumlog.metadata_quorum.image.records import FeatureLevel
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+
+def decide_feature_levels(
+    cluster: ClusterReplay, request: UpdateFeatures
+) -> tuple[tuple[FeatureLevel, ...], tuple[Outcome, ...]]:
+    """Change all levels or none (KIP-1022); the one outcome says why not."""
+    records = []
+    names = [update.name for update in request.updates]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        return (), (_refused(f"The feature {twice} is in the request twice"),)
+    for update in request.updates:
+        problem = _problem(cluster, update)
+        if problem is not None:
+            message = f"Invalid update version {update.level} for feature {update.name}. {problem}"
+            return (), (_refused(message),)
+        if update.level != cluster.features.get(update.name):
+            records.append(FeatureLevel(name=update.name, level=update.level))
+    return () if request.validate_only else tuple(records), (DONE,)
+
+
+def level_for_access(cluster: ClusterReplay) -> tuple[FeatureLevel | None, Outcome | None]:
+    """Return the record to write before the first ACL or quota, and why there can be none.
+
+    A level that was set by a request stays. One that never was set rises by itself, once every
+    registered broker works with it.
+    """
+    level = cluster.feature_level(METADATA_FEATURE)
+    if level >= LEVEL_OF_ACCESS:
+        return None, None
+    problem: str | None = f"{level} is in force"
+    if METADATA_FEATURE not in cluster.features:
+        problem = _broker_problem(cluster, METADATA_FEATURE, LEVEL_OF_ACCESS)
+    if problem is None:
+        return FeatureLevel(name=METADATA_FEATURE, level=LEVEL_OF_ACCESS), None
+    message = f"It needs level {LEVEL_OF_ACCESS} of {METADATA_FEATURE}. {problem}"
+    return None, Outcome(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=message)
+
+
+def _broker_problem(cluster: ClusterReplay, name: str, level: int) -> str | None:
+    for broker in cluster.brokers.values():
+        if level_problem(broker.features, name, level) is not None:
+            return f"Broker {broker.broker_id} does not support this level."
+    return None
+
+
+def _problem(cluster: ClusterReplay, update: FeatureUpdate) -> str | None:
+    if update.name not in SUPPORTED:
+        return "The controller does not support this feature."
+    least, greatest = SUPPORTED[update.name]
+    if not least <= update.level <= greatest:
+        return f"The controller only supports versions {least}-{greatest}"
+    problem = _broker_problem(cluster, update.name, update.level)
+    if problem is not None:
+        return problem
+    level = cluster.feature_level(update.name)
+    if update.level > level and update.upgrade_type != UpgradeType.UPGRADE:
+        return "Can't downgrade to a newer level."
+    if update.level < level:
+        return _downgrade_problem(cluster, update)
+    return None
+
+
+def _downgrade_problem(cluster: ClusterReplay, update: FeatureUpdate) -> str | None:
+    if update.upgrade_type == UpgradeType.UPGRADE:
+        return "Can't downgrade the level of this feature without setting the upgrade type."
+    if update.upgrade_type == UpgradeType.UNSAFE_DOWNGRADE:
+        return "Unsafe metadata downgrade is not supported in this version."
+    if update.level < LEVEL_OF_ACCESS and cluster.access.freeze() != AccessImage():
+        return "There are ACLs, client quotas or credentials, which it lacks: delete them first."
+    return None
+
+
+def _refused(message: str) -> Outcome:
+    return Outcome(error_code=ErrorCode.INVALID_UPDATE_VERSION, error_message=message)

@@ -1,0 +1,259 @@
+"""The record that gives a partition another ISR, other replicas or another leader.
+
+Every decision about a partition ends here, so that its rules are kept by all: which replica may
+lead, which one stays eligible outside the ISR (KIP-966), when a reassignment is complete (KIP-455,
+KAFKA-15665), and when a leader epoch begins. While all of ISR and ELR are dead, no broker leads,
+unless the topic or a request allows an unclean election. If no broker is known to hold all that is
+committed, the last known leader leads again (KIP-966). Both may lose records, and the partition
+says so until its leader has written its first ISR (KIP-704).
+
+# DEVIATION: The last known leader of Kafka may have lost its whole log.
+# docs/decisions/0090-a-last-known-leader-has-its-log.md
+"""
+
+from collections.abc import Set
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from quorumlog.metadata_quorum.controller.brokers import active_brokers
+from quorumlog.metadata_quorum.image.model import PartitionImage
+from quorumlog.metadata_quorum.image.records import PartitionChange
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.settings.kinds import text_of
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, PartitionIndex, TopicId
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A partition with its place."""
+
+    topic_name: str
+    topic_id: TopicId
+    index: PartitionIndex
+    partition: PartitionImage
+
+
+class Assignment(NamedTuple):
+    """The replicas of a partition: `replicas` holds those that it gets, and those that it loses."""
+
+    replicas: tuple[BrokerId, ...]
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        """Return the replicas that it is to have in the end, the preferred leader first."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+
+def assignment_of(partition: PartitionImage) -> Assignment:
+    """Return the replicas that a partition has now."""
+    return Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
+
+
+class PartitionChanges:
+    """Makes the records; mutates nothing."""
+
+    def __init__(self, cluster: ClusterReplay, settings: ControllerSettings) -> None:
+        self._cluster: Final = cluster
+        self._settings: Final = settings
+
+    def change(
+        self,
+        located: Located,
+        target_isr: tuple[BrokerId, ...],
+        active: Set[BrokerId],
+        barred: Set[BrokerId] = frozenset(),
+        *,
+        prefers_first: bool = False,
+        assignment: Assignment | None = None,
+        emptied: Set[BrokerId] = frozenset(),
+        unclean: bool = False,
+        is_recovered: bool = False,
+    ) -> PartitionChange | None:
+        """Return the record that gives a partition `target_isr` and, if it can, a leader.
+
+        The leader stays while it is in the ISR; with `prefers_first` only where the first replica
+        may not lead. Members of the ISR are active, but for a broker that leaves slice by slice.
+        Else the first replica, in order, of the ISR; else, when that is empty, of the ELR, in which
+        no broker of `barred` stays. `assignment`: its replicas from now on. `emptied`: these have
+        lost their log, and are no last known leaders. `unclean`: any active replica may lead if no
+        other may. `is_recovered`: its leader
+        says so. None is returned if nothing changes.
+        """
+        partition = located.partition
+        after = self.completed(assignment or assignment_of(partition), target_isr)
+        isr = tuple(member for member in target_isr if member in after.replicas)
+        held = self.holders(partition, after, barred)
+        last_known = self.last_known_leader(partition, after, emptied)
+        leader = partition.leader_id
+        if prefers_first and after.replicas[0] in isr and after.replicas[0] in active:
+            leader = after.replicas[0]
+        if leader not in isr:
+            leader = self.elected(after, isr or tuple(held), active)
+        is_unclean = False
+        if leader == NO_LEADER:
+            allowed = unclean or self.may_be_unclean(located.topic_name)
+            leader = self.elected_uncleanly(
+                after, active, last_known=NO_LEADER if held else last_known, is_allowed=allowed
+            )
+            is_unclean = leader != NO_LEADER
+        if leader != NO_LEADER and leader not in isr:
+            isr = (leader,)
+        if is_unclean:
+            held = frozenset()  # it commits what they do not have
+        return _difference(
+            located,
+            PartitionImage(
+                leader_id=leader,
+                leader_epoch=partition.leader_epoch,
+                partition_epoch=partition.partition_epoch,
+                replicas=after.replicas,
+                isr=isr,
+                elr=self._elr(located, after, leader, isr, held),
+                adding_replicas=after.adding,
+                removing_replicas=after.removing,
+                last_known_leader=last_known if leader == NO_LEADER else NO_LEADER,
+                is_recovering=is_unclean or (partition.is_recovering and not is_recovered),
+            ),
+            is_unclean=is_unclean,
+        )
+
+    def _elr(
+        self,
+        located: Located,
+        after: Assignment,
+        leader: BrokerId,
+        isr: tuple[BrokerId, ...],
+        held: Set[BrokerId],
+    ) -> tuple[BrokerId, ...]:
+        """Return who stays eligible outside the ISR.
+
+        Nothing is committed while the ISR is too small: a leaver lacks nothing (KIP-966).
+        """
+        is_led = leader != NO_LEADER
+        if is_led and len(isr) >= self.min_isr(located, leader, len(after.replicas)):
+            return ()
+        return tuple(replica for replica in after.replicas if replica in held - {*isr})
+
+    def holders(
+        self, partition: PartitionImage, after: Assignment, barred: Set[BrokerId]
+    ) -> frozenset[BrokerId]:
+        """Return the replicas that are known to hold all that is committed."""
+        return frozenset(({*partition.isr, *partition.elr} - barred) & {*after.replicas})
+
+    def last_known_leader(
+        self, partition: PartitionImage, after: Assignment, emptied: Set[BrokerId]
+    ) -> BrokerId:
+        """Return the leader, or the last one of a partition without, if it still has its log."""
+        is_led = partition.leader_id != NO_LEADER
+        last = partition.leader_id if is_led else partition.last_known_leader
+        return last if last in after.replicas and last not in emptied else NO_LEADER
+
+    def may_be_unclean(self, topic_name: str) -> bool:
+        """Tell whether a topic, or else this controller, allows unclean elections."""
+        setting = TopicConfig.unclean_leader_election_enable
+        ours = {setting.server: text_of(self._settings.unclean_leader_election_enable)}
+        altered = self._cluster.broker_configs("")  # for all nodes
+        config = TopicConfig(self._cluster.configs(topic_name), {**ours, **altered})
+        return config.unclean_leader_election_enable
+
+    def elected_uncleanly(
+        self,
+        assignment: Assignment,
+        active: Set[BrokerId],
+        *,
+        last_known: BrokerId,
+        is_allowed: bool,
+    ) -> BrokerId:
+        """Return a replica that may lack committed records, or NO_LEADER.
+
+        The last known leader, of a partition without ISR and ELR, needs nobody's leave (KIP-966).
+        It must be alive (KAFKA-19522). Where an unclean election is allowed, it is otherwise the
+        first replica that is alive.
+        """
+        if last_known in active:
+            return last_known
+        return self.elected(assignment, assignment.replicas if is_allowed else (), active)
+
+    def unclean_elections(self, topic_name: str) -> list[PartitionChange]:
+        """Return the elections of a topic that allows unclean ones from now on.
+
+        # DEVIATION: Kafka holds them within unclean.leader.election.interval.ms.
+        # docs/decisions/0090-a-last-known-leader-has-its-log.md
+        """
+        topic_id = self._cluster.topic_id(topic_name)
+        if topic_id is None:
+            return []
+        active = active_brokers(self._cluster)
+        changes = (
+            self.change(
+                Located(topic_name, topic_id, PartitionIndex(index), partition),
+                partition.isr,
+                active,
+                unclean=True,
+            )
+            for index, partition in enumerate(self._cluster.partitions(topic_name))
+            if partition.leader_id == NO_LEADER
+        )
+        return [change for change in changes if change is not None]
+
+    def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
+        """Return what is left of a reassignment: nothing once all that stay are in sync.
+
+        Not before: else there would be fewer copies than before (KAFKA-15665).
+        """
+        is_whole = {*assignment.target} <= {*isr}
+        return Assignment(assignment.target) if is_whole else assignment
+
+    def elected(
+        self, assignment: Assignment, pool: tuple[BrokerId, ...], active: Set[BrokerId]
+    ) -> BrokerId:
+        """Return the first replica that is alive and in `pool`, or NO_LEADER."""
+        candidates = (one for one in assignment.replicas if one in pool and one in active)
+        return next(candidates, NO_LEADER)
+
+    def min_isr(self, located: Located, leader_id: BrokerId, replicas: int) -> int:
+        """Return the leader's min.insync.replicas, because the leader decides what is committed.
+
+        # DEVIATION: Kafka takes the active controller's own value for topics that have none.
+        # docs/decisions/0019-the-elr-goes-by-the-leaders-min-insync-replicas.md
+        """
+        setting = TopicConfig.min_insync_replicas
+        leaders = {setting.server: str(self._cluster.brokers[leader_id].min_insync_replicas)}
+        config = TopicConfig(self._cluster.configs(located.topic_name), leaders)
+        return min(config.min_insync_replicas, replicas)
+
+
+def _difference(
+    located: Located, after: PartitionImage, *, is_unclean: bool
+) -> PartitionChange | None:
+    """Return the record that makes a partition what it is to be; its epochs aside.
+
+    Each unclean election says `is_recovering`, the second one in a row, too.
+    """
+    before = located.partition
+    if after == before:
+        return None
+    # A replica that was removed must not count for this leader any more, so it leads anew.
+    is_new_epoch = after.leader_id != before.leader_id or not {*before.replicas} <= {
+        *after.replicas
+    }
+    last_known, is_recovering = after.last_known_leader, after.is_recovering
+    adding, removing = after.adding_replicas, after.removing_replicas
+    return PartitionChange(
+        topic_id=located.topic_id,
+        partition_id=located.index,
+        isr=None if after.isr == before.isr else after.isr,
+        leader=after.leader_id if is_new_epoch else None,
+        elr=None if after.elr == before.elr else after.elr,
+        replicas=None if after.replicas == before.replicas else after.replicas,
+        adding_replicas=None if adding == before.adding_replicas else adding,
+        removing_replicas=None if removing == before.removing_replicas else removing,
+        last_known_leader=None if last_known == before.last_known_leader else last_known,
+        is_recovering=(
+            is_recovering if is_unclean or is_recovering != before.is_recovering else None
+        ),
+    )

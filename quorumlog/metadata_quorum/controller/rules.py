@@ -1,0 +1,18 @@
+"""The rules about partitions that a controller goes by."""
+
+from dataclasses import dataclass
+
+from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
+from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
+from quorumlog.metadata_quorum.controller.reassignment import ReassignmentDecisions
+from quorumlog.metadata_quorum.controller.slices import Slices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerRules:
+    """Each is a class that a simulation may replace."""
+
+    changes: type[PartitionChanges] = PartitionChanges
+    partitions: type[PartitionDecisions] = PartitionDecisions
+    reassignments: type[ReassignmentDecisions] = ReassignmentDecisions
+    slices: type[Slices] = Slices

@@ -1,0 +1,53 @@
+"""Decisions about many partitions of a broker, slice by slice.
+
+A slice changes so few partitions that the event loop hardly waits. The next slice is decided on
+the state that the last one left, and only once that is committed: a controller that dies between
+two slices leaves a legal state, from which the next one goes on.
+"""
+
+from collections import deque
+from itertools import islice
+from typing import ClassVar, Final
+
+from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
+from quorumlog.metadata_quorum.image.partitions_by_broker import Place
+from quorumlog.metadata_quorum.image.records import PartitionChange
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.identifiers import BrokerId
+
+
+class Slices:
+    """Takes brokers out of ISRs, and elects. Soft state: which partitions may get a leader."""
+
+    at_once: ClassVar[int] = 500
+    """How many partitions a slice changes, or looks at to elect."""
+
+    def __init__(self, cluster: ClusterReplay, partitions: PartitionDecisions) -> None:
+        self._by_broker: Final = cluster.by_broker
+        self._partitions: Final = partitions
+        self._to_elect: Final = deque[Place]()
+
+    def departure(self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING) -> Departure:
+        """Take a broker out of some ISRs; with a loss, out of ELRs, too."""
+        return self._partitions.decide_departure(broker_id, loss, at_most=self.at_once)
+
+    def has_to_hand_over(self, broker_id: BrokerId) -> bool:
+        """Tell whether the broker leads, or is in more ISRs than one slice ends."""
+        in_sync = islice(self._by_broker.in_sync.of(broker_id), self.at_once + 1)
+        return self._by_broker.leading.has_any(broker_id) or len([*in_sync]) > self.at_once
+
+    @property
+    def has_elections(self) -> bool:
+        """Whether `elections` has partitions to look at yet."""
+        return bool(self._to_elect)
+
+    def note_leaderless(self, broker_id: BrokerId | None = None) -> None:
+        """Let `elections` look at all partitions without a leader: of this broker, if given."""
+        self._to_elect.extend(self._partitions.leaderless(broker_id))
+
+    def elections(self, newly_active: frozenset[BrokerId]) -> tuple[PartitionChange, ...]:
+        """Elect for some of those, as if `newly_active` were active, too."""
+        count = min(len(self._to_elect), self.at_once)
+        places = [self._to_elect.popleft() for _ in range(count)]
+        return tuple(self._partitions.decide_elections(places, newly_active))

@@ -1,0 +1,47 @@
+"""Unregisters brokers that will not come back. Source: KIP-500; Kafka's `unregisterBroker`.
+
+# DEVIATION: Kafka unregisters any broker, also one in service or one that alone holds records.
+# docs/decisions/0095-a-broker-that-is-needed-stays-registered.md
+"""
+
+from typing import Final
+
+from quorumlog.metadata_quorum.cluster_changes import DONE, Outcome, UnregisterBroker
+from quorumlog.metadata_quorum.controller.log_loss import NAMES_MAX, LogLoss
+from quorumlog.metadata_quorum.controller.partitions import PartitionDecisions
+from quorumlog.metadata_quorum.image import records
+from quorumlog.metadata_quorum.image.records import MetadataRecord
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.error_codes import ErrorCode
+
+Decided = tuple[tuple[MetadataRecord, ...], tuple[Outcome, ...]]
+_REMEDY: Final = "start it again, delete the topics, or hold an unclean election"
+
+
+def decide_unregistration(
+    cluster: ClusterReplay, partitions: PartitionDecisions, request: UnregisterBroker
+) -> Decided:
+    """Take a broker out of all ELRs, then forget it. Its replicas stay in the assignments."""
+    broker_id = request.broker_id
+    broker = cluster.brokers.get(broker_id)
+    if broker is None:
+        message = f"Broker ID {broker_id} is not currently registered"
+        return _refused(ErrorCode.BROKER_ID_NOT_REGISTERED, message)
+    if not broker.fenced:
+        message = f"Broker {broker_id} is in service: stop it before it is unregistered"
+        return _refused(ErrorCode.INVALID_REQUEST, message)
+    held_alone = partitions.held_alone_by(broker_id)
+    if held_alone:
+        names = ", ".join(held_alone[:NAMES_MAX])
+        if len(held_alone) > NAMES_MAX:
+            names += f" and {len(held_alone) - NAMES_MAX} more"
+        message = f"No other broker than {broker_id} is known to hold all of {names}: {_REMEDY}"
+        return _refused(ErrorCode.INVALID_REQUEST, message)
+    # It is forgotten with what its log held: a process that registers later starts from nothing.
+    changes = partitions.decide_departure(broker_id, LogLoss.EVERYTHING).changes
+    forget = records.UnregisterBroker(broker_id=broker_id, broker_epoch=broker.broker_epoch)
+    return (*changes, forget), (DONE,)
+
+
+def _refused(error_code: ErrorCode, message: str) -> Decided:
+    return (), (Outcome(error_code=error_code, error_message=message),)

@@ -1,0 +1,81 @@
+"""Snapshots between nodes: the driver's part, chunk by chunk, off the event loop."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from quorumlog.invariants import some
+from quorumlog.metadata_quorum.core import effects, events
+from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.seams import Executor, Responded
+from quorumlog.metadata_quorum.image.model import ClusterImage
+from quorumlog.metadata_quorum.log.metadata_log import READ_BYTES, MetadataLog
+from quorumlog.metadata_quorum.log.restoring import fetched_image
+from quorumlog.metadata_quorum.log.snapshot_files import snapshot_answer
+
+Respond = Callable[[int, FetchSnapshotResponse, bytes | None], None]
+
+
+class SnapshotTransfer:
+    """Reads chunks for followers; writes, checks and installs what comes from the leader."""
+
+    def __init__(
+        self,
+        log: MetadataLog,
+        committed: CommittedImage,
+        executor: Executor,
+        feed: Callable[[events.Event], None],
+    ) -> None:
+        self._log: Final = log
+        self._committed: Final = committed
+        self._executor: Final = executor
+        self._feed: Final = feed
+        self._checked: ClusterImage | None = None  # of the draft that is whole
+
+    def begin(
+        self, effect: effects.AnswerFetchSnapshot | effects.CheckSnapshot, respond: Respond
+    ) -> None:
+        """Do in the background what reads a file."""
+        match effect:
+            case effects.AnswerFetchSnapshot():
+                self._answer(effect, respond)
+            case effects.CheckSnapshot():
+                self._check(effect)
+
+    def _answer(self, effect: effects.AnswerFetchSnapshot, respond: Respond) -> None:
+        read = partial(
+            self._log.snapshots.read_bytes, effect.snapshot_id, effect.position, READ_BYTES
+        )
+        self._executor.run(
+            read, lambda found: respond(effect.request_id, *snapshot_answer(effect, found))
+        )
+
+    def append_work(
+        self, effect: effects.AppendSnapshot, fetched: Responded | None
+    ) -> Callable[[], None]:
+        """Return the write of one chunk."""
+        content = some(fetched, "bytes of a snapshot come beside a response").records
+        append = self._log.snapshots.append_fetched
+        return partial(append, effect.snapshot_id, effect.position, content)
+
+    def _check(self, effect: effects.CheckSnapshot) -> None:
+        def checked(image: ClusterImage | None) -> None:
+            self._checked = image
+            event = events.SnapshotChecked(
+                snapshot_id=effect.snapshot_id, is_whole=image is not None
+            )
+            self._feed(event)
+
+        self._executor.run(partial(fetched_image, self._log.snapshots, effect.snapshot_id), checked)
+
+    def install_work(self, effect: effects.InstallSnapshot) -> Callable[[], None]:
+        """Return the write, which takes over the image that was checked."""
+        checked, self._checked = self._checked, None
+        image = some(checked, "a snapshot is checked before it is installed")
+
+        def work() -> None:
+            self._log.install_fetched(effect.snapshot_id)
+            self._committed.install(image)
+
+        return work

@@ -1,0 +1,139 @@
+"""When a node writes a snapshot of the committed metadata, and what it deletes then.
+
+A snapshot is due after so many bytes, or so long. The image is frozen, so a thread writes it while
+the node goes on. A snapshot that cannot be written (a full disk) is not missed at once: the records
+stay. It is tried again when one is due again. If the log is large or old, it then starts where the
+oldest kept snapshot ends: with the newest one damaged, the node still starts.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from quorumlog.metadata_quorum.core import events
+from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.driver.deadline import Deadline
+from quorumlog.metadata_quorum.driver.seams import Seams
+from quorumlog.metadata_quorum.image.snapshot_records import records_of
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
+from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.storage.errors import StorageError
+
+_FLUSH_WAIT_MS: Final = 1000  # until what is committed is durable here, too
+_logger: Final = logging.getLogger(__name__)
+
+
+class _Outcome(NamedTuple):
+    """What a thread has done, and where the log is to start."""
+
+    is_written: bool = False
+    new_start: SnapshotId | None = None
+
+
+class Snapshotting:
+    """Writes one snapshot at a time, of what is committed, and durable in this node's log."""
+
+    def __init__(
+        self,
+        *,
+        log: MetadataLog,
+        committed: CommittedImage,
+        settings: ControllerSettings,
+        seams: Seams,
+        feed: Callable[[events.Event], None],
+    ) -> None:
+        """`feed` hands the core an event."""
+        self._log: Final = log
+        self._committed: Final = committed
+        self._bytes_max: Final = settings.metadata_log_max_record_bytes_between_snapshots
+        self._retention_bytes: Final = settings.metadata_max_retention_bytes
+        self._retention_ms: Final = settings.metadata_max_retention_ms
+        self._interval_ms: Final = settings.metadata_log_max_snapshot_interval_ms
+        self._seams: Final = seams
+        self._feed: Final = feed
+        self._age: Final = Deadline(seams.clock, self._maybe_begin)
+        self._bytes_before = 0  # replayed when the last one began
+        self._is_writing = self._has_ended = False
+
+    def note_commit(self) -> None:
+        """Begin a snapshot, if enough was committed since the last one; else let its age do so."""
+        if self._log.replayed_bytes == self._bytes_before or self._committed.is_behind:
+            return
+        if self._log.replayed_bytes - self._bytes_before >= self._bytes_max:
+            self._maybe_begin()
+        elif not self._age.is_set and self._interval_ms:
+            self._age.set(self._seams.clock.now_ms() + self._interval_ms)
+
+    def stop(self) -> None:
+        """Begin no more; one that is being written is given up soon."""
+        self._has_ended = True
+        self._age.set(None)
+
+    def _maybe_begin(self) -> None:
+        if self._is_writing or self._has_ended:
+            return
+        image = self._committed.image
+        if image.end_offset <= self._log.start_offset:
+            return  # a snapshot holds just this
+        if image.end_offset > self._log.flushed_offset:
+            self._age.set(self._seams.clock.now_ms() + _FLUSH_WAIT_MS)
+            return
+        self._age.set(None)
+        self._bytes_before = self._log.replayed_bytes
+        self._is_writing = True
+        snapshot_id = SnapshotId(image.end_offset, self._log.epoch_before(image.end_offset))
+        write = partial(
+            self._log.snapshots.write,
+            snapshot_id,
+            records_of(image),
+            last_time_ms=self._log.time_before(image.end_offset),
+            goes_on=lambda: not self._has_ended,
+        )
+        # First: a damaged log must not be cut below what a snapshot says.
+        note_end = partial(self._log.checkpoint, image.end_offset)
+        find_start = partial(self._new_start, self._seams.clock.wall_ms())
+        self._seams.executor.run(
+            partial(_tried, note_end, write, find_start), partial(self._written, snapshot_id)
+        )
+
+    def _written(self, snapshot_id: SnapshotId, outcome: _Outcome) -> None:
+        self._is_writing = False
+        if self._has_ended:
+            return
+        if outcome.is_written:
+            self._feed(events.SnapshotWritten(snapshot_id=snapshot_id))
+        if outcome.new_start is not None:
+            self._feed(events.LogStartMoved(log_start=outcome.new_start))
+        self.note_commit()  # of what came meanwhile
+
+    # --- what is deleted ---
+
+    def _new_start(self, wall_ms: int) -> SnapshotId | None:
+        """Return where the log is to start; None: where it does. Any thread."""
+        oldest = self._log.snapshots.ids()[-1]
+        if oldest.end_offset <= self._log.start_offset:
+            return None
+        age_ms = wall_ms - self._log.snapshots.last_time_ms(oldest)
+        is_large = self._log.size > self._retention_bytes >= 0
+        is_old = age_ms > self._retention_ms >= 0
+        return oldest if is_large or is_old else None
+
+    def move_start(self, start: SnapshotId) -> None:
+        """Let the log start there; a thread deletes the segments that lie wholly below."""
+        self._log.move_start(start)
+        self._seams.executor.run(self._log.remove_dead_segments, lambda _: None)
+
+
+def _tried(
+    note_end: Callable[[], None],
+    write: Callable[[], bool],
+    find_start: Callable[[], SnapshotId | None],
+) -> _Outcome:
+    try:
+        note_end()
+        return _Outcome(is_written=True, new_start=find_start()) if write() else _Outcome()
+    except StorageError as error:
+        _logger.warning("no snapshot of the metadata: %s", error)
+        return _Outcome()

@@ -1,0 +1,36 @@
+"""The feature levels that a cluster's metadata may need (KIP-584), and those of this release.
+
+Nodes of two releases must never read one log as two clusters. So a record of a kind that an older
+release does not know is written only once the level that has it is in force, which is itself a
+record: docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+# DEVIATION: Kafka's metadata.version counts other records.
+# docs/decisions/0099-records-of-a-new-kind-wait-for-a-level.md
+METADATA_FEATURE: Final = "quorumlog.metadata.version"
+FIRST_LEVEL: Final = 1  # in force where no record says another one
+LEVEL_OF_ACCESS: Final = 2
+LEVEL_NAMES: Final[Mapping[int, str]] = MappingProxyType(
+    {FIRST_LEVEL: "topics and brokers", LEVEL_OF_ACCESS: "ACLs, client quotas, SCRAM"}
+)
+NEWEST_LEVEL: Final = max(LEVEL_NAMES)
+
+SUPPORTED: Final[Mapping[str, tuple[int, int]]] = MappingProxyType(
+    {METADATA_FEATURE: (FIRST_LEVEL, NEWEST_LEVEL)}
+)
+"""By name, the least and the greatest level that this release works with."""
+
+
+def level_problem(supported: Mapping[str, tuple[int, int]], name: str, level: int) -> str | None:
+    """Say why a node with these features cannot work at a level, or None.
+
+    One that does not name a feature works at its first level.
+    """
+    least, greatest = supported.get(name, (FIRST_LEVEL, FIRST_LEVEL))
+    if least <= level <= greatest:
+        return None
+    return f"level {level} of {name} is in force, and only {least} to {greatest} are supported"

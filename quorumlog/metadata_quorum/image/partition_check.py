@@ -1,0 +1,21 @@
+"""What holds for every partition, whatever record has changed it."""
+
+from quorumlog.invariants import require
+from quorumlog.metadata_quorum.image.model import PartitionImage
+from quorumlog.wire.codec.identifiers import NO_LEADER
+
+
+def check_partition(partition: PartitionImage) -> None:
+    """Raise InvariantViolation if isr, elr and the leader do not fit the replicas."""
+    isr, elr, replicas = {*partition.isr}, {*partition.elr}, {*partition.replicas}
+    require(isr | elr <= replicas and not isr & elr, "2: isr and elr are apart, within replicas")
+    require(partition.leader_id in {-1, *isr}, "2: the leader is in isr")
+    adding, removing = {*partition.adding_replicas}, {*partition.removing_replicas}
+    is_apart = adding <= replicas and removing < replicas and not adding & removing
+    is_led = partition.leader_id != NO_LEADER
+    is_last = partition.last_known_leader in {NO_LEADER, *replicas}
+    require(
+        is_last and (not is_led or partition.last_known_leader == NO_LEADER),
+        "2: the last known leader is a replica of a partition without a leader",
+    )
+    require(is_apart, "2: added and removed replicas are apart, within replicas; one stays")

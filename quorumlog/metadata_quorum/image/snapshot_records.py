@@ -1,0 +1,91 @@
+"""The image as records: those that rebuild it from nothing, and no others (KIP-630).
+
+A snapshot holds these records. The image's end offset, its epoch and its controller are no records:
+the name of the snapshot and the quorum know them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from quorumlog.metadata_quorum.image import records
+from quorumlog.metadata_quorum.image.access import access_records
+from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage, TopicImage
+from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataRecord
+from quorumlog.metadata_quorum.image.replay import ClusterReplay
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset, PartitionIndex
+
+_NO_BROKER = BrokerId(-1)
+
+
+def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
+    """Yield the records of `image`: brokers and topics in the order in which they were made."""
+    for name, level in image.features.items():
+        yield records.FeatureLevel(name=name, level=level)
+    for broker in image.brokers.values():
+        yield _registration(broker)
+    for topic in image.topics.values():
+        yield from _topic(topic)
+    for name, configs in image.broker_configs.items():
+        yield from _configs(BROKER_RESOURCE, name, configs)
+    yield from access_records(image.access)
+    if image.next_producer_id:
+        yield records.ProducerIds(
+            broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=image.next_producer_id
+        )
+
+
+def image_of(snapshot: Iterable[MetadataRecord], end_offset: Offset) -> ClusterImage:
+    """Rebuild the image as of `end_offset`, without epoch and controller.
+
+    Raises InvariantViolation if the records do not fit each other.
+    """
+    replay = ClusterReplay(ClusterImage())
+    for position, record in enumerate(snapshot):
+        replay.apply(Offset(position), record)
+    _, image = replay.publish(
+        end_offset=replay.end_offset, epoch=Epoch(0), controller_id=_NO_BROKER
+    )
+    return replace(image, end_offset=end_offset)
+
+
+def _registration(broker: BrokerImage) -> records.RegisterBroker:
+    return records.RegisterBroker(
+        broker_id=broker.broker_id,
+        incarnation_id=broker.incarnation_id,
+        host=broker.host,
+        port=broker.port,
+        control_address=broker.control_address,
+        rack=broker.rack,
+        directory_id=broker.directory_id,
+        boot_id=broker.boot_id,
+        min_insync_replicas=broker.min_insync_replicas,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        broker_epoch=broker.broker_epoch,
+        features=broker.features,
+    )
+
+
+def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
+    yield records.Topic(name=topic.name, topic_id=topic.topic_id)
+    for index, partition in enumerate(topic.partitions):
+        yield records.Partition(
+            topic_id=topic.topic_id,
+            partition_id=PartitionIndex(index),
+            replicas=partition.replicas,
+            isr=partition.isr,
+            leader=partition.leader_id,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            elr=partition.elr,
+            adding_replicas=partition.adding_replicas,
+            removing_replicas=partition.removing_replicas,
+            last_known_leader=partition.last_known_leader,
+            is_recovering=partition.is_recovering,
+        )
+    yield from _configs(TOPIC_RESOURCE, topic.name, topic.configs)
+
+
+def _configs(resource_type: int, of: str, configs: Mapping[str, str]) -> Iterator[MetadataRecord]:
+    for name, value in configs.items():
+        yield records.Config(resource_type=resource_type, resource_name=of, name=name, value=value)

@@ -1,0 +1,81 @@
+"""The image that a node starts with: that of the newest snapshot which fits the log.
+
+A snapshot that is damaged, or says more than the log holds, is left where it is, with a warning. An
+older one is taken then, or none: the log is replayed from its start. If the log has no start any
+more, the node refuses to start without a snapshot.
+"""
+
+import logging
+from typing import Final
+
+from quorumlog.invariants import InvariantViolation
+from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.image.model import ClusterImage
+from quorumlog.metadata_quorum.image.snapshot_records import image_of
+from quorumlog.metadata_quorum.log.metadata_log import MetadataLog
+from quorumlog.metadata_quorum.log.snapshot_files import CorruptSnapshot, SnapshotFiles
+from quorumlog.storage.errors import DamagedLog
+
+_logger: Final = logging.getLogger(__name__)
+
+
+def restored_image(log: MetadataLog) -> ClusterImage | None:
+    """Return the image to start with, without epoch and controller; None: an empty one.
+
+    Raises DamagedLog if neither snapshots nor the log hold the first records; StorageError.
+    """
+    refused: list[str] = []
+    for snapshot_id in log.snapshots.ids():
+        try:
+            image = _image(log, snapshot_id)
+        except CorruptSnapshot as error:
+            refused.append(log.snapshots.path(snapshot_id))
+            _logger.warning("%s; it is left where it is, and not used", error)
+        else:
+            return image
+    if log.start_offset > 0:
+        raise DamagedLog(
+            f"the metadata log starts at {log.start_offset}, and no snapshot holds what was before"
+            f"{': not whole are ' + ', '.join(refused) if refused else ''}. Restore a snapshot "
+            "from a copy; or, if other voters hold the log, move this node's log directory away"
+        )
+    return None
+
+
+def _image(log: MetadataLog, snapshot_id: SnapshotId) -> ClusterImage:
+    path = log.snapshots.path(snapshot_id)
+    end_offset = snapshot_id.end_offset
+    if not log.start_offset <= end_offset <= log.end_offset:
+        raise CorruptSnapshot(
+            f"the snapshot {path} ends at {end_offset}, but the log holds "
+            f"[{log.start_offset}, {log.end_offset})"
+        )
+    if log.epoch_before(end_offset) != snapshot_id.epoch:
+        raise CorruptSnapshot(f"the snapshot {path} is of another log: the epochs differ")
+    return read_image(log.snapshots, snapshot_id)
+
+
+def fetched_image(snapshots: SnapshotFiles, snapshot_id: SnapshotId) -> ClusterImage | None:
+    """Return the image in the draft of a leader's snapshot; None: it is not whole.
+
+    Raises StorageError.
+    """
+    try:
+        return read_image(snapshots, snapshot_id, is_fetched_draft=True)
+    except CorruptSnapshot as error:
+        _logger.warning("the leader's snapshot is fetched anew: %s", error)
+        return None
+
+
+def read_image(
+    snapshots: SnapshotFiles, snapshot_id: SnapshotId, *, is_fetched_draft: bool = False
+) -> ClusterImage:
+    """Return the image in a snapshot. Raises CorruptSnapshot, StorageError."""
+    records = snapshots.read(snapshot_id, is_fetched_draft=is_fetched_draft)
+    try:
+        return image_of(records, snapshot_id.end_offset)
+    except InvariantViolation as error:
+        path = snapshots.path(snapshot_id)
+        raise CorruptSnapshot(
+            f"the snapshot {path} is damaged: its records do not fit: {error}"
+        ) from error

@@ -1,0 +1,302 @@
+"""The files of snapshots: `<end offset>-<epoch>.checkpoint`, beside the metadata log (KIP-630).
+
+A file is a run of record batches: a control batch with the header, the records that rebuild the
+image, and a control batch with the footer. So a file that ends early is not taken for a whole one.
+A draft is written beside, fsynced and renamed: a crash leaves the whole file, or none.
+"""
+
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from quorumlog.metadata_quorum.core.effects import AnswerFetchSnapshot
+from quorumlog.metadata_quorum.core.messages import FetchSnapshotResponse, SnapshotId
+from quorumlog.metadata_quorum.image.records import (
+    MalformedRecord,
+    MetadataRecord,
+    decode_record,
+    encode_record,
+)
+from quorumlog.storage.errors import StorageError, storage_error
+from quorumlog.storage.io.disk import Disk, DiskFile, read_file
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.identifiers import Epoch, Offset
+from quorumlog.wire.codec.records import (
+    Record,
+    decode_batch,
+    encode_batch,
+    iterate_headers,
+    validate_batch,
+)
+
+KEPT: Final = 2  # the newest, and the one before it, in case that a disk damages the newest
+BATCH_RECORDS: Final = 500
+_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_DRAFT: Final = ".part"
+_FETCHED: Final = ".fetched"  # a draft that comes from the leader, chunk by chunk
+_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+_HEADER_TYPE: Final = 3
+_HEADER_BYTES_MAX: Final = 1024  # of the batch with the header
+_FOOTER_TYPE: Final = 4
+# Kafka's SnapshotHeaderRecord: version, last contained time; then two tagged fields of our own (tag
+# and size before each), which Kafka's readers skip: the end offset and the epoch.
+_HEADER: Final = struct.Struct(">hqBBBqBBi")
+_FOOTER: Final = struct.Struct(">hB")  # SnapshotFooterRecord: version, no tagged field
+
+
+class CorruptSnapshot(StorageError):
+    """A snapshot is not whole, or not what its name says."""
+
+
+class SnapshotFiles:
+    """The snapshots in one directory. `write` may run in a thread, one at a time."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        """Remove the drafts that a crash has left. Raises OSError."""
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._fetched_from: set[SnapshotId] = set()  # since the last write
+        for name in disk.listdir(directory):
+            if ".checkpoint" in name and name.endswith(_DRAFT):
+                disk.unlink(f"{directory}/{name}")
+
+    def path(self, snapshot_id: SnapshotId) -> str:
+        """Return where the snapshot is."""
+        return f"{self._directory}/{snapshot_id.file_name}"
+
+    def ids(self) -> list[SnapshotId]:
+        """Return what the directory holds, the newest first; damaged ones, too."""
+        found = map(_NAME.fullmatch, self._disk.listdir(self._directory))
+        ids = [SnapshotId(Offset(int(m[1])), Epoch(int(m[2]))) for m in found if m is not None]
+        return sorted(ids, reverse=True)
+
+    def write(
+        self,
+        snapshot_id: SnapshotId,
+        records: Iterable[MetadataRecord],
+        *,
+        last_time_ms: int,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Write the snapshot durably, then remove older ones: `KEPT` stay, and those in use.
+
+        `last_time_ms`: the time of the last record in it. False: `goes_on` has said no, and there
+        is no snapshot. Raises StorageError; then a draft may be left.
+        """
+        path = self.path(snapshot_id)
+        draft = path + _DRAFT
+        try:
+            file = self._disk.open(draft, create=True)
+            try:
+                file.truncate(0)
+                is_whole = self._fill(file, snapshot_id, records, last_time_ms, goes_on)
+                if is_whole:
+                    file.fsync()
+            finally:
+                file.close()
+            if not is_whole:
+                self._disk.unlink(draft)
+                return False
+            self._disk.rename(draft, path)
+            self._disk.fsync_dir(self._directory)
+            self._remove_old()
+        except OSError as error:
+            raise storage_error(f"cannot write {path}: {error}", error) from error
+        return True
+
+    def read(
+        self, snapshot_id: SnapshotId, *, is_fetched_draft: bool = False
+    ) -> Iterator[MetadataRecord]:
+        """Yield the records of a snapshot, or of its draft, after all of it is checked.
+
+        Raises CorruptSnapshot, which names the file; StorageError, of which NewerRecord is one.
+        """
+        path = self._fetched_draft(snapshot_id) if is_fetched_draft else self.path(snapshot_id)
+        try:
+            content = read_file(self._disk, path)
+            self._check(content, snapshot_id)
+            for position, header in iterate_headers(content):
+                if not header.is_control:
+                    for record in decode_batch(content, position):
+                        yield decode_record(record.value or b"")
+        except OSError as error:
+            raise storage_error(f"cannot read {path}: {error}", error) from error
+        except (CorruptBatch, MalformedRecord) as error:
+            raise CorruptSnapshot(f"the snapshot {path} is damaged: {error}") from error
+
+    def last_time_ms(self, snapshot_id: SnapshotId) -> int:
+        """Return the time of the last record in a snapshot; 0 if it cannot be read."""
+        found = self._read_bytes(snapshot_id, 0, _HEADER_BYTES_MAX)
+        try:
+            return next((h.max_timestamp for _, h in iterate_headers(found[1])), 0) if found else 0
+        except CorruptBatch:
+            return 0
+
+    def is_whole(self, snapshot_id: SnapshotId) -> bool:
+        """Tell whether all of a snapshot can be read. Raises StorageError."""
+        try:
+            for _ in self.read(snapshot_id):
+                pass
+        except CorruptSnapshot:
+            return False
+        return True
+
+    def _remove_old(self) -> None:
+        """Remove all but the newest, and those that a follower has fetched from since last time.
+
+        Otherwise a download that is slower than the writes would never end.
+        """
+        fetched, self._fetched_from = self._fetched_from, set()
+        for old in self.ids()[KEPT:]:
+            if old not in fetched:
+                self._disk.unlink(self.path(old))
+
+    # --- between nodes ---
+
+    def read_bytes(
+        self, snapshot_id: SnapshotId, position: int, max_bytes: int
+    ) -> tuple[int, bytes] | None:
+        """Return the size of the file, and bytes of it from `position` on; None: no such file.
+
+        There are no bytes at and behind the end. For a follower: the next `write` keeps the file.
+        Raises StorageError.
+        """
+        found = self._read_bytes(snapshot_id, position, max_bytes)
+        if found is not None:
+            self._fetched_from.add(snapshot_id)
+        return found
+
+    def _read_bytes(
+        self, snapshot_id: SnapshotId, position: int, max_bytes: int
+    ) -> tuple[int, bytes] | None:
+        path = self.path(snapshot_id)
+        try:
+            if not self._disk.exists(path):
+                return None
+            file = self._disk.open_to_read(path)
+            try:
+                size = self._disk.size(path)
+                count = min(max_bytes, max(size - position, 0))
+                return size, bytes(file.pread(count, position)) if count else b""
+            finally:
+                file.close()
+        except FileNotFoundError:
+            return None  # removed meanwhile
+        except OSError as error:
+            raise storage_error(f"cannot read {path}: {error}", error) from error
+
+    def append_fetched(self, snapshot_id: SnapshotId, position: int, content: bytes) -> None:
+        """Append to the draft of a leader's snapshot; position 0 begins a new one.
+
+        Raises StorageError.
+        """
+        path = self._fetched_draft(snapshot_id)
+        try:
+            if position == 0:
+                self._remove_drafts()
+            file = self._disk.open(path, create=True)
+            try:
+                file.truncate(position)
+                file.append([content])
+            finally:
+                file.close()
+        except OSError as error:
+            raise storage_error(f"cannot write {path}: {error}", error) from error
+
+    def install_fetched(self, snapshot_id: SnapshotId) -> None:
+        """Make the draft of a leader's snapshot durable, and a snapshot. Raises StorageError."""
+        draft, path = self._fetched_draft(snapshot_id), self.path(snapshot_id)
+        try:
+            file = self._disk.open(draft)
+            try:
+                file.fsync()
+            finally:
+                file.close()
+            self._disk.rename(draft, path)
+            self._disk.fsync_dir(self._directory)
+        except OSError as error:
+            raise storage_error(f"cannot write {path}: {error}", error) from error
+
+    def _fetched_draft(self, snapshot_id: SnapshotId) -> str:
+        return f"{self.path(snapshot_id)}{_FETCHED}{_DRAFT}"
+
+    def _remove_drafts(self) -> None:
+        for name in self._disk.listdir(self._directory):
+            if name.endswith(f"{_FETCHED}{_DRAFT}"):
+                self._disk.unlink(f"{self._directory}/{name}")
+
+    def _fill(
+        self,
+        file: DiskFile,
+        snapshot_id: SnapshotId,
+        records: Iterable[MetadataRecord],
+        last_time_ms: int,
+        goes_on: Callable[[], bool],
+    ) -> bool:
+        offset = 0
+
+        def append(pairs: list[tuple[bytes | None, bytes]], *, is_control: bool) -> None:
+            nonlocal offset
+            batch = [
+                Record(offset=offset + index, timestamp_ms=last_time_ms, key=key, value=value)
+                for index, (key, value) in enumerate(pairs)
+            ]
+            content = encode_batch(
+                batch, base_offset=offset, leader_epoch=snapshot_id.epoch, is_control=is_control
+            )
+            file.append([content])
+            offset += len(pairs)
+
+        header = _header(snapshot_id, last_time_ms)
+        append([(_CONTROL_KEY.pack(0, _HEADER_TYPE), header)], is_control=True)
+        rest = iter(records)
+        while some_records := [*islice(rest, BATCH_RECORDS)]:
+            if not goes_on():
+                return False
+            append([(None, encode_record(record)) for record in some_records], is_control=False)
+        append([(_CONTROL_KEY.pack(0, _FOOTER_TYPE), _FOOTER.pack(0, 0))], is_control=True)
+        return True
+
+    def _check(self, content: bytes, snapshot_id: SnapshotId) -> None:
+        """Check each batch, their order, the header and the footer. Raises CorruptBatch."""
+        end = size = 0
+        controls: list[tuple[int, int, bytes]] = []  # offset, type, value
+        for position, header in iterate_headers(content):
+            validate_batch(content, position, header)
+            if (header.base_offset, header.leader_epoch) != (end, snapshot_id.epoch):
+                raise CorruptBatch(
+                    f"a batch at {header.base_offset} of epoch {header.leader_epoch}, where one "
+                    f"at {end} of epoch {snapshot_id.epoch} was due"
+                )
+            if header.is_control:
+                [record] = decode_batch(content, position)
+                kind = _CONTROL_KEY.unpack(record.key or b"\0" * _CONTROL_KEY.size)[1]
+                controls.append((record.offset, kind, record.value or b""))
+            end, size = header.next_offset, position + header.size_in_bytes
+        kinds = [(offset, kind) for offset, kind, _ in controls]
+        if size != len(content) or kinds != [(0, _HEADER_TYPE), (end - 1, _FOOTER_TYPE)]:
+            raise CorruptBatch("it is not whole, from its header to its footer")
+        value = controls[0][2]
+        if len(value) != _HEADER.size or value != _header(snapshot_id, _HEADER.unpack(value)[1]):
+            raise CorruptBatch("its header does not say what its name says")
+
+
+def _header(snapshot_id: SnapshotId, last_time_ms: int) -> bytes:
+    return _HEADER.pack(0, last_time_ms, 2, 0, 8, snapshot_id.end_offset, 1, 4, snapshot_id.epoch)
+
+
+def snapshot_answer(
+    effect: AnswerFetchSnapshot, found: tuple[int, bytes] | None
+) -> tuple[FetchSnapshotResponse, bytes | None]:
+    """Return the answer to a follower: `found` are the size of the snapshot, and bytes of it."""
+    said = effect.response
+    if found is None:
+        return replace(said, error_code=ErrorCode.SNAPSHOT_NOT_FOUND), None
+    size, content = found
+    if effect.position > size:
+        return replace(said, error_code=ErrorCode.POSITION_OUT_OF_RANGE), None
+    return replace(said, size=size, position=effect.position), content

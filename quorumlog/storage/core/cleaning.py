@@ -1,0 +1,154 @@
+"""Which records of a compacted log stay: the newest of each key.
+
+Sources: Kafka's `LogCleaner`, `Cleaner`; KIP-58 (a log is cleaned up to an offset), KIP-534 (the
+delete horizon of tombstones).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import pairwise
+from typing import Final
+
+from quorumlog.storage.core.retention import SegmentFacts
+from quorumlog.wire.codec.filtering import (
+    DELETE_HORIZON_BIT,
+    RawRecord,
+    raw_records,
+    with_records,
+)
+from quorumlog.wire.codec.inspection import unfold
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import DECOMPRESSED_BYTES_MAX, BatchHeader
+
+KEYS_MAX: Final = 200_000  # about 150 bytes of memory for each
+
+
+def _digest(key: bytes) -> bytes:
+    return blake2b(key, digest_size=16).digest()
+
+
+@dataclass(slots=True)
+class NewestOffsets:
+    """The newest offset of each key in the dirty part of a log: at most `keys_max` keys.
+
+    Keys are told apart by a digest of 16 bytes. `end_offset`: every record below it is known.
+    """
+
+    end_offset: int
+    keys_max: int = KEYS_MAX
+    _offsets: dict[bytes, int] = field(default_factory=dict)
+
+    def take(self, batch: Buffer, header: BatchHeader) -> bool:
+        """Take in the batch that follows; False, and no change, if there may be no room for it."""
+        is_full = len(self._offsets) + header.record_count > self.keys_max
+        if is_full and self._offsets:
+            return False
+        if not header.is_control:
+            data = unfold(batch, header, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+            for record in raw_records(data, header):
+                if record.key is not None:
+                    self._offsets[_digest(record.key)] = header.base_offset + record.offset_delta
+        self.end_offset = header.next_offset
+        return True
+
+    def is_replaced(self, key: bytes, offset: int) -> bool:
+        """Whether a newer record has this key."""
+        newest = self._offsets.get(_digest(key))
+        return newest is not None and newest > offset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleaningRules:
+    """What of a log is cleaned, and when. Times are of the wall clock."""
+
+    first_dirty_offset: int  # what is below has been cleaned
+    end_offset: int  # exclusive: what is not below is left alone
+    wall_ms: int
+    delete_retention_ms: int
+    producers_since_ms: int  # the last batch of a producer stays if it is not older
+
+    def is_kept(
+        self, record: RawRecord, offset: int, newest: NewestOffsets, horizon_ms: int | None
+    ) -> bool:
+        """Whether a record stays. horizon_ms: the delete horizon of its batch, if it has one.
+
+        A record without a key comes from the time before the topic was compacted: it goes.
+        """
+        if record.key is None or newest.is_replaced(record.key, offset):
+            return False
+        return not (record.is_tombstone and horizon_ms is not None and horizon_ms <= self.wall_ms)
+
+    def cleaned(
+        self, batch: Buffer, header: BatchHeader, newest: NewestOffsets, *, is_last: bool
+    ) -> Buffer | None:
+        """Return what stays of a batch: the same object if all does, None if nothing does.
+
+        is_last: it is the last of its producer, and stays, even without records, so that a
+        repetition is known. A tombstone that stays gives its batch a delete horizon: a reader that
+        began before has so long to see it. Raises CorruptBatch.
+        """
+        is_unknown = header.next_offset > newest.end_offset
+        if header.is_control or is_unknown:
+            return batch
+        data = unfold(batch, header, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+        horizon_ms = header.base_timestamp if header.attributes & DELETE_HORIZON_BIT else None
+        kept = [
+            one
+            for one in raw_records(data, header)
+            if self.is_kept(one, header.base_offset + one.offset_delta, newest, horizon_ms)
+        ]
+        if not kept and not is_last:
+            return None
+        has_new_horizon = horizon_ms is None and any(one.is_tombstone for one in kept)
+        if len(kept) == header.record_count and not has_new_horizon:
+            return batch
+        new_horizon_ms = self.wall_ms + self.delete_retention_ms if has_new_horizon else None
+        return with_records(header, data, kept, horizon_ms=new_horizon_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dirtiness:
+    """How much of a log is to be cleaned: bytes, and up to where."""
+
+    first_dirty_offset: int
+    end_offset: int
+    clean_bytes: int
+    dirty_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """The dirty part of what may be cleaned."""
+        return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
+
+
+def dirtiness(
+    segments: Sequence[SegmentFacts],
+    *,
+    first_dirty_offset: int,
+    high_watermark: int,
+    min_lag_ms: int,
+    wall_ms: int,
+) -> Dirtiness:
+    """Return what of a log is dirty and may be cleaned: full segments, committed and old enough.
+
+    `segments`: all of them, oldest first; the last is the active one. Source: Kafka's
+    `LogCleanerManager.cleanableOffsets`.
+    """
+    end_offset = first_dirty_offset
+    clean_bytes = dirty_bytes = 0
+    for segment, following in pairwise(segments):
+        is_young = min_lag_ms > 0 and wall_ms - segment.newest_ms < min_lag_ms
+        if following.base_offset > high_watermark or is_young:
+            break
+        if following.base_offset <= first_dirty_offset:
+            clean_bytes += segment.size
+        else:
+            dirty_bytes += segment.size
+            end_offset = following.base_offset
+    return Dirtiness(
+        first_dirty_offset=first_dirty_offset,
+        end_offset=end_offset,
+        clean_bytes=clean_bytes,
+        dirty_bytes=dirty_bytes,
+    )

@@ -1,0 +1,87 @@
+"""Which segments of a log are too old or too many: where the log starts without them.
+
+Only whole segments go, oldest first, and only below the high watermark. Source: Kafka's
+`UnifiedLog.deleteOldSegments`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final, NamedTuple
+
+from quorumlog.settings.topics import TopicConfig
+
+UNLIMITED: Final = -1
+
+
+class SegmentFacts(NamedTuple):
+    """One segment. `newest_ms`: the largest timestamp of its records, or the time of its file."""
+
+    base_offset: int
+    size: int
+    newest_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionLimits:
+    """How many bytes a log keeps, and for how long; UNLIMITED: all of them, for ever."""
+
+    max_bytes: int = UNLIMITED
+    max_age_ms: int = UNLIMITED
+
+    @property
+    def keep_everything(self) -> bool:
+        """Whether no segment is ever too old or too many."""
+        return self.max_bytes < 0 and self.max_age_ms < 0
+
+
+EVERYTHING: Final = RetentionLimits()
+
+
+def retention_limits(config: TopicConfig) -> RetentionLimits:
+    """Return what a topic's settings say. Without `delete` in cleanup.policy nothing is removed."""
+    if "delete" not in config.policies:
+        return EVERYTHING
+    return RetentionLimits(max_bytes=config.retention_bytes, max_age_ms=config.retention_ms)
+
+
+class Retention:
+    """Decides how much of a log goes. A mutant replaces one of the rules."""
+
+    def start_after(
+        self,
+        segments: Sequence[SegmentFacts],
+        limits: RetentionLimits,
+        *,
+        high_watermark: int,
+        log_end_offset: int,
+        wall_ms: int,
+    ) -> int:
+        """Return where the log starts when the segments are gone that it need not keep.
+
+        `segments`: all of them, oldest first; the last is the active one, [base_offset,
+        log_end_offset). The result is where a segment starts, or log_end_offset: then the active
+        segment goes, too, and must be rolled first. Nothing goes: the result is the first segment's
+        base offset.
+        """
+        surplus = sum(segment.size for segment in segments) - limits.max_bytes
+        start = segments[0].base_offset
+        for segment, following in zip_longest(segments, segments[1:]):
+            end = log_end_offset if following is None else following.base_offset
+            is_empty = following is None and not segment.size
+            if is_empty or not self.is_committed(end, high_watermark):
+                break
+            is_surplus = limits.max_bytes >= 0 and surplus >= segment.size
+            if not is_surplus and not self.has_expired(segment, limits, wall_ms):
+                break
+            surplus -= segment.size
+            start = end
+        return start
+
+    def is_committed(self, end: int, high_watermark: int) -> bool:
+        """Whether every record below `end` is committed: others must stay."""
+        return end <= high_watermark
+
+    def has_expired(self, segment: SegmentFacts, limits: RetentionLimits, wall_ms: int) -> bool:
+        """Whether even the newest record is too old. One of the future keeps its segment."""
+        return limits.max_age_ms >= 0 and wall_ms - segment.newest_ms > limits.max_age_ms

@@ -1,0 +1,241 @@
+"""The rewriting of a log's full segments with the newest record of each key.
+
+It runs beside the log, in slices: it reads files that no one changes, and writes new ones. The log
+takes those over by `Compaction.swap_in`. An empty batch stands for the offsets of batches that are
+gone, so that a hole is a fault in every log, cleaned or not.
+docs/decisions/0085-a-cleaned-log-has-no-holes.md
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, Final, NamedTuple
+
+from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
+from quorumlog.storage.core.segment_index import SegmentIndex
+from quorumlog.storage.core.settings import INT32_MAX, LogSettings
+from quorumlog.storage.io.disk import Disk, DiskFile
+from quorumlog.storage.io.segment import CLEANED_SUFFIX, Segment, segment_path
+from quorumlog.wire.codec.filtering import empty_batch
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import (
+    BatchHeader,
+    iterate_headers,
+    read_header,
+    validate_batch,
+)
+
+SLICE_BYTES: Final = 256 << 10
+GROUP_MAX: Final = 16  # segments that become one: to swap them is work for the event loop
+
+
+class CleanedSegment(NamedTuple):
+    """A new segment, durable under names that end with `.cleaned`, and what it replaces."""
+
+    new_index: SegmentIndex
+    replaces: tuple[int, ...]  # base offsets; the first is its own
+    cuts: int  # that the log had seen when it was read
+
+
+class Cleaning:
+    """One pass over the segments of one log, oldest first.
+
+    Invariants:
+      1. The batches of a new segment cover the offsets of those that it replaces, without a gap.
+      2. Nothing from `rules.end_offset` on is changed.
+    """
+
+    new_keys: ClassVar[type[NewestOffsets]] = NewestOffsets
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        settings: LogSettings,
+        *,
+        segments: Sequence[Segment],
+        cuts: int,
+        rules: CleaningRules,
+    ) -> None:
+        """Use `Compaction.begin`. The segments are copies, and this pass releases them."""
+        self.newest: Final = self.new_keys(rules.first_dirty_offset)
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._settings: Final = settings
+        self._segments: Final = segments
+        self._cuts: Final = cuts
+        self.io_bytes = 0  # read and written so far
+        self._rules: Final = rules
+        self._last_of: Final[dict[int, int]] = {}  # producer -> base offset of its last batch
+
+    def run(self) -> Iterator[CleanedSegment | None]:
+        """Do a slice of the work for each `next`; yield what the log is to swap in at once.
+
+        When it ends, `newest.end_offset` is where the log is dirty from. Raises StorageError,
+        OSError, CorruptBatch.
+        """
+        try:
+            yield from self._learn()
+            for group in self._groups():
+                yield from self._rewrite(group)
+        finally:
+            for segment in self._segments:
+                segment.release()
+
+    def _learn(self) -> Iterator[None]:
+        """Find the newest offset of each key in the dirty part, and each producer's last batch."""
+        read = 0
+        for segment in self._segments:
+            for header, batch in batches_of(segment):
+                if header.next_offset > self._rules.end_offset:
+                    return
+                is_dirty = header.next_offset > self._rules.first_dirty_offset
+                if is_dirty and not self.newest.take(batch, header):
+                    return
+                if header.producer_id >= 0:
+                    self._last_of[header.producer_id] = header.base_offset
+                read += header.size_in_bytes
+                self.io_bytes += header.size_in_bytes
+                if read >= SLICE_BYTES:
+                    read = 0
+                    yield
+            segment.release()  # an index may have megabytes, and there may be many
+
+    def _groups(self) -> Iterator[list[Segment]]:
+        group: list[Segment] = []
+        size = 0
+        for segment in self._segments:
+            if segment.base_offset >= self.newest.end_offset:
+                break
+            end_offset = segment.index.next_offset
+            size += segment.size
+            if group and (
+                size > self._settings.segment_bytes
+                or end_offset - group[0].base_offset > INT32_MAX
+                or len(group) == GROUP_MAX
+            ):
+                yield group
+                group, size = [], segment.size
+            group.append(segment)
+        if group:
+            yield group
+
+    def _rewrite(self, group: list[Segment]) -> Iterator[CleanedSegment | None]:
+        draft = _Draft(self._disk, self._directory, group[0].base_offset, self._settings)
+        read = 0
+        is_changed = len(group) > 1
+        try:
+            for segment in group:
+                for header, batch in batches_of(segment):
+                    kept = self._cleaned(header, batch)
+                    is_changed = is_changed or kept is not batch
+                    draft.add(header, kept)
+                    read += header.size_in_bytes
+                    self.io_bytes += header.size_in_bytes + (0 if kept is None else len(kept))
+                    if read >= SLICE_BYTES:
+                        read = 0
+                        draft.write()
+                        yield None
+                segment.release()
+            if is_changed:
+                draft.finish()
+        finally:
+            draft.close()
+        if is_changed:
+            replaces = tuple(segment.base_offset for segment in group)
+            yield CleanedSegment(draft.index, replaces, self._cuts)
+
+    def _cleaned(self, header: BatchHeader, batch: memoryview) -> Buffer | None:
+        validate_batch(batch, 0, header)
+        is_last = (
+            header.producer_id >= 0
+            and self._last_of.get(header.producer_id) == header.base_offset
+            and header.max_timestamp >= self._rules.producers_since_ms
+        )
+        return self._rules.cleaned(batch, header, self.newest, is_last=is_last)
+
+
+class _Draft:
+    """The files of a new segment while they are written."""
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, settings: LogSettings) -> None:
+        self.index: Final = SegmentIndex(base_offset, settings)
+        self._disk: Final = disk
+        self._directory: Final = directory
+        self._file: Final = _new_file(disk, segment_path(directory, base_offset) + CLEANED_SUFFIX)
+        self._chunks: list[Buffer] = []
+        self._gap: tuple[int, int, int] | None = None  # (first, last offset, leader epoch)
+
+    def add(self, header: BatchHeader, kept: Buffer | None) -> None:
+        """Add what stays of the batch that follows."""
+        if kept is None:
+            gap = self._gap
+            if gap and gap[2] == header.leader_epoch and header.last_offset - gap[0] <= INT32_MAX:
+                self._gap = (gap[0], header.last_offset, gap[2])
+            else:
+                self._fill_gap()
+                self._gap = (header.base_offset, header.last_offset, header.leader_epoch)
+            return
+        self._fill_gap()
+        self._append(kept)
+
+    def _fill_gap(self) -> None:
+        if self._gap is not None:
+            gap, self._gap = self._gap, None
+            self._append(empty_batch(*gap))
+
+    def _append(self, batch: Buffer) -> None:
+        header = read_header(batch)
+        self._chunks.append(batch)
+        self.index.add(header.last_offset, header.size_in_bytes, header.max_timestamp)
+
+    def write(self) -> None:
+        """Write what was added."""
+        if self._chunks:
+            self._file.append(self._chunks)
+            self._chunks = []
+
+    def finish(self) -> None:
+        """Make all files durable, under names that the next start removes."""
+        self._fill_gap()
+        self.write()
+        self._file.fsync()
+        self.index.seal()
+        base_offset = self.index.base_offset
+        encoded = ((".index", self.index.offsets), (".timeindex", self.index.times))
+        for suffix, content in encoded:
+            path = segment_path(self._directory, base_offset, suffix) + CLEANED_SUFFIX
+            file = _new_file(self._disk, path)
+            try:
+                file.append([content.encode()])
+                file.fsync()
+            finally:
+                file.close()
+        self._disk.fsync_dir(self._directory)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _new_file(disk: Disk, path: str) -> DiskFile:
+    file = disk.open(path, create=True)
+    try:
+        file.truncate(0)  # what an earlier pass has left
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def batches_of(segment: Segment) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield every batch of a full segment, read in chunks. Raises StorageError, OSError."""
+    position, end = 0, segment.index.size
+    while position < end:
+        chunk = segment.read_bytes(position, min(end, position + SLICE_BYTES))
+        used = 0
+        for at, header in iterate_headers(chunk):
+            used = at + header.size_in_bytes
+            yield header, memoryview(chunk)[at:used]
+        if not used:  # one batch is larger than that
+            header = read_header(chunk)
+            used = header.size_in_bytes
+            yield header, memoryview(segment.read_bytes(position, position + used))
+        position += used

@@ -1,0 +1,65 @@
+"""What retention must know of the segments of a log: their sizes, and how new they are."""
+
+from contextlib import suppress
+from typing import Final
+
+from quorumlog.storage.core.retention import SegmentFacts
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.segment import Segment
+from quorumlog.storage.io.segment_list import SegmentList
+
+
+class SegmentSurvey:
+    """The segments of one log. Another thread may ask, but not while the log is cut or closed."""
+
+    def __init__(self, disk: Disk, segments: SegmentList) -> None:
+        self._disk: Final = disk
+        self._segments: Final = segments
+
+    def facts(self) -> list[SegmentFacts]:
+        """Return the facts of all living segments, oldest first. Raises OSError.
+
+        It may read an index of each segment, once: the log remembers the largest timestamp.
+        """
+        found = []
+        for segment in tuple(self._segments):
+            with suppress(FileNotFoundError):  # it has died meanwhile, with all that are older
+                found.append(self._facts_of(segment))
+        return found
+
+    def first_timestamp_from(self, offset: int) -> int:
+        """Return the time of the first batch of the segment with `offset`. Raises OSError.
+
+        It reads no more than that batch's header. -1: the segment is gone, or it has no time.
+        """
+        for segment in self._segments.all_from(offset)[:1]:
+            copy = segment.copy()
+            try:
+                with suppress(FileNotFoundError):
+                    for _, header in copy.headers(copy.base_offset):
+                        return header.max_timestamp
+            finally:
+                copy.release()
+        return NO_TIMESTAMP
+
+    def _facts_of(self, segment: Segment) -> SegmentFacts:
+        index = segment.known_index
+        if index is not None:
+            newest_ms, size = index.max_timestamp, index.size
+        elif size := segment.size:
+            newest_ms = self._newest_ms(segment)
+        else:
+            newest_ms = NO_TIMESTAMP
+        if newest_ms <= NO_TIMESTAMP:
+            newest_ms = self._disk.modified_ms(segment.path)
+        return SegmentFacts(segment.base_offset, size, newest_ms)
+
+    def _newest_ms(self, segment: Segment) -> int:
+        known = self._segments.max_timestamps
+        newest_ms = known.get(segment.base_offset)
+        if newest_ms is None:
+            copy = segment.copy()
+            newest_ms = known[segment.base_offset] = copy.index.max_timestamp
+            copy.release()  # an index may have megabytes, and there may be many
+        return newest_ms

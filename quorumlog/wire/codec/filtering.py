@@ -1,0 +1,124 @@
+"""Batches with fewer records than they had: what compaction writes.
+
+A batch keeps its offsets, its producer's numbers and its compression. A record keeps its bytes,
+unless the batch gets a delete horizon: times are counted from that then (KIP-534).
+"""
+
+from collections.abc import Iterator, Sequence
+from struct import Struct as Packer
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from quorumlog.wire.codec.compression import compress
+from quorumlog.wire.codec.errors import CorruptBatch
+from quorumlog.wire.codec.message import Buffer
+from quorumlog.wire.codec.records import COMPRESSION_MASK, HEADER_BYTES, MAGIC, BatchHeader
+from quorumlog.wire.codec.varint import encode_uvarint
+
+DELETE_HORIZON_BIT: Final = 0x40  # set: base_timestamp says when tombstones may go
+
+_START: Final = Packer(">qiibI")  # up to the checksum
+_CHECKED: Final = Packer(">hiqqqhii")  # after it
+_LENGTH_BEGINS: Final = 12  # base offset and batch length are not counted in that length
+
+
+class RawRecord(NamedTuple):
+    """One record as it is written: bytes [start, end) of the records; the time ends at `rest`."""
+
+    start: int
+    rest: int
+    end: int
+    offset_delta: int
+    time_delta: int
+    key: bytes | None
+    is_tombstone: bool
+
+
+def raw_records(data: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
+    """Yield the records of a batch, without their values and headers. Raises CorruptBatch."""
+    position = 0
+    try:
+        for _ in range(header.record_count):
+            start = position
+            size, position = _varint(data, position)
+            end = position + size
+            time_delta, rest = _varint(data, position + 1)
+            offset_delta, at = _varint(data, rest)
+            key_size, at = _varint(data, at)
+            key = bytes(data[at : at + key_size]) if key_size >= 0 else None
+            value_size, at = _varint(data, at + max(0, key_size))
+            if not at <= end <= len(data) or at + max(0, value_size) > end:
+                raise CorruptBatch(f"a record of {size} bytes at byte {start}")
+            yield RawRecord(start, rest, end, offset_delta, time_delta, key, value_size < 0)
+            position = end
+    except IndexError as error:
+        raise CorruptBatch("the records end too early") from error
+
+
+def with_records(
+    header: BatchHeader, data: Buffer, records: Sequence[RawRecord], *, horizon_ms: int | None
+) -> bytes:
+    """Return the batch with these records alone; `data` is what `raw_records` was given.
+
+    horizon_ms: the delete horizon that the batch gets; None: as it was.
+    """
+    base_timestamp, attributes = header.base_timestamp, header.attributes
+    if horizon_ms is None:
+        body = b"".join([data[one.start : one.end] for one in records])
+    else:
+        attributes |= DELETE_HORIZON_BIT
+        moved_by = base_timestamp - horizon_ms
+        base_timestamp = horizon_ms
+        body = b"".join([_moved(data, one, moved_by) for one in records])
+    max_timestamp = header.max_timestamp
+    if records and not header.has_log_append_time:
+        max_timestamp = header.base_timestamp + max([one.time_delta for one in records])
+    if not records:
+        attributes &= ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
+        base_timestamp = max_timestamp
+    changed = header._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        record_count=len(records),
+    )
+    return _encode(changed, compress(changed.compression, body))
+
+
+def empty_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
+    """Return a batch without records, of no producer, that stands for these offsets."""
+    header = BatchHeader(
+        base_offset, 0, leader_epoch, MAGIC, 0, 0, last_offset - base_offset, -1, -1, -1, -1, -1, 0
+    )
+    return _encode(header, b"")
+
+
+def _encode(header: BatchHeader, body: bytes) -> bytes:
+    checked = _CHECKED.pack(*header[5:])
+    crc = crc32c(body, crc32c(checked))
+    size = HEADER_BYTES - _LENGTH_BEGINS + len(body)
+    start = _START.pack(header.base_offset, size, header.leader_epoch, MAGIC, crc)
+    return b"".join((start, checked, body))
+
+
+def _moved(data: Buffer, record: RawRecord, moved_by: int) -> bytes:
+    """Return the record with a time that is counted from another one."""
+    rest = data[record.rest : record.end]
+    time = record.time_delta + moved_by
+    body = b"".join((b"\0", encode_uvarint(time << 1 if time >= 0 else (-time << 1) - 1), rest))
+    return encode_uvarint(len(body) << 1) + body
+
+
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
+    byte = data[position]
+    position += 1
+    value, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        if shift > 63:
+            raise CorruptBatch("a number that is too large")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return value >> 1 ^ -(value & 1), position

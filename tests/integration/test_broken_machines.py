@@ -1,0 +1,95 @@
+"""Real processes with broken disks and clocks: nothing acknowledged is lost, and all return."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.chaos.faults.admin_churn import AdminChurn
+from quorumlog.chaos.faults.clock_step import ClockStep
+from quorumlog.chaos.faults.disk_error import DiskError
+from quorumlog.chaos.faults.disk_full import DiskFull
+from quorumlog.chaos.faults.fault import StepFault
+from quorumlog.chaos.faults.isolate_role import IsolateRole
+from quorumlog.chaos.faults.kill import Kill
+from quorumlog.chaos.faults.pause import Pause
+from quorumlog.chaos.faults.slow_fsync import SlowFsync
+from quorumlog.chaos.faults.wipe import Wipe
+from quorumlog.chaos.faults.wipe_majority import WipeMajority
+from quorumlog.chaos.history import read_history
+from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.schedule import Action, Schedule, Target
+from quorumlog.chaos.shim import shim as shims
+from quorumlog.chaos.verify import verify_history
+
+pytestmark = pytest.mark.integration
+
+
+def action(t_ms: int, fault: StepFault, target: Target, duration_ms: int) -> Action:
+    return Action(t_us=t_ms * 1000, fault=fault, target=target, duration_us=duration_ms * 1000)
+
+
+def carry_out(
+    out: Path, actions: tuple[Action, ...], *, valid: bool = True, **changes: Any
+) -> list[dict[str, Any]]:
+    """Carry out a run with this verdict; return the rows of the nemesis."""
+    end_us = max(one.end_us for one in actions)
+    schedule = Schedule(seed=1, duration_us=end_us + 500_000, actions=actions)
+    settings = RunSettings(
+        out=out, schedule=schedule, seed=1, duration_s=schedule.duration_us / 1e6, **changes
+    )
+    summary = run(settings, lambda *_: None)
+    assert summary.reads_complete
+    assert summary.faults == len(actions)
+    verdict = verify_history(out, engine="local")
+    assert verdict.valid is valid, verdict.as_json()
+    return [row for row in read_history(out).to_pylist() if row["process"] == -1]
+
+
+@pytest.mark.skipif(bool(shims.why_not()), reason=shims.why_not())
+def test_disks_that_fail_and_clocks_that_jump_lose_nothing(tmp_path: Path) -> None:
+    rows = carry_out(
+        tmp_path,
+        (
+            action(100, ClockStep(direction="back"), (1,), 3_000),
+            action(100, SlowFsync(us=200_000), "majority", 1_000),
+            action(200, DiskError(calls="writes"), (2,), 1_000),
+            action(2_500, DiskFull(), (3,), 1_000),
+        ),
+    )
+    logs = {n: (tmp_path / f"cluster/node-{n}/node.log").read_text() for n in (2, 3)}
+    assert "[Errno 5] Input/output error" in logs[2]
+    assert "[Errno 28] No space left on device" in logs[3]
+    assert ("start", "2", "#3 disk_error") in {(r["f"], r["node"], r["details"]) for r in rows}
+    assert "node-ended" not in {row["f"] for row in rows}
+
+
+def test_roles_are_held_by_nodes_of_a_real_cluster(tmp_path: Path) -> None:
+    rows = carry_out(
+        tmp_path,
+        (
+            action(100, AdminChurn(), "all", 3_000),
+            action(200, Kill(), "group-coordinator", 500),
+            action(300, Pause(), "isr-follower", 1_000),
+            action(2_500, IsolateRole(), "metadata-leader", 1_000),
+        ),
+        workload="group_consume",
+    )
+    details = [row["details"].partition(";")[0] for row in rows]
+    assert "#2 kill: group-coordinator" in details
+    assert "#3 pause: isr-follower" in details
+    assert "#4 isolate_role: metadata-leader" in details
+    logs = [path.read_text() for path in tmp_path.glob("cluster/node-*/node.log")]
+    assert any("churn-" in log for log in logs), "topics were created"
+
+
+def test_a_wiped_node_copies_everything_again(tmp_path: Path) -> None:
+    rows = carry_out(tmp_path, (action(200, Wipe(), "partition-leader", 1_000),))
+    (wiped,) = [row["node"] for row in rows if row["f"] == "wipe"]
+    log = (tmp_path / f"cluster/node-{wiped}/node.log").read_text()
+    assert log.count("is new, with directory id") == 2
+
+
+def test_the_loss_of_most_copies_is_found(tmp_path: Path) -> None:
+    rows = carry_out(tmp_path, (action(1_000, WipeMajority(), "majority", 2_000),), valid=False)
+    assert "node-ended" not in {row["f"] for row in rows}

@@ -1,0 +1,186 @@
+"""When logs are flushed, and what waits for it: log.flush.acks, flush.messages and flush.ms."""
+
+import asyncio
+import errno
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.data_path import ACKS_ALL, ProduceResult
+from quorumlog.broker.partitions.io.disk_threads import THREADS
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.held_queue import HeldQueue
+from tests.support.broker.one_broker import (
+    AT,
+    BATCH,
+    follow,
+    from_leader,
+    one_broker,
+    publish,
+    start,
+)
+from tests.support.broker.replica_calls import append_to
+from tests.support.broker.replicas import image
+from tests.support.waiting import until
+
+AFTER_FLUSH = BrokerSettings(log_flush_acks=True)
+
+
+def appended(replicas: Replicas, acks: int) -> asyncio.Future[ProduceResult]:
+    return append_to(replicas, AT, BATCH, acks=acks, timeout_ms=60_000)
+
+
+def high_watermark(replicas: Replicas) -> int:
+    return replicas.drivers[AT].partition.state.high_watermark
+
+
+@pytest.mark.parametrize("acks", [1, ACKS_ALL])
+async def test_an_acknowledgement_waits_for_the_disk(tmp_path: Path, acks: int) -> None:
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        queue.is_held = True
+        first, second = appended(replicas, acks), appended(replicas, acks)
+        assert not first.done()
+        assert high_watermark(replicas) == 0  # consumers do not see it either
+        assert queue.release() == [AT, AT]  # the producers, and one flush for both batches
+        assert [first.result().base_offset, second.result().base_offset] == [0, 1]
+        assert high_watermark(replicas) == 2
+
+
+async def test_without_acknowledgement_nothing_waits(tmp_path: Path) -> None:
+    queue = HeldQueue()
+    async with one_broker(tmp_path, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        queue.is_held = True
+        assert appended(replicas, 0).done()
+        queue.release()
+
+
+@pytest.mark.parametrize("acks", [1, ACKS_ALL])
+async def test_a_flush_that_fails_acknowledges_nothing(tmp_path: Path, acks: int) -> None:
+    queue, disk = HeldQueue(), FaultyDisk()
+    async with one_broker(tmp_path, disk=disk, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        queue.is_held = True
+        waiting = appended(replicas, acks)
+        disk.errors = {"fsync": errno.EIO}
+        queue.release()
+        assert waiting.result().error_code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert AT not in replicas.drivers
+
+
+async def test_a_flush_that_a_full_disk_refused_is_tried_again(tmp_path: Path) -> None:
+    queue, disk = HeldQueue(), FaultyDisk()
+    async with one_broker(tmp_path, disk=disk, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        publish(replicas, image(1, 1, 1, (1,), replicas=(1,)))  # another epoch, for its file
+        disk.on, disk.errors = "leader-epoch-checkpoint", {"append": errno.ENOSPC}
+        waiting = appended(replicas, 1)
+        assert not waiting.done()
+        disk.errors = {}
+        replicas.drivers[AT].note_tick(0)
+        assert waiting.result().error_code is ErrorCode.NONE
+
+
+async def test_a_leader_commits_what_is_on_its_own_disk(tmp_path: Path) -> None:
+    """A follower that was faster holds the record: it is not committed yet all the same."""
+    queue = HeldQueue()
+    isr = (1, 2)
+    async with one_broker(tmp_path, isr, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        queue.is_held = True
+        appended(replicas, ACKS_ALL)
+        driver = replicas.drivers[AT]
+        driver.judge_follower_fetch(
+            0,
+            events.FollowerFetched(
+                broker_id=BrokerId(2), leader_epoch=Epoch(0), fetch_offset=Offset(1)
+            ),
+        )
+        assert high_watermark(replicas) == 0
+        queue.release()
+        assert high_watermark(replicas) == 1
+
+
+async def test_a_follower_fetches_on_when_what_it_has_is_on_the_disk(tmp_path: Path) -> None:
+    queue = HeldQueue()
+    isr = (1, 2)
+    async with one_broker(tmp_path, isr, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        take = follow(replicas)
+        queue.is_held = True
+        followed = take(from_leader(0))
+        assert not followed.may_ask(0)
+        queue.release()
+        assert followed.may_ask(0)
+
+
+async def test_what_is_flushed_when_a_log_is_cut_does_not_count(tmp_path: Path) -> None:
+    queue = HeldQueue()
+    isr = (1, 2)
+    async with one_broker(tmp_path, isr, disk_queue=queue, settings=AFTER_FLUSH) as replicas:
+        take = follow(replicas)
+        queue.is_held = True
+        take(from_leader(0))
+        driver = replicas.drivers[AT]
+        driver.feed(
+            0,
+            events.LeaderDiverged(
+                leader_epoch=Epoch(1),
+                fetch_offset=Offset(1),
+                last_fetched_epoch=Epoch(1),
+                epoch=Epoch(-1),
+                end_offset=Offset(0),
+            ),
+        )
+        queue.release()
+        state = driver.partition.state
+        assert (state.log_end_offset, state.flushed_offset) == (0, 0)
+        followed = take(from_leader(0))
+        assert followed.may_ask(0)
+        assert state.flushed_offset == 1
+
+
+async def test_a_log_is_flushed_after_so_many_records(tmp_path: Path) -> None:
+    settings = LogSettings(flush_messages=3)
+    async with one_broker(tmp_path, log_settings=settings) as replicas:
+        log = replicas.drivers[AT].log
+        flushed = []
+        for _ in range(7):
+            assert appended(replicas, 1).done()
+            flushed.append(int(log.flushed_offset))
+        assert flushed == [0, 0, 3, 3, 3, 6, 6]
+
+
+async def test_a_log_is_flushed_when_a_record_has_waited_so_long(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        driver = replicas.drivers[AT]
+        driver.log.settings = replace(driver.log.settings, flush_ms=1000)
+        appended(replicas, 1)
+        for now_ms, flushed in ((0, 0), (999, 0), (1000, 1)):
+            driver.note_tick(now_ms)
+            assert driver.log.flushed_offset == flushed
+        appended(replicas, 1)
+        driver.note_tick(1500)
+        assert driver.log.flushed_offset == 1
+
+
+async def test_an_acknowledgement_does_not_wait_for_what_the_disk_threads_do(
+    tmp_path: Path,
+) -> None:
+    """They may be opening logs for seconds."""
+    replicas = await start(tmp_path, settings=AFTER_FLUSH)
+    await until(lambda: AT in replicas.drivers)
+    is_over = threading.Event()
+    for number in range(THREADS):
+        replicas._disk.submit(number, is_over.wait, lambda _: None)
+    replicas._disk.submit(AT, is_over.wait, lambda _: None)
+    try:
+        outcome = await asyncio.wait_for(appended(replicas, ACKS_ALL), 30)
+        assert outcome.error_code is ErrorCode.NONE
+    finally:
+        is_over.set()
+        await replicas.stop()

@@ -1,0 +1,90 @@
+"""The throttle of a follower: the rate holds, and a replica in the ISR is not held up."""
+
+from dataclasses import replace
+from random import Random
+from typing import Any, cast
+
+import pytest
+
+from quorumlog.broker.following.core.throttle import FollowerThrottle
+from quorumlog.metadata_quorum.image import ClusterImage, PartitionImage, TopicImage
+from quorumlog.settings.kinds import LONG_MAX
+from quorumlog.settings.servers import THROTTLED_RATE
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, TopicId, TopicPartition
+
+AT = TopicPartition("t", 0)
+MB = 1_000_000
+
+
+def image_of(named: str, *, isr: tuple[int, ...] = (1,), rates: Any = None) -> ClusterImage:
+    partition = PartitionImage(
+        leader_id=BrokerId(1),
+        leader_epoch=Epoch(0),
+        partition_epoch=Epoch(0),
+        replicas=(BrokerId(1), BrokerId(2)),
+        isr=tuple(map(BrokerId, isr)),
+    )
+    topic = TopicImage(
+        name="t",
+        topic_id=TopicId(b"t" * 16),
+        partitions=(partition,) * 2,
+        configs={"follower.replication.throttled.replicas": named},
+    )
+    configs = {name: {THROTTLED_RATE.name: str(rate)} for name, rate in (rates or {}).items()}
+    return replace(ClusterImage(), topics={"t": topic}, broker_configs=configs)
+
+
+def throttle(image: ClusterImage, *, static_rate: int = LONG_MAX) -> FollowerThrottle:
+    return FollowerThrottle(BrokerId(2), static_rate, lambda: image)
+
+
+def fetched_in(seconds: int, throttled: FollowerThrottle, wait_ms: int, partitions: int) -> int:
+    """Fetch as soon as it may be, but no sooner than a poll ends that takes up to `wait_ms`."""
+    rng = Random(1)
+    due = [0] * partitions
+    fetched = 0
+    now_ms = 0
+    while now_ms < seconds * 1000:
+        for index in range(partitions):
+            if due[index] <= now_ms:
+                size = rng.randrange(1, 1 << 20)
+                at = TopicPartition("t", index)
+                due[index] = throttled.next_fetch_ms(at, size, now_ms)
+                fetched += size
+        now_ms = max(min(due), now_ms + rng.randint(1, wait_ms))
+    return fetched
+
+
+@pytest.mark.parametrize(("wait_ms", "partitions"), [(1, 1), (500, 1), (50, 2)])
+def test_the_rate_holds_within_a_tenth(wait_ms: int, partitions: int) -> None:
+    throttled = throttle(image_of("0:2,1:2", rates={"": MB}))
+    assert fetched_in(120, throttled, wait_ms, partitions) == pytest.approx(120 * MB, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("named", "isr", "is_held_up"),
+    [("0:2", (1,), True), ("*", (1,), True), ("1:2", (1,), False), ("0:1", (1,), False),
+     ("", (1,), False), ("0:2", (1, 2), False)],
+)  # fmt: skip
+def test_only_what_is_named_and_not_in_sync_is_held_up(
+    named: str, isr: tuple[int, ...], is_held_up: bool
+) -> None:
+    throttled = throttle(image_of(named, isr=isr, rates={"": MB}))
+    assert throttled.next_fetch_ms(AT, 5 * MB, 10_000) == (14_000 if is_held_up else 10_000)
+
+
+def test_the_rate_of_the_broker_goes_before_that_of_all_and_of_its_start() -> None:
+    def wait_ms(rates: dict[str, int], **options: int) -> int:
+        throttled = throttle(image_of("*", rates=rates), **options)
+        return throttled.next_fetch_ms(AT, 10 * MB, 10_000) - 10_000
+
+    assert wait_ms({}) == 0
+    assert wait_ms({}, static_rate=MB) == 9_000
+    assert wait_ms({"": 2 * MB}, static_rate=MB) == 4_000
+    assert wait_ms({"": 2 * MB, "2": 5 * MB, "1": MB}) == 1_000
+
+
+def test_each_fetch_counts_for_all_throttled_replicas_of_the_broker() -> None:
+    throttled = throttle(image_of("*", rates={"": MB}))
+    assert throttled.next_fetch_ms(AT, 5 * MB, 1_000) == 5_000
+    assert throttled.next_fetch_ms(cast(Any, AT._replace(partition=1)), MB, 2_000) == 6_000

@@ -1,0 +1,141 @@
+"""The cleaner of a broker with real logs: which log, up to where, and what lasts."""
+
+import asyncio
+from errno import ENOSPC
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.replicas import Replicas
+from quorumlog.broker.settings import BrokerSettings
+from quorumlog.storage.core.cleaning import dirtiness
+from quorumlog.storage.core.retention import SegmentFacts
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
+from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.one_broker import AT, one_broker, publish, run
+from tests.support.broker.replica_calls import append_to
+from tests.support.broker.replicas import image
+
+SMALL = LogSettings(segment_bytes=1, cleanup_policy="compact")  # one batch in each segment
+ALONE = image(1, 0, 0, (1,), replicas=(1,))
+FACTS = [SegmentFacts(offset, 100, newest_ms=offset) for offset in (0, 10, 20, 30)]
+
+
+@pytest.mark.parametrize(
+    ("first_dirty", "high_watermark", "min_lag_ms", "expected"),
+    [
+        (0, 40, 0, (30, 0, 300)),
+        (10, 40, 0, (30, 100, 200)),
+        (0, 29, 0, (20, 0, 200)),  # nothing above the high watermark
+        (0, 40, 1000 - 10, (20, 0, 200)),  # too young
+        (30, 40, 0, (30, 300, 0)),
+        (0, 0, 0, (0, 0, 0)),
+    ],
+)
+def test_what_is_dirty(
+    first_dirty: int, high_watermark: int, min_lag_ms: int, expected: tuple[int, int, int]
+) -> None:
+    found = dirtiness(
+        FACTS,
+        first_dirty_offset=first_dirty,
+        high_watermark=high_watermark,
+        min_lag_ms=min_lag_ms,
+        wall_ms=1000,
+    )
+    assert (found.end_offset, found.clean_bytes, found.dirty_bytes) == expected
+
+
+def write(replicas: Replicas, key: str, value: str) -> None:
+    records = encode_batch([Record(0, 1, key.encode(), value.encode())])
+    outcome = append_to(replicas, AT, records, acks=1, timeout_ms=0).result()
+    assert outcome.error_code == ErrorCode.NONE
+
+
+def found(replicas: Replicas) -> list[tuple[int, bytes | None]]:
+    log = replicas.drivers[AT].log
+    parts, offset = [], log.log_start_offset
+    while offset < log.log_end_offset:
+        read = log.read(offset, max_bytes=1 << 20, end_offset=log.log_end_offset)
+        parts.append(read.records)
+        offset = read.next_offset
+    batches = decode_batches(b"".join(parts))
+    return [(one.offset, one.value) for _, records in batches for one in records]
+
+
+def test_a_compacted_log_keeps_the_newest_values_and_the_place_lasts(tmp_path: Path) -> None:
+    async def story(replicas: Replicas) -> None:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        for number in range(6):
+            write(replicas, f"k{number % 2}", f"{number}")
+        assert await replicas.ticks.cleaner.clean_dirtiest()
+        assert found(replicas) == [(3, b"3"), (4, b"4"), (5, b"5")]  # 5 is in the active segment
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
+
+    async def after(replicas: Replicas) -> None:
+        assert found(replicas) == [(3, b"3"), (4, b"4"), (5, b"5")]
+        publish(replicas, ALONE, cleanup_policy="compact")
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
+
+    for part in (story, after):
+        run(tmp_path, part, log_settings=SMALL)
+
+
+async def test_a_log_that_is_only_deleted_is_left_alone(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=LogSettings(segment_bytes=1)) as replicas:
+        for number in range(4):
+            write(replicas, "same", f"{number}")
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
+        assert len(found(replicas)) == 4
+
+
+async def test_a_record_is_compacted_at_last_however_little_is_dirty(tmp_path: Path) -> None:
+    """KIP-354; the records here have times that are long gone."""
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
+        rarely = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.9"}
+        publish(replicas, ALONE, **rarely)
+        for number in range(4):
+            write(replicas, f"k{number}", "old")
+        assert await replicas.ticks.cleaner.clean_dirtiest()  # nothing was clean: all is dirty
+        write(replicas, "k0", "new")
+        write(replicas, "k9", "new")
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
+        publish(replicas, ALONE, **rarely, max_compaction_lag_ms="1")
+        assert replicas.drivers[AT].log.settings.segment_ms == 1  # only full segments are compacted
+        assert await replicas.ticks.cleaner.clean_dirtiest()
+        assert [offset for offset, _ in found(replicas)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.jumping_time
+async def test_the_cleaner_reads_and_writes_so_many_bytes_in_a_second(tmp_path: Path) -> None:
+    settings = BrokerSettings(log_cleaner_io_max_bytes_per_second=10.0)
+    async with one_broker(tmp_path, log_settings=SMALL, settings=settings) as replicas:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        for number in range(3):
+            write(replicas, "k", f"{number}")
+        size = replicas.drivers[AT].log.size // 3  # of a batch
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        assert await replicas.ticks.cleaner.clean_dirtiest()
+        assert loop.time() - began_s >= size / 10
+
+
+@pytest.mark.parametrize("operation", ["append", "fsync", "truncate"])
+async def test_a_full_disk_leaves_the_log_as_it_was_until_there_is_room(
+    tmp_path: Path, operation: str
+) -> None:
+    disk = FaultyDisk()
+    async with one_broker(tmp_path, disk=disk, log_settings=SMALL) as replicas:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        for number in range(6):
+            write(replicas, f"k{number % 2}", f"{number}")
+        before = found(replicas)
+        disk.on, disk.errors = ".cleaned", {operation: ENOSPC}
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
+        assert found(replicas) == before
+        write(replicas, "k0", "6")
+        disk.errors = {}
+        assert await replicas.ticks.cleaner.clean_dirtiest()
+        assert found(replicas) == [(4, b"4"), (5, b"5"), (6, b"6")]
+        assert not replicas.failure.done()

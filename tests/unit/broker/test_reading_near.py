@@ -1,0 +1,142 @@
+"""Consumers read near (KIP-392): which replica a leader names, and what a follower serves."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quorumlog.broker.partitions.core import events
+from quorumlog.broker.partitions.core.data_path import FetchedPartition
+from quorumlog.broker.replicas import Replicas
+from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
+from tests.support.broker.one_broker import AT, append, fetch_of, follow, from_leader, one_broker
+from tests.support.broker.replica_calls import fetch_from
+from tests.support.broker.replicas import ALL_ALIVE, BROKERS, Replica, broker, image
+
+ONE, TWO, THREE = BROKERS
+RACKS = {
+    ONE: replace(broker(ONE), rack="a"),
+    TWO: replace(broker(TWO), rack="b"),
+    THREE: replace(broker(THREE), rack="b"),
+}
+
+
+def leader(isr: tuple[int, ...] = (1, 2, 3), *, gone: BrokerId | None = None) -> Replica:
+    """Return a leader with ten records, of which its followers hold none yet."""
+    brokers = {id_: replace(one, fenced=id_ == gone) for id_, one in RACKS.items()}
+    replica = Replica(ONE)
+    published = events.PartitionPublished(
+        image=image(1, 4, 9, isr), brokers=brokers, min_insync_replicas=1
+    )
+    replica.step(0, published)
+    replica.step(0, events.RecordsAppended(log_end_offset=Offset(10)))
+    return replica
+
+
+def fetched(replica: Replica, by: BrokerId, offset: int, log_start_offset: int = 0) -> None:
+    replica.step(
+        0,
+        events.FollowerFetched(
+            broker_id=by,
+            broker_epoch=0,
+            leader_epoch=Epoch(4),
+            fetch_offset=Offset(offset),
+            log_start_offset=Offset(log_start_offset),
+        ),
+    )
+
+
+def preferred(replica: Replica, rack: str, offset: int) -> int:
+    return replica.partition.serving.preferred_replica(rack, Offset(offset))
+
+
+def test_the_leader_is_read_where_it_is() -> None:
+    replica = leader()
+    fetched(replica, TWO, 10)
+    assert preferred(replica, "a", 5) == -1
+    assert preferred(replica, "elsewhere", 5) == -1
+
+
+def test_of_the_replicas_in_a_rack_the_one_with_most_records_is_named() -> None:
+    replica = leader()
+    assert preferred(replica, "b", 0) == -1  # none has fetched yet
+    fetched(replica, TWO, 5)
+    fetched(replica, THREE, 7)
+    assert preferred(replica, "b", 5) == THREE
+    fetched(replica, TWO, 7)
+    assert preferred(replica, "b", 5) == TWO
+
+
+@pytest.mark.parametrize(("offset", "log_start_offset"), [(8, 0), (2, 3)])
+def test_a_replica_without_the_offset_is_not_named(offset: int, log_start_offset: int) -> None:
+    replica = leader()
+    fetched(replica, TWO, 7, log_start_offset)
+    assert preferred(replica, "b", offset) == -1
+
+
+def test_a_replica_out_of_the_isr_or_fenced_is_not_named() -> None:
+    lagging = leader(isr=(1, 3))
+    fetched(lagging, TWO, 7)
+    assert preferred(lagging, "b", 5) == -1
+    gone = leader(gone=TWO)
+    fetched(gone, TWO, 7)
+    assert preferred(gone, "b", 5) == -1
+
+
+def read_near(
+    replicas: Replicas, offset: int, last_fetched_epoch: int = -1, max_wait_ms: int = 0
+) -> list[FetchedPartition] | asyncio.Future[list[FetchedPartition]]:
+    spec = fetch_of(offset, leader_epoch=1, max_wait_ms=max_wait_ms)
+    spec.partitions[0].last_fetched_epoch = Epoch(last_fetched_epoch)
+    return fetch_from(replicas, replace(spec, may_read_follower=True))
+
+
+def answered(replicas: Replicas, offset: int, last_fetched_epoch: int = -1) -> FetchedPartition:
+    answers = read_near(replicas, offset, last_fetched_epoch)
+    assert isinstance(answers, list)
+    return answers[0]
+
+
+async def test_a_follower_serves_what_is_committed_and_no_more(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        take = follow(replicas)
+        for offset in range(2):
+            take(from_leader(offset))
+        state = replicas.drivers[AT].partition.state
+        state.high_watermark = Offset(1)  # the second one is not committed
+        assert len(b"".join(answered(replicas, 0).records)) == len(from_leader(0))
+        for offset in (1, 2):
+            found = answered(replicas, offset)
+            assert (found.error_code, list(found.records)) == (ErrorCode.NONE, [])
+        assert answered(replicas, 3).error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_a_follower_that_is_behind_sends_the_consumer_to_the_leader(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        follow(replicas)(from_leader(0))
+        found = answered(replicas, 5, last_fetched_epoch=1)
+        assert found.error_code is ErrorCode.OFFSET_OUT_OF_RANGE
+        assert found.diverging is None
+
+
+async def test_what_a_follower_learns_to_be_committed_ends_a_wait(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as replicas:
+        take = follow(replicas)
+        waiting = read_near(replicas, 0, max_wait_ms=60_000)
+        assert isinstance(waiting, asyncio.Future)
+        take(from_leader(0))
+        async with asyncio.timeout(5):
+            assert (await waiting)[0].records
+
+
+async def test_a_leader_names_the_replica_at_once_and_sends_no_records(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, isr=(1, 2)) as replicas:
+        append(replicas)
+        replicas.drivers[AT].partition.state.brokers = {**ALL_ALIVE, **RACKS}
+        fetch_from(replicas, fetch_of(1, replica_id=2, leader_epoch=0, max_wait_ms=0))
+        spec = replace(fetch_of(0, max_wait_ms=60_000), may_read_follower=True, near_rack="b")
+        answers = fetch_from(replicas, spec)
+        assert isinstance(answers, list)
+        assert (answers[0].preferred_replica, list(answers[0].records)) == (2, [])

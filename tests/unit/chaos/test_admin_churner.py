@@ -1,0 +1,145 @@
+"""The administrator of `admin_churn`: what it changes, and what it leaves."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from quorumlog.chaos.back_ends import admin_churner
+from quorumlog.chaos.back_ends.admin_churner import AdminChurner
+from quorumlog.client import TopicPartition
+
+
+class Cluster:
+    """Takes the requests of one administrator; `outages` are the numbers of those that fail."""
+
+    def __init__(self, outages: set[int]) -> None:
+        self.topics = dict[str, int]()
+        self.most, self.configured, self.elections, self.requests = 0, 0, 0, 0
+        self.replicas = dict[TopicPartition, tuple[int, ...]]()
+        self.moves = list[tuple[int, ...]]()
+        self._outages = outages
+
+    def request(self) -> None:
+        self.requests += 1
+        if self.requests in self._outages:
+            raise ConnectionError("no broker can be reached")
+
+    def __call__(self, bootstrap: str) -> "Admin":
+        assert bootstrap == "host:1"
+        return Admin(self)
+
+
+class Admin:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    async def __aenter__(self) -> Self:
+        self.cluster.request()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def create_topics(self, topics: list[Any]) -> None:
+        self.cluster.request()
+        self.cluster.topics |= {topic.name: topic.num_partitions for topic in topics}
+        self.cluster.most = max(self.cluster.most, len(self.cluster.topics))
+
+    async def create_partitions(self, counts: Mapping[str, int]) -> None:
+        self.cluster.request()
+        if self.cluster.topics.keys() >= counts.keys():
+            self.cluster.topics |= counts
+
+    async def alter_configs(self, kind: str, name: str, values: Mapping[str, Any]) -> None:
+        self.cluster.request()
+        assert kind == "topic"
+        assert name.startswith("churn-")
+        assert values
+        self.cluster.configured += 1
+
+    async def elect_leaders(self) -> None:
+        self.cluster.request()
+        self.cluster.elections += 1
+
+    async def describe_cluster(self) -> Any:
+        self.cluster.request()
+        return SimpleNamespace(nodes={1: None, 2: None, 3: None})
+
+    async def describe_topics(self, names: list[str]) -> dict[str, Any]:
+        self.cluster.request()
+        assert names == ["chaos"] or names[0].startswith("churn-")
+        replicas = self.cluster.replicas.get(TopicPartition(names[0], 0), (1, 2, 3))
+        return {names[0]: SimpleNamespace(partitions={0: SimpleNamespace(replicas=replicas)})}
+
+    async def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, tuple[int, ...]]
+    ) -> None:
+        self.cluster.request()
+        self.cluster.replicas |= targets
+        self.cluster.moves += targets.values()
+
+    async def list_topics(self) -> list[str]:
+        return ["chaos", *self.cluster.topics]
+
+    async def delete_topics(self, names: Iterable[str]) -> None:
+        self.cluster.request()
+        for name in names:
+            self.cluster.topics.pop(name, None)
+
+
+class Producer:
+    def __init__(self, bootstrap: str, **_: int) -> None:
+        assert bootstrap == "host:1"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def send_and_wait(self, topic: str, value: bytes) -> None:
+        assert topic.startswith("churn-")
+        assert value
+
+
+async def churned(
+    monkeypatch: pytest.MonkeyPatch, outages: set[int], until: Callable[[Cluster], bool]
+) -> tuple[Cluster, AdminChurner]:
+    cluster = Cluster(outages)
+    monkeypatch.setattr(admin_churner, "Admin", cluster)
+    monkeypatch.setattr(admin_churner, "Producer", Producer)
+    churner = AdminChurner("host:1")
+    churner.start(per_s=10)
+    churner.start(per_s=10)
+    while not until(cluster):
+        await asyncio.sleep(0.1)
+    await churner.stop()
+    await churner.stop()
+    return cluster, churner
+
+
+@pytest.mark.jumping_time
+async def test_topics_come_change_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    started_s = loop.time()
+    cluster, churner = await churned(monkeypatch, set(), lambda seen: seen.elections == 10)
+    assert cluster.topics == {}
+    assert cluster.most == 4
+    assert cluster.configured == 10
+    assert churner.changes == 66
+    assert 6 < loop.time() - started_s < 8, "about ten changes a second"
+    assert {len({*replicas}) for replicas in cluster.moves} <= {2, 3}
+    assert len(cluster.moves) >= 10
+    moved = {at: ids for at, ids in cluster.replicas.items() if at.topic == "chaos"}
+    assert all(len(ids) == 3 for ids in moved.values()), "all are back in the end"
+
+
+@pytest.mark.jumping_time
+async def test_a_cluster_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    outages = {1, 2, 8, 9, 20, 33}
+    cluster, _ = await churned(monkeypatch, outages, lambda seen: seen.elections == 10)
+    assert cluster.requests > 60 + len(outages)
+    assert cluster.topics == {}

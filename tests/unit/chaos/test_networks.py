@@ -1,0 +1,73 @@
+"""Which faults each network of a run can do, and what is refused before anything starts."""
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses, equipment_for
+from quorumlog.chaos.drawn_schedule import draw_schedule
+from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
+from quorumlog.chaos.listing import listing
+from quorumlog.chaos.network import namespaces
+from quorumlog.chaos.run import RunSettings, run
+
+OF_REQUESTS = {"drop_request", "delay_request", "reply_lost"}
+
+
+def lacks(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    monkeypatch.setattr(namespaces, "why_not", lambda: reason)
+
+
+def test_a_kernel_cuts_links_and_knows_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks(monkeypatch, "")
+    on_links = {name: kind for name, kind in STEP_FAULTS.items() if kind.imposes}
+    assert not [name for name, kind in on_links.items() if LocalProcesses.missing(kind)]
+    refused = {name for name, kind in on_links.items() if LocalProcesses.missing(kind, "netns")}
+    assert refused == {*OF_REQUESTS, "delay", "refuse"}
+    told = {fault["name"].replace("-", "_"): fault["backends"] for fault in listing()["faults"]}
+    assert {name for name in on_links if "netns" not in told[name]} == refused
+
+
+def test_a_machine_without_namespaces_says_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lacks(monkeypatch, "it needs root")
+    assert not [fault for fault in listing()["faults"] if "netns" in fault["backends"]]
+    assert listing()["back_ends"]["netns"].endswith("(not here: it needs root)")
+    with pytest.raises(ValueError, match=r"^--network netns: it needs root$"):
+        run(RunSettings(out=tmp_path / "run", network="netns"), lambda *_: None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_a_network_cannot_do_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    lacks(monkeypatch, "")
+    settings = RunSettings(out=tmp_path / "run", network="netns", faults=("drop-request",))
+    with pytest.raises(FaultUnsupported, match="a kernel knows no requests"):
+        run(settings, lambda *_: None)
+    elsewhere = RunSettings(
+        out=tmp_path / "run", network="netns", faults=(), bootstrap="127.0.0.1:1"
+    )
+    with pytest.raises(ValueError, match="a cluster of --bootstrap has its own"):
+        run(elsewhere, lambda *_: None)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_gets_no_equipment_that_its_faults_do_not_need() -> None:
+    def needed(*faults: str) -> tuple[bool, bool]:
+        schedule = draw_schedule(1, faults=faults, duration_ms=60_000)
+        equipment = equipment_for(schedule, "proxy")
+        return equipment.links, equipment.shim
+
+    assert needed("kill", "wipe", "admin-churn") == (False, False)
+    assert needed("kill", "partition-one") == (True, False)
+    for name in ("disk-full", "disk-error", "slow-fsync", "clock-step"):
+        assert needed("kill", name) == (False, True)
+    assert equipment_for(draw_schedule(1, faults=[], duration_ms=1), "netns").links
+
+
+def test_only_what_is_named_destroys_more_than_a_cluster_survives() -> None:
+    controls = {fault["name"] for fault in listing()["faults"] if fault["control"]}
+    assert controls == {"wipe-majority"}
+    assert RunSettings(out=Path()).faults == ("kill",)

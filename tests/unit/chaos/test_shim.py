@@ -1,0 +1,143 @@
+"""The library that breaks the disk and the clock of a process, in a process of its own."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.chaos.faults.file_calls import CALLS
+from quorumlog.chaos.shim import shim as shims
+from quorumlog.chaos.shim.orders import Orders
+from quorumlog.chaos.shim.shim import Shim, ShimFailed
+
+if why_not := shims.why_not():
+    pytest.skip(why_not, allow_module_level=True)
+
+PROGRAM = """
+import errno, json, os, sys, time
+
+def outcome(act):
+    try:
+        return act()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+root, other = sys.argv[1:]
+ours = os.open(f"{root}/ours", os.O_RDWR | os.O_CREAT)
+foreign = os.open(f"{other}/foreign", os.O_RDWR | os.O_CREAT)
+for _ in sys.stdin:
+    before = time.monotonic()
+    seen = {
+        "writev": outcome(lambda: os.writev(ours, [b"abc", b"defg"])),
+        "write": outcome(lambda: os.write(ours, b"abcd")),
+        "read": outcome(lambda: len(os.pread(ours, 3, 0))),
+        "fdatasync": outcome(lambda: os.fdatasync(ours)),
+        "create": outcome(lambda: os.close(os.open(f"{root}/new", os.O_RDWR | os.O_CREAT))),
+        "rename": outcome(lambda: os.rename(f"{root}/new", f"{root}/newer")),
+        "foreign": outcome(lambda: (os.write(foreign, b"ab"), os.fdatasync(foreign))[0]),
+        "took_s": time.monotonic() - before,
+        "wall_s": time.time(),
+    }
+    outcome(lambda: os.unlink(f"{root}/newer"))
+    print(json.dumps(seen), flush=True)
+"""
+HEALTHY = {
+    "writev": 7,
+    "write": 4,
+    "read": 3,
+    "fdatasync": None,
+    "create": None,
+    "rename": None,
+    "foreign": 2,
+}
+
+
+class Subject:
+    """A process behind the library; `look` says what becomes of its calls now."""
+
+    def __init__(self, process: "subprocess.Popen[str]", orders: Orders) -> None:
+        self._process, self.orders = process, orders
+        self.took_s = self.ahead_s = 0.0
+
+    def look(self) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("look\n")
+        self._process.stdin.flush()
+        seen: dict[str, Any] = json.loads(self._process.stdout.readline())
+        self.took_s, self.ahead_s = seen.pop("took_s"), seen.pop("wall_s") - time.time()
+        return seen
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Iterator[Subject]:
+    root, other = tmp_path / "root", tmp_path / "root-of-another"
+    root.mkdir()
+    other.mkdir()
+    with Shim(tmp_path / "shim", {1: root}) as shim:
+        command = [sys.executable, "-S", "-c", PROGRAM, str(root), str(other)]
+        with subprocess.Popen(
+            command,
+            env=dict(shim.environment(1)),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            yield Subject(process, shim.orders[1])
+
+
+def test_a_process_obeys_its_orders_from_the_next_call_on(subject: Subject) -> None:
+    orders = subject.orders
+    assert subject.look() == HEALTHY
+    orders.fill(9)
+    full = {"writev": 7, "write": 2, "create": "ENOSPC", "rename": "ENOENT"}
+    assert subject.look() == {**HEALTHY, **full}
+    assert subject.look() == {**HEALTHY, **full, "writev": "ENOSPC", "write": "ENOSPC"}
+    orders.fill(5)
+    assert subject.look()["writev"] == 3, "a part of the first piece fits"
+    orders.free()
+    assert subject.look() == HEALTHY
+    assert orders.hit == 8
+    orders.fail(CALLS["reads"])
+    assert subject.look() == {**HEALTHY, "read": "EIO"}
+    orders.fail(CALLS["syncs"])
+    assert subject.look() == {**HEALTHY, "fdatasync": "EIO"}
+    orders.fail(CALLS["writes"])
+    assert subject.look() == {**HEALTHY, "writev": "EIO", "write": "EIO", "fdatasync": "EIO"}
+    orders.fail(CALLS["all"])
+    assert subject.look() == {**dict.fromkeys(HEALTHY, "EIO"), "foreign": 2}
+    orders.fail(0)
+    assert subject.look() == HEALTHY
+    hit = orders.hit
+    orders.slow(2_000)
+    assert subject.look() == HEALTHY
+    assert orders.hit == hit + 1, "that of the file below the root"
+    orders.slow(0)
+    for step_s in (300, -300, 0):
+        orders.step_clock(step_s * 1_000_000_000)
+        assert subject.look() == HEALTHY
+        assert abs(subject.ahead_s - step_s) < 60
+
+
+def test_what_the_compiler_refuses_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "wrong.c"
+    source.write_text("int wrong(void) { return nothing; }\n")
+    monkeypatch.setattr(shims, "_SOURCE", source)
+    with pytest.raises(ShimFailed, match=r"cannot compile wrong\.c: .*"), Shim(tmp_path, {}):
+        pass
+
+
+def test_a_machine_without_a_compiler_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shims, "_COMPILERS", ("no-such-compiler",))
+    assert shims.why_not() == "it needs a C compiler: no-such-compiler"
+    with pytest.raises(ShimFailed, match="cannot be broken here"), Shim(tmp_path, {}):
+        pass

@@ -1,0 +1,64 @@
+"""`quorumlog reassign` against fake brokers."""
+
+from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE
+from quorumlog.wire.codec.messages import alter_partition_reassignments as alter_
+from quorumlog.wire.codec.messages import list_partition_reassignments as list_
+from tests.unit.cli.test_admin_commands import Shell, shell
+
+__all__ = ["shell"]  # the fixture
+
+
+def offer(shell: Shell, *moving: int) -> None:
+    """Take every reassignment of t-0; `moving`: the partitions that are listed."""
+    one = alter_.ReassignablePartitionResponse(partition_index=0)
+    topic = alter_.ReassignableTopicResponse(name="t", partitions=[one])
+    shell.cluster.offer(
+        alter_.AlterPartitionReassignmentsRequest,
+        alter_.AlterPartitionReassignmentsResponse(responses=[topic]),
+    )
+    ongoing = [list_.OngoingPartitionReassignment(partition_index=index) for index in moving]
+    shell.cluster.offer(
+        list_.ListPartitionReassignmentsRequest,
+        list_.ListPartitionReassignmentsResponse(
+            topics=[list_.OngoingTopicReassignment(name="t", partitions=ongoing)]
+        ),
+    )
+
+
+def test_a_partition_is_sent_away_without_waiting(shell: Shell) -> None:
+    offer(shell)
+    words = ("reassign", "--topic", "t", "--partition", "0", "--brokers", "2,3", "--detach")
+    assert shell(*words) == "   0  replicas [2, 3]\n"
+    assert shell.json(*words) == {
+        "topic": "t",
+        "completed": False,
+        "partitions": [{"partition": 0, "replicas": [2, 3]}],
+    }
+    asked = shell.cluster.requests()[0].topics[0].partitions
+    assert [(one.partition_index, one.replicas) for one in asked] == [(0, [2, 3])]
+
+
+def test_what_moves_is_cancelled_and_nothing_else(shell: Shell) -> None:
+    offer(shell, 0)
+    assert shell("reassign", "--topic", "t", "--cancel") == "cancelled: t [0]\n"
+    assert shell.cluster.requests()[-1].topics[0].partitions[0].replicas is None
+    offer(shell)
+    assert shell("reassign", "--topic", "t", "--cancel") == "nothing of t is reassigned\n"
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_asked(shell: Shell) -> None:
+    said = shell("reassign", "--topic", "t", status=EXIT_USAGE)
+    assert "either --brokers or --cancel" in said
+    said = shell("reassign", "--topic", "t", "--brokers", "1", "--cancel", status=EXIT_USAGE)
+    assert "either --brokers or --cancel" in said
+    for others in (("--detach", "--brokers", "1"), ("--cancel",)):
+        words = ("reassign", "--topic", "t", "--throttle", "1000", *others)
+        assert "lasts as long as the command" in shell(*words, status=EXIT_USAGE)
+    for wrong in ("1,1", "a", "1,,2", ""):
+        said = shell("reassign", "--topic", "t", "--brokers", wrong, status=EXIT_USAGE)
+        assert "write different ids" in said
+
+
+def test_a_cluster_without_reassignment_says_so(shell: Shell) -> None:
+    said = shell("reassign", "--topic", "t", "--cancel", status=EXIT_FAILED)
+    assert "this cluster has no ListPartitionReassignments" in said

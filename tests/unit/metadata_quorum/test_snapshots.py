@@ -1,0 +1,348 @@
+"""Snapshots of the metadata on a disk: when they are written, and what a node starts from."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Final
+
+import pytest
+
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.metadata_quorum.core.messages import SnapshotId
+from quorumlog.metadata_quorum.driver.committed_image import CommittedImage
+from quorumlog.metadata_quorum.image import records as record_kinds
+from quorumlog.metadata_quorum.image.access import AccessImage
+from quorumlog.metadata_quorum.image.features import METADATA_FEATURE
+from quorumlog.metadata_quorum.image.model import (
+    BrokerImage,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+)
+from quorumlog.metadata_quorum.image.partitions_by_broker import PartitionsByBroker
+from quorumlog.metadata_quorum.image.records import (
+    RECORD_TYPES,
+    AclBinding,
+    MetadataRecord,
+    NewerRecord,
+    ProducerIds,
+    QuotaEntity,
+    RegisterBroker,
+    RemoveTopic,
+    Topic,
+)
+from quorumlog.metadata_quorum.image.scram import credential_of
+from quorumlog.metadata_quorum.image.snapshot_records import image_of, records_of
+from quorumlog.metadata_quorum.log.metadata_log import DIRECTORY, MetadataLog
+from quorumlog.metadata_quorum.log.restoring import restored_image
+from quorumlog.metadata_quorum.log.snapshot_files import SnapshotFiles
+from quorumlog.storage.errors import DamagedLog
+from quorumlog.storage.io.disk import read_file, write_file_durably
+from quorumlog.wire.codec.identifiers import NO_LEADER, BrokerId, Epoch, Offset, TopicId
+
+HERE: Final = f"/data/{DIRECTORY}"
+EPOCH: Final = Epoch(3)
+
+
+def registration(broker_id: int, epoch: int) -> RegisterBroker:
+    return RegisterBroker(
+        broker_id=BrokerId(broker_id),
+        incarnation_id="x",
+        host="h",
+        port=1,
+        control_address="h:2",
+        broker_epoch=epoch,
+    )
+
+
+RECORDS: Final[Sequence[MetadataRecord]] = (
+    registration(1, 0),
+    Topic(name="a", topic_id=TopicId(b"a" * 16)),
+    Topic(name="b", topic_id=TopicId(b"b" * 16)),
+    registration(2, 3),
+    RemoveTopic(topic_id=TopicId(b"a" * 16)),
+    ProducerIds(broker_id=BrokerId(1), broker_epoch=0, next_producer_id=1000),
+)
+
+
+class Published:
+    """An ImagePublisher that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[ClusterDelta, ClusterImage]] = []
+
+    def publish(self, delta: ClusterDelta, image: ClusterImage) -> None:
+        self.all.append((delta, image))
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
+def log(disk: SimDisk) -> MetadataLog:
+    log = MetadataLog.open(disk, "/data")
+    for record in RECORDS:
+        log.append(MetadataLog.encode([record]), EPOCH, wall_ms=77)
+    log.flush()
+    return log
+
+
+def image_at(log: MetadataLog, end_offset: int) -> ClusterImage:
+    committed = CommittedImage(log)
+    committed.advance(Offset(end_offset))
+    return committed.image
+
+
+def write(log: MetadataLog, end_offset: int) -> str:
+    snapshot_id = SnapshotId(Offset(end_offset), EPOCH)
+    image = image_at(log, end_offset)
+    assert log.snapshots.write(snapshot_id, records_of(image), last_time_ms=77)
+    return log.snapshots.path(snapshot_id)
+
+
+def test_a_snapshot_is_named_as_kafkas_and_gives_its_image(log: MetadataLog) -> None:
+    image = image_at(log, 4)
+    assert write(log, 4) == f"{HERE}/00000000000000000004-0000000003.checkpoint"
+    restored = restored_image(log)
+    assert restored is not None
+    assert (restored.end_offset, restored.brokers) == (4, image.brokers)
+    assert (restored.topics, restored.topic_names) == (image.topics, image.topic_names)
+    assert log.time_before(Offset(4)) == 77
+
+
+def test_a_start_publishes_snapshot_and_rest_as_one_change_once_all_is_committed(
+    log: MetadataLog,
+) -> None:
+    whole = image_at(log, 6)
+    write(log, 4)
+    replayed = log.replayed_bytes
+    committed, published = CommittedImage(log), Published()
+    committed.add_publisher(published)
+    committed.lead_by(BrokerId(2), Epoch(5))
+    committed.advance(Offset(3))  # a new leader may know less than the snapshot holds
+    assert [image.topics for _, image in published.all] == [{}]
+    committed.advance(Offset(6))
+    assert committed.image.topics == whole.topics
+    assert (committed.image.epoch, committed.image.controller_id) == (5, 2)
+    assert committed.image.next_producer_id == 1000
+    [delta, image] = published.all[-1]
+    assert len(published.all) == 2
+    assert image is committed.image
+    assert delta.brokers == {1, 2}
+    assert delta.deleted_topics == {}  # it was never published
+    assert log.replayed_bytes - replayed < replayed / 2  # only what is behind the snapshot
+
+
+def damaged(content: bytes) -> list[bytes]:
+    """Every way to end early or to lose a sector, and some bytes changed."""
+    cut = [content[:size] for size in range(0, len(content), 7)]
+    zeros = [
+        content[:at] + bytes(min(16, len(content) - at)) + content[at + 16 :]
+        for at in range(0, len(content), 16)
+    ]
+    flipped = [
+        content[:at] + bytes([content[at] ^ 0x40]) + content[at + 1 :]
+        for at in range(17, len(content), 5)
+    ]
+    return [*cut, *zeros, *flipped, content + b"\0", content + content]
+
+
+def test_a_damaged_snapshot_is_left_aside_and_an_older_one_is_taken(
+    disk: SimDisk, log: MetadataLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(log, 2)
+    path = write(log, 5)
+    whole = read_file(disk, path)
+    for content in damaged(whole):
+        if content == whole:
+            continue
+        write_file_durably(disk, path, content)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            restored = restored_image(log)
+        assert restored is not None
+        assert restored.end_offset == 2
+        assert path in caplog.text
+        assert read_file(disk, path) == content
+    disk.unlink(f"{HERE}/00000000000000000002-0000000003.checkpoint")
+    write_file_durably(disk, path, whole[:50])
+    assert restored_image(log) is None
+    assert image_at(log, 6).next_producer_id == 1000  # from the log
+
+
+def test_a_log_without_its_start_needs_a_snapshot(
+    disk: SimDisk, log: MetadataLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(log, 5)
+    monkeypatch.setattr(MetadataLog, "start_offset", Offset(4))
+    restored = restored_image(log)
+    assert restored is not None
+    assert restored.end_offset == 5
+    write_file_durably(disk, path, b"")
+    with pytest.raises(DamagedLog, match="starts at 4, and no snapshot") as refused:
+        restored_image(log)
+    assert path in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("snapshot_id", "message"),
+    [
+        (SnapshotId(Offset(9), EPOCH), "but the log holds"),
+        (SnapshotId(Offset(4), Epoch(2)), "of another log"),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_the_log_is_not_used(
+    log: MetadataLog, caplog: pytest.LogCaptureFixture, snapshot_id: SnapshotId, message: str
+) -> None:
+    log.snapshots.write(snapshot_id, RECORDS[:1], last_time_ms=0)
+    assert restored_image(log) is None
+    assert message in caplog.text
+
+
+def test_a_snapshot_under_another_name_is_not_used(disk: SimDisk, log: MetadataLog) -> None:
+    path = write(log, 4)
+    disk.rename(path, f"{HERE}/{SnapshotId(Offset(5), EPOCH).file_name}")
+    assert restored_image(log) is None
+
+
+def test_records_that_do_not_fit_each_other_are_a_damaged_snapshot(
+    log: MetadataLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.snapshots.write(SnapshotId(Offset(5), EPOCH), [RECORDS[1], RECORDS[1]], last_time_ms=0)
+    assert restored_image(log) is None
+    assert "its records do not fit" in caplog.text
+
+
+def test_the_two_newest_are_kept_and_drafts_are_removed(disk: SimDisk, log: MetadataLog) -> None:
+    for end_offset in range(1, 6):
+        write(log, end_offset)
+    assert [one.end_offset for one in log.snapshots.ids()] == [5, 4]
+    disk.open(f"{HERE}/{SnapshotId(Offset(6), EPOCH).file_name}.part", create=True).close()
+    SnapshotFiles(disk, HERE)
+    assert not [name for name in disk.listdir(HERE) if name.endswith(".part")]
+
+
+def test_a_stop_gives_the_snapshot_up(disk: SimDisk, log: MetadataLog) -> None:
+    def no() -> bool:
+        return False
+
+    goes_on: Callable[[], bool] = no
+    snapshot_id = SnapshotId(Offset(4), EPOCH)
+    records = [*RECORDS]
+    assert not log.snapshots.write(snapshot_id, records, last_time_ms=0, goes_on=goes_on)
+    assert not [name for name in disk.listdir(HERE) if "checkpoint." in name]
+    assert log.snapshots.ids() == []
+
+
+def full_access() -> AccessImage:
+    acls = [
+        AclBinding(
+            resource_type=2,
+            resource_name=name,
+            pattern_type=3,
+            principal="User:ann",
+            host="*",
+            operation=3,
+            permission_type=3,
+        )
+        for name in ("t", "u")
+    ]
+    quotas: dict[QuotaEntity, dict[str, float]] = {
+        (("client-id", None), ("user", "ann")): {"producer_byte_rate": 5.0}
+    }
+    credential = credential_of(1, iterations=4096, salt=b"s", salted_password=b"p")
+    return AccessImage(acls=frozenset(acls), quotas=quotas, credentials={("ann", 1): credential})
+
+
+def full_broker() -> BrokerImage:
+    return BrokerImage(
+        broker_id=BrokerId(4),
+        broker_epoch=12,
+        incarnation_id="i",
+        host="h",
+        port=1,
+        control_address="h:2",
+        rack="r",
+        directory_id="d",
+        boot_id="b",
+        min_insync_replicas=2,
+        fenced=False,
+        in_controlled_shutdown=True,
+        features={METADATA_FEATURE: (1, 2)},
+    )
+
+
+def full_partitions() -> tuple[PartitionImage, PartitionImage]:
+    """With a leader, and without."""
+    ids = [BrokerId(number) for number in range(1, 5)]
+    partition = PartitionImage(
+        leader_id=ids[0],
+        leader_epoch=Epoch(5),
+        partition_epoch=Epoch(7),
+        replicas=tuple(ids),
+        isr=(ids[0],),
+        elr=(ids[1],),
+        adding_replicas=(ids[2],),
+        removing_replicas=(ids[3],),
+        is_recovering=True,
+    )
+    return partition, replace(
+        partition,
+        leader_id=NO_LEADER,
+        isr=(),
+        elr=(),
+        last_known_leader=ids[1],
+        is_recovering=False,
+    )
+
+
+def test_no_field_of_an_image_is_left_out() -> None:
+    """Each field has a value of its own here: one that is new must be set, and then kept."""
+    broker, (partition, leaderless) = full_broker(), full_partitions()
+    topic_id = TopicId(b"t" * 16)
+    topic = TopicImage(
+        name="t",
+        topic_id=topic_id,
+        partitions=(partition, leaderless),
+        configs={"retention.ms": "5"},
+    )
+    image = ClusterImage(
+        end_offset=Offset(99),
+        epoch=Epoch(8),
+        controller_id=BrokerId(1),
+        brokers={broker.broker_id: broker},
+        topics={"t": topic},
+        topic_names={topic_id: "t"},
+        next_producer_id=3000,
+        broker_configs={"": {"log.retention.ms": "7"}, "4": {"log.retention.ms": "8"}},
+        access=full_access(),
+        features={METADATA_FEATURE: 2},
+        by_broker=PartitionsByBroker(),
+    )
+    for shown in (broker, partition, topic, image, image.access):
+        for field in fields(shown):
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            values = [getattr(shown, field.name)]
+            if shown is partition:
+                values.append(getattr(leaderless, field.name))
+            assert any(value != default for value in values), f"{field.name} has no value here"
+    rebuilt = image_of(records_of(image), Offset(99))
+    assert replace(rebuilt, epoch=Epoch(8), controller_id=BrokerId(1)) == image
+
+
+def test_a_snapshot_of_a_newer_release_is_no_damaged_one(
+    log: MetadataLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node must stop: an older snapshot, or none, would be another cluster."""
+    write(log, 2)
+    write(log, 5)
+    kinds = {number: kind for number, kind in RECORD_TYPES.items() if kind is not RegisterBroker}
+    monkeypatch.setattr(record_kinds, "RECORD_TYPES", kinds)
+    with pytest.raises(NewerRecord, match="records of type 0"):
+        restored_image(log)
+    monkeypatch.setattr(record_kinds, "RECORD_TYPES", {})
+    with pytest.raises(NewerRecord):
+        list(log.replay(Offset(0), log.end_offset))

@@ -1,0 +1,294 @@
+"""A compacted log keeps the newest record of each key, at its offset, and survives any crash."""
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.storage.core.cleaning import CleaningRules, NewestOffsets
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.cleaning import Cleaning
+from quorumlog.storage.io.disk import Disk
+from quorumlog.storage.io.log import Log
+from quorumlog.wire.codec.filtering import DELETE_HORIZON_BIT
+from quorumlog.wire.codec.records import (
+    Compression,
+    Record,
+    decode_batches,
+    encode_batch,
+    iterate_headers,
+)
+from tests.support.storage.batches import open_log, read_all
+
+TINY = LogSettings(segment_bytes=400, index_interval_bytes=0, cleanup_policy="compact")
+FOREVER = 2**62
+
+
+def rules(
+    end_offset: int = FOREVER,
+    *,
+    first_dirty_offset: int = 0,
+    wall_ms: int = 5000,
+    producers_since_ms: int = 0,
+) -> CleaningRules:
+    return CleaningRules(
+        first_dirty_offset=first_dirty_offset,
+        end_offset=end_offset,
+        wall_ms=wall_ms,
+        delete_retention_ms=1000,
+        producers_since_ms=producers_since_ms,
+    )
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def append(
+    log: Log,
+    *pairs: tuple[str | None, str | None],
+    compression: Compression = Compression.NONE,
+    producer: int = -1,
+    sequence: int = -1,
+) -> None:
+    records = [
+        Record(index, 1000 + index, _bytes(key), _bytes(value))
+        for index, (key, value) in enumerate(pairs)
+    ]
+    batch = encode_batch(
+        records,
+        compression=compression,
+        producer_id=producer,
+        producer_epoch=min(producer, 0),
+        base_sequence=sequence,
+    )
+    log.append_as_leader(batch, leader_epoch=0, wall_ms=0)
+
+
+def begin(log: Log, what: CleaningRules) -> Cleaning:
+    log.flush()
+    log.share_flushed_segments()
+    return log.compaction.begin(what, log.settings, flushed_offset=log.flushed_offset)
+
+
+def complete(log: Log, cleaning: Cleaning) -> int:
+    for cleaned in cleaning.run():
+        names = cleaned and log.compaction.swap_in(cleaned, log.settings)
+        if names:
+            log.compaction.remove_replaced(names)
+    return cleaning.newest.end_offset
+
+
+def clean(log: Log, what: CleaningRules) -> int:
+    return complete(log, begin(log, what))
+
+
+def records_of(log: Log) -> list[Record]:
+    return [one for _, records in decode_batches(read_all(log)) for one in records]
+
+
+def found(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
+    return [(one.offset, one.key, one.value) for one in records_of(log)]
+
+
+def log_of_writes(disk: Disk | None = None, *, count: int = 60) -> Log:
+    log = open_log(disk, TINY)
+    for number in range(count):
+        append(log, (f"k{number % 7}", f"v{number}"), (f"other{number % 5}", "x"))
+    return log
+
+
+def newest_values(log: Log) -> dict[bytes | None, bytes | None]:
+    return {key: value for _, key, value in found(log)}
+
+
+def test_the_newest_record_of_each_key_stays_at_its_offset() -> None:
+    log = log_of_writes()
+    before, records = newest_values(log), found(log)
+    active = log.active_base_offset
+    assert clean(log, rules()) == active
+    after = found(log)
+    assert newest_values(log) == before
+    assert set(after) <= set(records)
+    below = [key for offset, key, _ in after if offset < active]
+    assert len(below) == len(set(below)) == 12
+    segments = len(log.segment_base_offsets)
+    clean(log, rules(first_dirty_offset=active))
+    assert found(log) == after
+    assert len(log.segment_base_offsets) < segments / 2  # small ones become one
+    append(log, ("k0", "last"))
+    assert newest_values(log)[b"k0"] == b"last"
+
+
+def test_a_cleaned_log_has_no_holes_and_is_the_same_when_it_is_opened_again() -> None:
+    disk = SimDisk()
+    log = log_of_writes(disk)
+    clean(log, rules())
+    records, stored = found(log), read_all(log)
+    ends = [(header.base_offset, header.next_offset) for _, header in iterate_headers(stored)]
+    assert all(one[1] == other[0] for one, other in pairwise(ends))
+    for offset in range(log.log_end_offset):
+        first = log.read(offset, max_bytes=1, end_offset=log.log_end_offset).records
+        header = next(iterate_headers(first))[1]
+        assert header.base_offset <= offset < header.next_offset
+    log.close(clean=False)
+    again = open_log(disk, LogSettings(segment_bytes=400, index_interval_bytes=0))  # of no gaps
+    assert found(again) == records
+
+
+@pytest.mark.parametrize("copied", range(60))
+def test_a_follower_goes_on_from_any_batch_of_a_log_that_was_cleaned(copied: int) -> None:
+    """Its log may end where the leader has one empty batch for what was before and after."""
+    leader, follower = log_of_writes(), open_log(SimDisk(), TINY)
+    while follower.log_end_offset < 2 * copied:
+        copy_from(leader, follower, end_offset=2 * copied)
+    clean(leader, rules())
+    clean(leader, rules(first_dirty_offset=80))
+    while follower.log_end_offset < leader.log_end_offset:
+        copy_from(leader, follower, end_offset=leader.log_end_offset)
+    kept = [one for one in found(leader) if one[0] >= 2 * copied]
+    assert [one for one in found(follower) if one[0] >= 2 * copied] == kept
+
+
+def copy_from(leader: Log, follower: Log, *, end_offset: int) -> None:
+    read = leader.read(follower.log_end_offset, max_bytes=300, end_offset=end_offset)
+    assert follower.append_as_follower(read.records).size > 0
+
+
+def test_nothing_from_the_end_offset_on_is_changed() -> None:
+    log = log_of_writes()
+    before = [one for one in found(log) if one[0] >= 50]
+    end = clean(log, rules(50))
+    assert end <= 50
+    assert [one for one in found(log) if one[0] >= 50] == before
+
+
+def test_keys_beyond_the_bound_of_memory_are_cleaned_the_next_time() -> None:
+    log = log_of_writes()
+    log.flush()
+    before = newest_values(log)
+    dirty, passes = 0, 0
+    while dirty < log.active_base_offset:
+        cleaning = begin(log, rules(first_dirty_offset=dirty))
+        cleaning.newest.keys_max = 4
+        assert complete(log, cleaning) > dirty
+        dirty, passes = cleaning.newest.end_offset, passes + 1
+        assert newest_values(log) == before
+    assert passes > 1
+
+
+def test_a_tombstone_stays_until_its_horizon() -> None:
+    log = open_log(None, TINY)
+    append(log, ("a", "old"), ("b", "stays"))
+    append(log, ("a", None))
+    for number in range(12):
+        append(log, ("filler", f"{number}"))
+    end = clean(log, rules(wall_ms=5000))
+    assert (2, b"a", None) in found(log)
+    assert (0, b"a", b"old") not in found(log)
+    horizons = [
+        header.base_timestamp
+        for _, header in iterate_headers(read_all(log))
+        if header.attributes & DELETE_HORIZON_BIT
+    ]
+    assert horizons == [6000]
+    assert [one.timestamp_ms for one in records_of(log) if one.offset == 2] == [1000]
+    clean(log, rules(wall_ms=5999, first_dirty_offset=end))
+    assert (2, b"a", None) in found(log)
+    clean(log, rules(wall_ms=6000, first_dirty_offset=end))
+    assert b"a" not in newest_values(log)
+    assert (1, b"b", b"stays") in found(log)
+
+
+def test_the_last_batch_of_a_producer_stays_without_records() -> None:
+    def last_sequences(log: Log) -> dict[int, int]:
+        headers = [header for _, header in iterate_headers(read_all(log))]
+        return {one.producer_id: one.last_sequence for one in headers if one.producer_id >= 0}
+
+    log = open_log(None, TINY)
+    for sequence in range(4):
+        append(log, ("a", f"{sequence}"), producer=9, sequence=sequence)
+    for number in range(12):
+        append(log, ("a", f"later {number}"))
+    clean(log, rules())
+    assert last_sequences(log) == {9: 3}
+    assert (3, b"a", b"3") not in found(log)
+    clean(log, rules(producers_since_ms=2000))
+    assert last_sequences(log) == {}
+
+
+@pytest.mark.parametrize("compression", list(Compression))
+def test_a_batch_keeps_its_compression_and_its_times(compression: Compression) -> None:
+    log = open_log(None, TINY)
+    append(log, ("a", "1"), ("b", "2"), ("a", "3"), (None, "no key"), compression=compression)
+    for number in range(12):
+        append(log, ("filler", f"{number}"))
+    clean(log, rules())
+    _, header = next(iterate_headers(read_all(log)))
+    assert (header.compression, header.last_offset_delta, header.record_count) == (
+        compression,
+        3,
+        2,
+    )
+    records = records_of(log)[:2]
+    assert [(one.offset, one.timestamp_ms, one.value) for one in records] == [
+        (1, 1001, b"2"),
+        (2, 1002, b"3"),
+    ]
+
+
+def test_a_log_that_was_cut_meanwhile_takes_nothing_over() -> None:
+    log = log_of_writes()
+    cleaned = next(one for one in begin(log, rules()).run() if one is not None)
+    log.truncate_to(3)
+    before = found(log)
+    assert log.compaction.swap_in(cleaned, log.settings) is None
+    assert found(log) == before
+
+
+class Crash(Exception):
+    """The machine has lost its power."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_after_a_crash_at_any_step_the_log_has_every_newest_value(seed: int) -> None:
+    steps = 0
+    while True:
+        disk = SimDisk()
+        log = log_of_writes(disk, count=30)
+        log.flush()
+        before, end = newest_values(log), log.log_end_offset
+        left = steps
+
+        def count_down(operation: str, _path: str) -> None:
+            nonlocal left
+            if operation in {"append", "truncate", "fsync", "rename", "unlink", "fsync_dir"}:
+                left -= 1
+                if left < 0:
+                    raise Crash
+
+        disk.on_operation = count_down
+        try:
+            clean(log, rules())
+        except Crash:
+            disk.on_operation = lambda _operation, _path: None
+            disk.crash(Random(1000 * seed + steps))
+            again = open_log(disk, TINY, recovery_point=end)
+            assert (newest_values(again), again.log_end_offset) == (before, end)
+            names = disk.listdir(again.directory)
+            assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))]
+            again.close()
+            steps += 1
+        else:
+            break
+    assert steps > 20
+
+
+def test_a_cleaner_that_drops_the_newest_value_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = log_of_writes()
+    before = newest_values(log)
+    cleaning = begin(log, rules())
+    monkeypatch.setattr(NewestOffsets, "is_replaced", lambda *_: True)
+    complete(log, cleaning)
+    assert newest_values(log) != before

@@ -1,0 +1,111 @@
+"""How much of a log need not be kept: by size, by age, and never what is not committed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from quorumlog.chaos.simulation.kernel.sim_disk import SimDisk
+from quorumlog.settings.topics import TopicConfig
+from quorumlog.storage.core.retention import (
+    EVERYTHING,
+    Retention,
+    RetentionLimits,
+    SegmentFacts,
+    retention_limits,
+)
+from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.io.disk import RealDisk
+from tests.support.storage.batches import DIRECTORY, open_log, timed_batch
+
+NOW = 1000
+SEGMENTS = [  # the last is the active one, up to 40
+    SegmentFacts(base_offset=0, size=100, newest_ms=100),
+    SegmentFacts(base_offset=10, size=50, newest_ms=300),
+    SegmentFacts(base_offset=20, size=100, newest_ms=200),
+    SegmentFacts(base_offset=30, size=80, newest_ms=400),
+]
+END = 40
+
+
+def start(
+    limits: RetentionLimits, high_watermark: int = END, segments: list[SegmentFacts] = SEGMENTS
+) -> int:
+    return Retention().start_after(
+        segments, limits, high_watermark=high_watermark, log_end_offset=END, wall_ms=NOW
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "expected"),
+    [(-1, 0), (330, 0), (231, 0), (230, 10), (181, 10), (180, 20), (80, 30), (1, 30), (0, 40)],
+)
+def test_segments_go_while_enough_bytes_are_left(max_bytes: int, expected: int) -> None:
+    assert start(RetentionLimits(max_bytes=max_bytes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("max_age_ms", "expected"),
+    [(-1, 0), (900, 0), (899, 10), (700, 10), (699, 30), (599, 40), (0, 40)],
+)
+def test_a_segment_goes_when_its_newest_record_is_too_old(max_age_ms: int, expected: int) -> None:
+    assert start(RetentionLimits(max_age_ms=max_age_ms)) == expected
+
+
+def test_a_record_of_the_future_keeps_its_segment_and_all_after_it() -> None:
+    segments = [SEGMENTS[0], SEGMENTS[1]._replace(newest_ms=NOW + 1), *SEGMENTS[2:]]
+    assert start(RetentionLimits(max_age_ms=0), segments=segments) == 10
+
+
+def test_age_goes_on_where_size_ends() -> None:
+    assert start(RetentionLimits(max_bytes=230, max_age_ms=699)) == 30
+
+
+@pytest.mark.parametrize(("high_watermark", "expected"), [(40, 40), (39, 30), (20, 20), (9, 0)])
+def test_what_is_not_committed_stays(high_watermark: int, expected: int) -> None:
+    for limits in (RetentionLimits(max_bytes=0), RetentionLimits(max_age_ms=0)):
+        assert start(limits, high_watermark) == expected
+
+
+def test_an_empty_active_segment_stays() -> None:
+    segments = [*SEGMENTS[:3], SegmentFacts(base_offset=END, size=0, newest_ms=0)]
+    for limits in (RetentionLimits(max_bytes=0), RetentionLimits(max_age_ms=0)):
+        assert start(limits, segments=segments) == END
+        assert start(limits, segments=segments[3:]) == END
+
+
+def test_a_topic_without_delete_in_its_policy_keeps_everything() -> None:
+    own = {"retention.ms": "5", "retention.bytes": "7"}
+    limits = RetentionLimits(max_bytes=7, max_age_ms=5)
+    policies = {"delete": limits, "compact,delete": limits, "compact": EVERYTHING}
+    for policy, expected in policies.items():
+        assert retention_limits(TopicConfig({**own, "cleanup.policy": policy}, {})) == expected
+    assert retention_limits(TopicConfig({"retention.ms": "-1"}, {})).keep_everything
+
+
+def test_a_survey_says_the_same_of_loaded_and_of_closed_segments() -> None:
+    disk, settings = SimDisk(), LogSettings(segment_bytes=1)
+    log = open_log(disk, settings)
+    expected = []
+    for offset, newest_ms in enumerate((5, 9, 7, -1, 8, 6, 3)):
+        appended = log.append_as_leader(timed_batch(newest_ms), leader_epoch=0, wall_ms=0)
+        of_file = disk.modified_ms(f"{DIRECTORY}/{offset:020d}.log")
+        known_ms = of_file if newest_ms < 0 else newest_ms
+        expected.append(SegmentFacts(offset, appended.size, known_ms))
+    assert log.survey.facts() == expected
+    log.flush()
+    log.share_flushed_segments()
+    assert log.survey.facts() == expected
+    log.close()
+    log = open_log(disk, settings, clean=True)
+    assert log.survey.facts() == expected
+    log.advance_log_start_offset(3)
+    assert log.survey.facts() == expected[3:]
+    log.close()
+
+
+def test_a_file_says_when_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    os.utime(path, ns=(0, 5_000_000_000))
+    assert RealDisk().modified_ms(str(path)) == 5000

@@ -1,0 +1,180 @@
+"""Run the sound product under faults, many times: nothing may be reported.
+
+    python -m tools.clean_runs nodes --seeds 0:2000    whole nodes in simulation
+    python -m tools.clean_runs real --seeds 1:31       real processes
+    python -m tools.clean_runs kills --seeds 0:20      nodes die again and again, and replicas move
+
+Each seed says which workload runs, and on real processes with which client and faults. `kills`
+also compares all replicas of each stopped cluster (`tools.compare_replicas`), and counts the kills.
+
+Each run is a line of --out (clean_runs.jsonl): an interrupted command goes on behind the last one.
+Exit status 1 if a run was not valid.
+"""
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import track
+
+from quorumlog.chaos.node_simulation.forked import RunFailed
+from quorumlog.chaos.node_simulation.simulate import settings_of, simulate_many
+from tools import compare_replicas
+
+OTHER_WORKLOADS: Final = (
+    "idempotent_send", "group_consume", "compacted_register", "list_offsets",
+    "metadata_linearizable",
+)  # fmt: skip
+DRIVERS: Final = {
+    "append_read": ("client", "confluent", "aiokafka", "kafka-python"),
+    "idempotent_send": ("client", "confluent"),
+    "group_consume": ("client", "confluent"),
+}
+REAL_FAULTS: Final = (
+    "kill,pause_kill,partition-one",
+    "kill_all,pause,isolate-role",
+    "kill,partition-halves,drop-request",
+    "pause_kill,partition-one-way,reset",
+    "crash_loop,partition-ring,delay",
+    "rolling_restart,slow-link,pause",
+    "kill,reply-lost,delay-request",
+)
+KILLS: Final = ("--fault", "kill,kill_all,crash_loop,admin_churn", "--duration", "30s")
+KILLED: Final = ("append_read", "compacted_register", "idempotent_send")
+SMALL_SEGMENTS: Final = {
+    "log.segment.bytes": "20000",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.min.cleanable.ratio": "0.1",
+    "log.retention.check.interval.ms": "300",
+}
+_SEEDS_AT_ONCE: Final = 20
+
+
+def workload_of(seed: int) -> str:
+    """Return the workload of a seed: three of five are append_read."""
+    return "append_read" if seed % 5 < 3 else OTHER_WORKLOADS[(seed // 5 + seed) % 5]
+
+
+def nodes(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Run seeds of whole nodes; yield what came of each."""
+    wanted = [settings_of(seed, workload=workload_of(seed)) for seed in seeds]
+    for seed, outcome in zip(seeds, simulate_many(wanted), strict=True):
+        noted: dict[str, Any] = {"seed": seed, "workload": workload_of(seed)}
+        if isinstance(outcome, RunFailed):
+            yield {**noted, "valid": "no result", "why": str(outcome)}
+            continue
+        yield {
+            **noted,
+            "valid": outcome.valid,
+            "why": [*outcome.violations, *outcome.anomalies],
+            "unknown_because": outcome.verdict["unknown_because"],
+            "operations": outcome.operations,
+            "cpu_s": outcome.cpu_s,
+        }
+
+
+def real_command(seed: int) -> list[str]:
+    """Return the command of a run on real processes: all of it follows from the seed."""
+    workload = ("append_read", *OTHER_WORKLOADS)[seed % 6]
+    drivers = DRIVERS.get(workload, ("client",))
+    driver = drivers[seed // 6 % len(drivers)]
+    faults = REAL_FAULTS[seed % len(REAL_FAULTS)]
+    options = ["--workload", workload, "--driver", driver, "--fault", faults, "--overlap"]
+    return ["quorumlog", "chaos", "run", *options, "--duration", "15s", "--seed", str(seed)]
+
+
+def kills_command(seed: int) -> list[str]:
+    """Return the command of a run in which nodes die again and again, and logs are cleaned."""
+    settings = [word for pair in SMALL_SEGMENTS.items() for word in ("--config", "=".join(pair))]
+    options = ["--workload", KILLED[seed % len(KILLED)], "--overlap", *KILLS, *settings]
+    return ["quorumlog", "chaos", "run", *options, "--seed", str(seed)]
+
+
+def real(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Run real processes; yield what came of each."""
+    for seed in seeds:
+        with tempfile.TemporaryDirectory(prefix="quorumlog-clean-") as scratch:
+            yield _carried_out(seed, real_command(seed), Path(scratch) / "run")
+
+
+def kills(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Run real processes that are killed all the time; compare what is on their disks."""
+    for seed in seeds:
+        with tempfile.TemporaryDirectory(prefix="quorumlog-kills-") as scratch:
+            run = Path(scratch) / "run"
+            noted = _carried_out(seed, kills_command(seed), run)
+            history = (run / "history.jsonl").read_text() if run.exists() else ""
+            compared = compare_replicas.compare(run)
+            noted |= {"kills": _killed(history), "partitions": len(compared)}
+            if differing := [how for how in compared.values() if how]:
+                noted |= {"valid": False, "why": differing}
+            yield noted
+
+
+def _killed(history: str) -> int:
+    """Count the SIGKILLs of nodes that the nemesis has told."""
+    events = map(json.loads, history.splitlines()[1:])
+    steps = [one for one in events if one.get("process") == -1 and "kill" in one.get("f", "")]
+    return sum(len(str(one.get("node", "")).split(",")) for one in steps)
+
+
+def _carried_out(seed: int, wanted: list[str], run: Path) -> dict[str, Any]:
+    """Run a command; return what to note."""
+    _, *arguments = wanted
+    out = ["--out", str(run), "--engine", "local", "--json"]
+    command = [sys.executable, "-m", "quorumlog", *arguments, *out]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own
+    noted: dict[str, Any] = {"seed": seed, "command": shlex.join(wanted)}
+    if done.returncode not in {0, 1, 2} or not done.stdout:
+        return {**noted, "valid": "no result", "why": done.stderr[-2000:]}
+    verdict = json.loads(done.stdout)
+    return {
+        **noted,
+        "valid": verdict.get("valid", "no result"),
+        "why": verdict.get("error") or verdict["anomalies"],
+        "unknown_because": verdict.get("unknown_because"),
+        "operations": verdict.get("operations"),
+    }
+
+
+RUNS: Final = {"nodes": nodes, "real": real, "kills": kills}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what is asked for; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", choices=[*RUNS])
+    parser.add_argument("--seeds", default="0:100", help="FIRST:END")
+    parser.add_argument("--out", type=Path, default=Path("clean_runs.jsonl"))
+    given = parser.parse_args(arguments)
+    first, end = map(int, given.seeds.split(":"))
+    known = given.out.read_text().splitlines() if given.out.exists() else []
+    noted = {one["seed"]: one for one in map(json.loads, known)}
+    missing = [seed for seed in range(first, end) if seed not in noted]
+    pieces = [
+        missing[place : place + _SEEDS_AT_ONCE] for place in range(0, len(missing), _SEEDS_AT_ONCE)
+    ]
+    with given.out.open("a") as file:
+        for piece in track(pieces, "running", console=Console(stderr=True)):
+            for outcome in RUNS[given.kind](piece):
+                noted[outcome["seed"]] = outcome
+                file.write(json.dumps(outcome) + "\n")
+                file.flush()
+    told = [noted[seed] for seed in range(first, end) if noted[seed]["valid"] is not True]
+    counts = Counter(str(noted[seed]["valid"]) for seed in range(first, end))
+    sys.stdout.write(f"{dict(counts)}\n" + "".join(f"{json.dumps(one)}\n" for one in told))
+    return 1 if told else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

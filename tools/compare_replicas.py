@@ -1,0 +1,137 @@
+"""Compare the logs of all replicas of a cluster that is stopped: committed records are equal.
+
+    python -m tools.compare_replicas DIR      DIR: of `quorumlog up`, or of a chaos run
+
+A log that is not compacted must be the same bytes in every replica, from the latest log start to
+the least high watermark. A compacted one, which each replica cleans by itself, must have the same
+newest record of each key. The metadata log must be the same bytes up to the least end. Exit status
+1 if replicas differ, 64 if there is nothing to compare.
+"""
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from quorumlog.storage.io.checkpoints import (
+    CLEANED_FILE,
+    LOG_START_FILE,
+    REPLICATION_FILE,
+    read_offset_checkpoint,
+)
+from quorumlog.storage.io.disk import RealDisk
+from quorumlog.wire.codec.identifiers import Offset, TopicPartition
+from quorumlog.wire.codec.records import decode_batch, iterate_headers
+from quorumlog.wire.codec.topic_names import METADATA_TOPIC
+
+EXIT_USAGE: Final = 64
+
+
+class Replica(NamedTuple):
+    """The log of a partition on one node; high_watermark: None if it has none."""
+
+    directory: Path
+    log_start_offset: int
+    high_watermark: int | None
+    is_cleaned: bool
+
+    def batches(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Yield (base offset, bytes) of the whole batches in [start, end)."""
+        for path in sorted(self.directory.glob("*.log")):
+            content = path.read_bytes()
+            for position, header in iterate_headers(content):
+                if header.base_offset >= start and header.next_offset <= end:
+                    yield header.base_offset, content[position : position + header.size_in_bytes]
+
+    def end_offset(self) -> int:
+        """Return where it ends."""
+        end = 0
+        for path in sorted(self.directory.glob("*.log")):
+            for _, header in iterate_headers(path.read_bytes()):
+                end = max(end, header.next_offset)
+        return end
+
+    def newest(self, end: int) -> Mapping[bytes | None, tuple[int, bytes | None]]:
+        """Return the newest record of each key below `end`, without tombstones."""
+        found: dict[bytes | None, tuple[int, bytes | None]] = {}
+        for _, batch in self.batches(0, end):
+            for record in decode_batch(batch):
+                found[record.key] = record.offset, record.value
+        return {key: newest for key, newest in found.items() if newest[1] is not None}
+
+
+def replicas_of(directory: Path) -> Mapping[str, Sequence[Replica]]:
+    """Return the replicas of each partition, by its name."""
+    found = defaultdict[str, list[Replica]](list)
+    for data in sorted(directory.glob("**/node-*/data")):
+        starts, marks, cleaned = (
+            read_offset_checkpoint(RealDisk(), str(data), name)
+            for name in (LOG_START_FILE, REPLICATION_FILE, CLEANED_FILE)
+        )
+        for log in sorted(data.iterdir()):
+            topic, dash, index = log.name.rpartition("-")
+            if not (log.is_dir() and dash and index.isdecimal()):
+                continue
+            at = TopicPartition(topic, int(index))
+            start = starts.get(at, Offset(0))
+            first = min((int(one.stem) for one in log.glob("*.log")), default=0)
+            replica = Replica(log, max(first, start), marks.get(at), at in cleaned)
+            found[log.name].append(replica)
+    return found
+
+
+def difference(name: str, replicas: Sequence[Replica]) -> tuple[str, int]:
+    """Return how replicas differ, or "", and how many bytes, or keys, are the same in all."""
+    if name.startswith(METADATA_TOPIC):
+        ends = [replica.end_offset() for replica in replicas]
+    else:
+        ends = [replica.high_watermark or 0 for replica in replicas]
+    start, end = max(replica.log_start_offset for replica in replicas), min(ends)
+    if any(replica.is_cleaned for replica in replicas):
+        newest = [replica.newest(end) for replica in replicas]
+        same = all(one == newest[0] for one in newest)
+        return "" if same else f"the newest records below {end} differ", len(newest[0])
+    logs = [dict(replica.batches(start, end)) for replica in replicas]
+    for offset in sorted(set().union(*logs)):
+        if any(log.get(offset) != logs[0].get(offset) for log in logs):
+            return f"the batch at {offset} of [{start}, {end}) differs", 0
+    return "", sum(map(len, logs[0].values()))
+
+
+def compare(directory: Path) -> Mapping[str, str]:
+    """Return how the replicas of each partition differ, by its name; "": they do not."""
+    return {
+        name: difference(name, replicas)[0]
+        for name, replicas in sorted(replicas_of(directory).items())
+        if len(replicas) > 1
+    }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Compare, and tell; return the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path)
+    given = parser.parse_args(arguments)
+    partitions = {
+        name: replicas
+        for name, replicas in sorted(replicas_of(given.directory).items())
+        if len(replicas) > 1
+    }
+    if not partitions:
+        sys.stderr.write(f"{given.directory} has no partition with two replicas\n")
+        return EXIT_USAGE
+    differing = 0
+    for name, replicas in partitions.items():
+        how, same = difference(name, replicas)
+        differing += bool(how)
+        sys.stdout.write(f"{name}: {len(replicas)} replicas: {how or f'equal ({same})'}\n")
+    sys.stdout.write(f"{len(partitions) - differing} of {len(partitions)} partitions agree\n")
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""One attempt to find a planted bug: in a simulated world, or in whole nodes."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from quorumlog.broker.settings import RACK_SELECTOR
+from quorumlog.chaos.node_simulation.flush_mutants import FLUSHES
+from quorumlog.chaos.node_simulation.forked import RunFailed
+from quorumlog.chaos.node_simulation.mutants import MUTANTS
+from quorumlog.chaos.node_simulation.simulate import simulate_nodes
+from quorumlog.chaos.simulation import WORLDS, simulate
+from quorumlog.cluster import ClusterShape
+
+NODES: Final = "nodes"
+WORLD_MS: Final = 10_000
+NODES_MS: Final = 12_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesOptions:
+    """What a seed of whole nodes is run with, where the defaults cannot show the bug."""
+
+    workload: str = "append_read"
+    faults: tuple[str, ...] | None = None
+    config: tuple[str, ...] = ()
+    shape: ClusterShape = field(default_factory=ClusterShape)
+
+    def arguments(self) -> list[str]:
+        """Return them as the command takes them."""
+        arguments = [] if self.workload == "append_read" else ["--workload", self.workload]
+        arguments += [] if self.faults is None else ["--faults", ",".join(self.faults)]
+        for setting in self.config:
+            arguments += ["--config", setting]
+        return [*arguments, *self.shape.options()]
+
+
+_RACKS: Final = f"replica.selector.class={RACK_SELECTOR}"
+_SMALL_SEGMENTS: Final = ("log.segment.bytes=2000",)
+_FLUSHED: Final = NodesOptions(
+    faults=("power_loss_all", "kill", "slow_fsync"), config=("log.flush.acks=true",)
+)
+NODES_OPTIONS: Final[Mapping[str, NodesOptions]] = {
+    "clean_shutdown_is_remembered": NodesOptions(faults=("restart", "power_loss")),
+    "snapshots_outlive_records": NodesOptions(
+        workload="idempotent_send",
+        faults=("pause_kill", "kill", "restart", "partition_one"),
+        config=_SMALL_SEGMENTS,
+    ),
+    "followers_serve_their_log_end": NodesOptions(config=(_RACKS,)),
+    "followers_never_learn_of_commits": NodesOptions(config=(_RACKS,)),
+    "lets_the_dead_leave_first": NodesOptions(
+        faults=("power_loss", "refuse", "kill"), shape=ClusterShape(controllers=3, brokers=3)
+    ),
+    "skips_where_segments_begin": NodesOptions(config=_SMALL_SEGMENTS),
+    **dict.fromkeys(FLUSHES.rules, _FLUSHED),
+    **{
+        name: NodesOptions(workload="group_consume")
+        for name, mutant in MUTANTS.items()
+        if mutant.of == "groups"
+    },
+}
+
+
+def subjects_of(mutant: str) -> list[str]:
+    """Return what can run it in simulation, the cheapest first."""
+    return [*(name for name, world in WORLDS.items() if mutant in world.mutants), NODES]
+
+
+def simulated_command(mutant: str, subject: str, seed: int) -> str:
+    """Return the command that a person types for an attempt in simulation."""
+    command = ["quorumlog", "simulate", subject, "--seed", str(seed), "--mutant", mutant]
+    if subject == NODES:
+        return shlex.join([*command, *_nodes_options(mutant).arguments()])
+    return shlex.join([*command, "--duration", f"{WORLD_MS // 1000}s"])
+
+
+def simulated(mutant: str, subject: str, seed: int) -> str:
+    """Run one seed; return the rule or the anomaly that tells of the bug, "" if none does."""
+    if subject != NODES:
+        result = simulate(seed, world=subject, mutant=mutant, duration_ms=WORLD_MS)
+        return (result.violation or "").partition(":")[0]
+    options = _nodes_options(mutant)
+    try:
+        run = simulate_nodes(
+            seed,
+            duration_ms=NODES_MS,
+            workload=options.workload,
+            faults=options.faults,
+            config=dict(setting.split("=", 1) for setting in options.config),
+            shape=options.shape,
+            mutant=mutant,
+        )
+    except RunFailed:
+        return ""
+    if run.valid is not False:
+        return ""
+    told = [violation.partition(":")[0] for violation in run.violations] + [*run.anomalies]
+    return str(told[0])
+
+
+def _nodes_options(mutant: str) -> NodesOptions:
+    return NODES_OPTIONS.get(mutant, NodesOptions())
