@@ -154,6 +154,13 @@ with LinkProxy([route]) as proxy:
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("orders", [b"", b'{"routes": [', b'{"routes": [], "seed": 0}\n{"lift"'])
+def test_the_forwarders_end_quietly_with_a_run_that_is_interrupted(orders: bytes) -> None:
+    command = [sys.executable, "-m", "quorumlog.chaos.network"]
+    ended = subprocess.run(command, input=orders, capture_output=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
 def test_forwarders_that_do_not_answer_hold_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = LocalCluster(nodes=1)
     with LinkProxy(plan_routes(cluster.nodes)) as proxy:

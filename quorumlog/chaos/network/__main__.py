@@ -18,9 +18,17 @@ from quorumlog.chaos.network.network import Network
 from quorumlog.tasks import Tasks
 
 
+async def _next_order(lines: asyncio.StreamReader) -> Mapping[str, Any] | None:
+    """Return the next line; None: the input has ended, perhaps within a line."""
+    line = await lines.readline()
+    if not line.endswith(b"\n"):
+        return None
+    order: Mapping[str, Any] = json.loads(line)
+    return order
+
+
 async def _serve(network: Network, lines: asyncio.StreamReader) -> None:
-    while line := await lines.readline():
-        command: Mapping[str, Any] = json.loads(line)
+    while (command := await _next_order(lines)) is not None:
         try:
             if "impose" in command:
                 network.impose(rule_of(command["impose"]))
@@ -44,7 +52,9 @@ async def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    document: Mapping[str, Any] = json.loads(await lines.readline())
+    document = await _next_order(lines)
+    if document is None:
+        return  # the run was interrupted before it began
     failed: asyncio.Future[None] = loop.create_future()
 
     def fail(error: BaseException) -> None:
