@@ -8,15 +8,16 @@ from quorumlog.chaos.faults.fault import AnyStep, Scene, Step, StepFault, named
 
 @named(
     "wipe_majority",
-    "control: SIGKILL every node, cut off half of the logs of most, start one of these last",
+    "control: SIGKILL every node, cut off half of the logs of most, start these first",
     targets=("majority",),
 )
 class WipeMajority(StepFault):
     """Acknowledged records are lost, and a run must find that.
 
-    The metadata log stays, so that the cluster works afterwards. A node that starts leaves each ISR
-    in which others are left, so the last one to start leads: it lacks records, and the full copies
-    are cut off to follow it. A directory that is wiped would be noticed (decision 18).
+    The metadata log stays, so that the cluster works afterwards. The nodes with full copies stay
+    down meanwhile: the controller sees that their processes are gone, so they leave each ISR in
+    which others are left, and one that lacks records leads. Later the full copies are cut off to
+    follow it. A directory that is wiped would be noticed (decision 18).
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"kill", "start", "lose_records"})
@@ -25,15 +26,15 @@ class WipeMajority(StepFault):
     is_control: ClassVar[bool] = True
 
     def inflict(self, scene: Scene) -> Sequence[AnyStep]:
-        """Destroy, and start all but one that lacks records."""
+        """Destroy, and start those that lack records."""
         return (
             Step(operation="kill", node_ids=scene.running),
             Step(operation="lose_records", node_ids=scene.victims),
-            Step(operation="start", node_ids=tuple(sorted({*scene.running} - {scene.victims[-1]}))),
+            Step(operation="start", node_ids=scene.victims),
         )
 
     def take_back(self, scene: Scene) -> Sequence[AnyStep]:
-        """Start the last one."""
+        """Start the others."""
         return (Step(operation="start", node_ids=scene.running),)
 
 
