@@ -20,7 +20,7 @@ from quorumlog.wire.codec.schemas import RequestHeader
 def handle(
     context: BrokerContext, header: RequestHeader, request: DescribeUserScramCredentialsRequest
 ) -> DescribeUserScramCredentialsResponse:
-    """Describe these users; without any: all. Keys and salts are told to nobody."""
+    """Describe these users; without any: all. Keys and salts are never told."""
     by_user: dict[str, dict[int, ScramCredential]] = {}
     for (user, mechanism), credential in sorted(
         context.image.access.credentials.items(), key=lambda item: item[0]

@@ -170,7 +170,7 @@ class PartitionChanges:
     ) -> BrokerId:
         """Return a replica that may lack committed records, or NO_LEADER.
 
-        The last known leader, of a partition without ISR and ELR, needs nobody's leave (KIP-966).
+        The last known leader, of a partition without ISR and ELR, needs no permission (KIP-966).
         It must be alive (KAFKA-19522). Where an unclean election is allowed, it is otherwise the
         first replica that is alive.
         """

@@ -101,7 +101,7 @@ class PartitionsByBroker:
     def __init__(self) -> None:
         self.in_sync = PlaceSets({})
         self.eligible = PlaceSets({})
-        self.leading = PlaceSets({})  # under NO_LEADER: those that nobody leads
+        self.leading = PlaceSets({})  # under NO_LEADER: those without a leader
 
     def copy(self) -> "PartitionsByBroker":
         """Return a copy, which costs next to nothing: what one of them changes is copied then."""
