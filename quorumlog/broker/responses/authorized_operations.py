@@ -4,23 +4,9 @@ Bit n is Kafka's operation code n. Source: KIP-430; the operations of each resou
 of Kafka's `AclEntry.supportedOperations`.
 """
 
-from enum import IntEnum
 from typing import Final
 
-
-class AclOperation(IntEnum):
-    """Kafka's codes."""
-
-    READ = 3
-    WRITE = 4
-    CREATE = 5
-    DELETE = 6
-    ALTER = 7
-    DESCRIBE = 8
-    CLUSTER_ACTION = 9
-    DESCRIBE_CONFIGS = 10
-    ALTER_CONFIGS = 11
-    IDEMPOTENT_WRITE = 12
+from quorumlog.metadata_quorum.image.acls import AclOperation
 
 
 def _bits(*operations: AclOperation) -> int:

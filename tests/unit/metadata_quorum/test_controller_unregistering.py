@@ -92,7 +92,7 @@ def test_an_unclean_election_gives_up_what_a_dead_broker_held(bench: Bench) -> N
 def test_a_broker_that_is_removed_without_a_look_at_its_records_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The planted bug: nobody looks whether the broker alone holds a partition."""
+    """The planted bug: the controller does not look whether the broker alone holds a partition."""
     monkeypatch.setattr(PartitionDecisions, "held_alone_by", lambda *_: [])
     bench.create(topic("t", 3))
     bench.die(3)

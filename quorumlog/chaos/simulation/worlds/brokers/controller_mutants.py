@@ -164,7 +164,7 @@ class _DropsTheOldReplicasAtOnce(ReassignmentDecisions):
 # --- unclean elections ---
 
 
-@CONTROLLER_MUTANTS.breaks("a leader is elected uncleanly although the topic allows it not")
+@CONTROLLER_MUTANTS.breaks("a leader is elected uncleanly although the topic does not allow it")
 class _ElectsWithoutLeave(PartitionChanges):
     def may_be_unclean(self, topic_name: str) -> bool:
         return True
