@@ -12,7 +12,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     Outcome,
 )
 from quorumlog.metadata_quorum.image.access import AccessReplay
-from quorumlog.metadata_quorum.image.acls import acl_problem, filter_problem, matching
+from quorumlog.metadata_quorum.image.acls import acl_problem, filter_problem, matching, only_match
 from quorumlog.metadata_quorum.image.records import (
     AccessControlEntry,
     AclBinding,
@@ -21,6 +21,7 @@ from quorumlog.metadata_quorum.image.records import (
 from quorumlog.wire.codec.error_codes import ErrorCode
 
 ACLS_MAX: Final = 10_000  # in a cluster: one request may delete them all
+COMPARISONS_MAX: Final = 100_000  # of filters with ACLs, in a request: about 0.2 s
 
 
 def decide_acl_creation(
@@ -50,6 +51,14 @@ def decide_acl_deletion(
     """Delete what each filter means. An ACL that two filters mean is in both outcomes."""
     gone: dict[AclBinding, None] = {}
     outcomes = []
+    wide = sum(only_match(wanted) is None for wanted in request.filters)
+    if wide > 1 and wide * len(access.acls) > COMPARISONS_MAX:
+        message = (
+            f"{wide} filters that may mean several ACLs are too many for {len(access.acls)} ACLs: "
+            "name fewer of them in a request"
+        )
+        refused = _refused(ErrorCode.POLICY_VIOLATION, message)
+        return (), (refused,) * len(request.filters)
     for wanted in request.filters:
         problem = filter_problem(wanted)
         if problem is not None:

@@ -5,12 +5,7 @@ itself: whether elections may be unclean, which the controller decides for all.
 """
 
 from quorumlog.metadata_quorum.controller.configs import check_form, value_after
-from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
-from quorumlog.metadata_quorum.controller.refusals import (
-    RECORDS_PER_REQUEST_MAX,
-    TopicRefused,
-    check_records,
-)
+from quorumlog.metadata_quorum.controller.refusals import TopicRefused, check_records
 from quorumlog.metadata_quorum.controller_client import ConfigChange, ConfigChanges, ConfigResult
 from quorumlog.metadata_quorum.image.records import BROKER_RESOURCE, Config, MetadataRecord
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -23,11 +18,7 @@ _UNCLEAN = TopicConfig.unclean_leader_election_enable
 
 
 def alter_brokers(
-    cluster: ClusterReplay,
-    changes: PartitionChanges,
-    before_all: int,
-    wanted: ConfigChanges,
-    written: int,
+    cluster: ClusterReplay, before_all: int, wanted: ConfigChanges, written: int
 ) -> tuple[list[MetadataRecord], ConfigResult]:
     """Alter one broker, or all (""), after `before_all` and `written` records for others."""
     check_form(wanted)
@@ -46,15 +37,6 @@ def alter_brokers(
         for name, value in changed.items()
     ]
     check_records(before_all + written + len(records))
-    if changed.get(_UNCLEAN.server) == "true":
-        elections = [
-            election
-            for name in cluster.topic_names()
-            if cluster.configs(name).get(_UNCLEAN.name) != "false"
-            for election in changes.unclean_elections(name)
-        ]
-        # The rest are elected when a broker comes back, or by a request.
-        records += elections[: RECORDS_PER_REQUEST_MAX - before_all - written - len(records)]
     return records, ConfigResult(
         name=wanted.name, error_code=ErrorCode.NONE, configs=after, is_broker=True
     )

@@ -2,7 +2,7 @@
 
 It refuses unknown names, bad and missing values, a name or a topic that a request has twice, and
 items for a setting that is no list. A change of min.insync.replicas voids the ISR proposals that
-were made under the old number. Where unclean elections become allowed, they take place at once.
+were made under the old number. Where unclean elections become allowed, `Slices` holds them next.
 Sources: KIP-339 (incremental), KIP-133 (whole), KIP-966 (ELRs).
 """
 
@@ -16,7 +16,6 @@ from quorumlog.metadata_quorum.controller.configs import (
     kept_value,
     value_after,
 )
-from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.refusals import (
     TopicRefused,
     check_named,
@@ -44,9 +43,7 @@ from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import NO_LEADER, PartitionIndex, TopicId
 
 
-def decide_configs(
-    cluster: ClusterReplay, changes: PartitionChanges, request: AlterConfigs
-) -> Decision[ConfigResults]:
+def decide_configs(cluster: ClusterReplay, request: AlterConfigs) -> Decision[ConfigResults]:
     """Alter the valid topics and brokers; a result for each, in the order of the request."""
     try:
         named = len(request.topics) + sum(len(topic.changes) for topic in request.topics)
@@ -59,7 +56,7 @@ def decide_configs(
     for is_broker, alter in ((False, _alter), (True, alter_brokers)):  # two kinds of names
         new_records, decided = decide_each(
             [one for one in request.topics if one.is_broker is is_broker],
-            partial(alter, cluster, changes, len(records)),
+            partial(alter, cluster, len(records)),
             TopicRefused.config_result_of,
             twice="Each resource must appear at most once.",
         )
@@ -73,11 +70,7 @@ def decide_configs(
 
 
 def _alter(
-    cluster: ClusterReplay,
-    changes: PartitionChanges,
-    before_all: int,
-    topic: ConfigChanges,
-    written: int,
+    cluster: ClusterReplay, before_all: int, topic: ConfigChanges, written: int
 ) -> tuple[list[MetadataRecord], ConfigResult]:
     """Alter one topic, after `before_all` and `written` records for others."""
     check_form(topic)
@@ -105,9 +98,6 @@ def _alter(
     if TopicConfig.min_insync_replicas.name in changed:
         before_it, behind_it = _around_a_new_min_isr(cluster, topic.name, topic_id)
         records = [*before_it, *records, *behind_it]
-    unclean = TopicConfig.unclean_leader_election_enable.name
-    if changed.get(unclean) == "true":
-        records += changes.unclean_elections(topic.name)
     check_records(before_all + written + len(records))
     return records, ConfigResult(name=topic.name, error_code=ErrorCode.NONE, configs=after)
 

@@ -50,13 +50,18 @@ from quorumlog.metadata_quorum.controller_client import (
 from quorumlog.metadata_quorum.image.model import BrokerImage, ClusterImage
 from quorumlog.metadata_quorum.image.records import (
     BrokerRegistrationChange,
+    Config,
     MetadataRecord,
     RegisterBroker,
 )
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
 from quorumlog.metadata_quorum.settings import ControllerSettings
+from quorumlog.settings.topics import TopicConfig
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import BrokerId, Offset
+
+_UNCLEAN: Final = TopicConfig.unclean_leader_election_enable
+_UNCLEAN_ELECTIONS: Final = frozenset({_UNCLEAN.name, _UNCLEAN.server})
 
 
 class Controller:
@@ -81,7 +86,6 @@ class Controller:
         self.cluster: Final = ClusterReplay(image)
         self.sessions: Final = Sessions(session_timeout_ms=settings.broker_session_timeout_ms)
         changes = self.rules.changes(self.cluster, settings)
-        self._changes: Final = changes
         self._partitions: Final = self.rules.partitions(self.cluster, changes)
         self._reassignments: Final = self.rules.reassignments(self.cluster, changes)
         assignments = Assignments(self.cluster, random_bytes)
@@ -96,6 +100,11 @@ class Controller:
     def apply(self, offset: Offset, record: MetadataRecord) -> None:
         """Apply a record that was appended at `offset`."""
         self.cluster.apply(offset, record)
+        if isinstance(record, Config) and record.name in _UNCLEAN_ELECTIONS:
+            # By what holds then: a topic may say no in the request that allows it for all.
+            # DEVIATION: Kafka holds them within unclean.leader.election.interval.ms.
+            # docs/decisions/0090-a-last-known-leader-has-its-log.md
+            self._slices.note_leaderless()
 
     def renew_all(self, now_ms: int) -> None:
         """Renew every session, because this process was not running; within a limit."""
@@ -135,7 +144,7 @@ class Controller:
             case CreatePartitions():
                 return self._growth.decide_create_partitions(request)
             case AlterConfigs():
-                return decide_configs(self.cluster, self._changes, request)
+                return decide_configs(self.cluster, request)
             case ElectLeaders() | AlterReassignments():
                 return self._decide_about_partitions(request)
             case _:

@@ -4,6 +4,8 @@ It refuses levels that a registered broker, or this node, does not work with, an
 while there are records that it lacks.
 """
 
+from collections import Counter
+
 from quorumlog.metadata_quorum.cluster_changes import (
     DONE,
     FeatureUpdate,
@@ -11,6 +13,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     UpdateFeatures,
     UpgradeType,
 )
+from quorumlog.metadata_quorum.controller_client import NAMED_PER_REQUEST_MAX
 from quorumlog.metadata_quorum.image.access import AccessImage
 from quorumlog.metadata_quorum.image.features import (
     LEVEL_OF_ACCESS,
@@ -27,9 +30,11 @@ def decide_feature_levels(
     cluster: ClusterReplay, request: UpdateFeatures
 ) -> tuple[tuple[FeatureLevel, ...], tuple[Outcome, ...]]:
     """Change all levels or none (KIP-1022); the one outcome says why not."""
+    if len(request.updates) > NAMED_PER_REQUEST_MAX:
+        return (), (_refused(f"A request may name at most {NAMED_PER_REQUEST_MAX} features"),)
     records = []
-    names = [update.name for update in request.updates]
-    twice = next((name for name in names if names.count(name) > 1), None)
+    counts = Counter(update.name for update in request.updates)
+    twice = next((name for name, count in counts.items() if count > 1), None)
     if twice is not None:
         return (), (_refused(f"The feature {twice} is in the request twice"),)
     for update in request.updates:

@@ -15,7 +15,6 @@ from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from quorumlog.metadata_quorum.controller.brokers import active_brokers
 from quorumlog.metadata_quorum.image.model import PartitionImage
 from quorumlog.metadata_quorum.image.records import PartitionChange
 from quorumlog.metadata_quorum.image.replay import ClusterReplay
@@ -177,28 +176,6 @@ class PartitionChanges:
         if last_known in active:
             return last_known
         return self.elected(assignment, assignment.replicas if is_allowed else (), active)
-
-    def unclean_elections(self, topic_name: str) -> list[PartitionChange]:
-        """Return the elections of a topic that allows unclean ones from now on.
-
-        # DEVIATION: Kafka holds them within unclean.leader.election.interval.ms.
-        # docs/decisions/0090-a-last-known-leader-has-its-log.md
-        """
-        topic_id = self._cluster.topic_id(topic_name)
-        if topic_id is None:
-            return []
-        active = active_brokers(self._cluster)
-        changes = (
-            self.change(
-                Located(topic_name, topic_id, PartitionIndex(index), partition),
-                partition.isr,
-                active,
-                unclean=True,
-            )
-            for index, partition in enumerate(self._cluster.partitions(topic_name))
-            if partition.leader_id == NO_LEADER
-        )
-        return [change for change in changes if change is not None]
 
     def completed(self, assignment: Assignment, isr: tuple[BrokerId, ...]) -> Assignment:
         """Return what is left of a reassignment: nothing once all that stay are in sync.

@@ -13,6 +13,7 @@ from quorumlog.metadata_quorum.cluster_changes import (
     Outcome,
     QuotaAlteration,
 )
+from quorumlog.metadata_quorum.controller.refusals import RECORDS_PER_REQUEST_MAX
 from quorumlog.metadata_quorum.image.access import AccessReplay
 from quorumlog.metadata_quorum.image.quotas import entity_of, entity_problem, quota_problem
 from quorumlog.metadata_quorum.image.records import ClientQuota
@@ -39,6 +40,10 @@ def decide_quotas(
             continue
         before = access.quotas.get(entity, {})
         changed = {key: value for key, value in one.values.items() if before.get(key) != value}
+        if len(records) + len(changed) > RECORDS_PER_REQUEST_MAX:
+            message = f"A request may change at most {RECORDS_PER_REQUEST_MAX} quotas"
+            outcomes.append(_refused(ErrorCode.POLICY_VIOLATION, message))
+            continue
         if not before and changed:
             if len(access.quotas) + new_entities >= ENTITIES_MAX:
                 message = f"A cluster holds quotas of at most {ENTITIES_MAX} entities"

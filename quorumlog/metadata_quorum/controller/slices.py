@@ -27,6 +27,7 @@ class Slices:
         self._by_broker: Final = cluster.by_broker
         self._partitions: Final = partitions
         self._to_elect: Final = deque[Place]()
+        self._looks_at_all = False  # before those
 
     def departure(self, broker_id: BrokerId, loss: LogLoss = LogLoss.NOTHING) -> Departure:
         """Take a broker out of some ISRs; with a loss, out of ELRs, too."""
@@ -40,14 +41,21 @@ class Slices:
     @property
     def has_elections(self) -> bool:
         """Whether `elections` has partitions to look at yet."""
-        return bool(self._to_elect)
+        return self._looks_at_all or bool(self._to_elect)
 
     def note_leaderless(self, broker_id: BrokerId | None = None) -> None:
         """Let `elections` look at all partitions without a leader: of this broker, if given."""
-        self._to_elect.extend(self._partitions.leaderless(broker_id))
+        if broker_id is None:
+            self._looks_at_all = True  # once, however often that is noted
+        else:
+            self._to_elect.extend(self._partitions.leaderless(broker_id))
 
     def elections(self, newly_active: frozenset[BrokerId]) -> tuple[PartitionChange, ...]:
         """Elect for some of those, as if `newly_active` were active, too."""
+        if self._looks_at_all:
+            self._looks_at_all = False
+            self._to_elect.clear()
+            self._to_elect.extend(self._partitions.leaderless())
         count = min(len(self._to_elect), self.at_once)
         places = [self._to_elect.popleft() for _ in range(count)]
         return tuple(self._partitions.decide_elections(places, newly_active))

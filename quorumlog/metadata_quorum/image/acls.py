@@ -3,8 +3,8 @@
 Sources: KIP-11, KIP-290 (prefixes); Kafka's `AclBindingFilter` and `AclControlManager`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -111,8 +111,22 @@ def filter_problem(wanted: AclFilter) -> str | None:
     return None
 
 
-def matching(acls: Iterable[AclBinding], wanted: AclFilter) -> list[AclBinding]:
+def only_match(wanted: AclFilter) -> AclBinding | None:
+    """Return the one ACL that a filter can mean, if it says all of it."""
+    anything = AclResourceType.ANY, PatternType.ANY, AclOperation.ANY, PermissionType.ANY
+    codes = wanted.resource_type, wanted.pattern_type, wanted.operation, wanted.permission_type
+    names = wanted.resource_name, wanted.principal, wanted.host
+    is_wide = any(code == any_code for code, any_code in zip(codes, anything, strict=True))
+    if is_wide or None in names or wanted.pattern_type == PatternType.MATCH:
+        return None
+    return AclBinding(**asdict(wanted))
+
+
+def matching(acls: Collection[AclBinding], wanted: AclFilter) -> list[AclBinding]:
     """Return the ACLs that a filter means, sorted."""
+    only = only_match(wanted)
+    if only is not None:
+        return [only] if only in acls else []
     return sorted(acl for acl in acls if _matches(acl, wanted))
 
 

@@ -1,6 +1,6 @@
 """ACLs and client quotas: what the controller stores, refuses and deletes."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, cast
 
 import pytest
@@ -171,6 +171,31 @@ def test_a_filter_of_unknown_codes_is_refused_and_one_that_means_nothing_is_not(
         assert outcome[0] == "INVALID_REQUEST"
     assert ask(bench, DeleteAcls(filters=(replace(ALL, host="none"),))) == [("NONE", None)]
     assert bench.controller.cluster.access.acls == {ACL}
+
+
+def test_many_wide_filters_are_refused_whole_and_exact_ones_are_not(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each compares all ACLs, on the event loop of the controller."""
+    monkeypatch.setattr(acl_decisions, "COMPARISONS_MAX", 3)
+    create(bench, ACL, PREFIX)
+    wide = replace(ALL, host="none")
+    outcomes = ask(bench, DeleteAcls(filters=(wide, ALL)))
+    assert [code for code, _ in outcomes] == ["POLICY_VIOLATION"] * 2
+    assert bench.controller.cluster.access.acls == {ACL, PREFIX}
+    exact = AclFilter(**asdict(ACL))
+    other = replace(exact, host="none")
+    assert ask(bench, DeleteAcls(filters=(exact, other, other))) == [("NONE", None)] * 3
+    assert bench.controller.cluster.access.acls == {PREFIX}
+    assert ask(bench, DeleteAcls(filters=(ALL,))) == [("NONE", None)]
+    assert bench.controller.cluster.access.acls == set()
+
+
+def test_a_request_changes_so_many_quotas(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota_decisions, "RECORDS_PER_REQUEST_MAX", 1)
+    outcome = alter(bench, ANN, producer_byte_rate=5.0, consumer_byte_rate=5.0)
+    assert outcome[0] == "POLICY_VIOLATION"
+    assert alter(bench, ANN, producer_byte_rate=5.0) == ("NONE", None)
 
 
 def test_a_cluster_has_room_for_so_many(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

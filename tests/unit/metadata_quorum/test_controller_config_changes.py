@@ -291,3 +291,39 @@ def test_unclean_elections_may_be_allowed_for_all_topics_at_once(bench: Bench) -
     bench.die(2)
     bench.revive(1)
     assert bench.partition().leader_id == 1  # it is in force from now on
+
+
+@pytest.fixture
+def leaderless(bench: Bench) -> Bench:
+    """Broker 1, alone in sync, is dead; broker 2 lives, and lacks records."""
+    bench.create(topic("t", 1, 2, unclean_leader_election_enable="false"))
+    bench.die(2)
+    bench.revive(2)
+    bench.die(1)
+    return bench
+
+
+def allowed_for_all(value: str = "true") -> ConfigChanges:
+    change = setting("unclean.leader.election.enable", value)
+    return ConfigChanges(name="", is_broker=True, changes=(change,))
+
+
+def test_a_topic_that_says_no_in_the_request_that_allows_all_elects_nothing() -> None:
+    bench = Bench()
+    bench.start(1, 2)
+    bench.create(topic("t", 1, 2))
+    bench.die(2)
+    bench.revive(2)
+    bench.die(1)
+    no = ConfigChanges(name="t", changes=(setting("unclean.leader.election.enable", "false"),))
+    bench.ask(AlterConfigs(topics=(no, allowed_for_all())))
+    assert bench.partition().leader_id == -1
+    assert bench.partition().elr == (1,)
+
+
+def test_a_topic_that_says_no_no_longer_goes_by_what_holds_for_all(leaderless: Bench) -> None:
+    leaderless.ask(AlterConfigs(topics=(allowed_for_all(),)))
+    assert leaderless.partition().leader_id == -1
+    name = "unclean.leader.election.enable"
+    leaderless.alter("t", ConfigChange(name=name, operation=ConfigOperation.DELETE))
+    assert leaderless.partition().leader_id == 2

@@ -158,3 +158,11 @@ def test_a_node_stops_at_a_level_beyond_its_own() -> None:
         beyond = encode_record(FeatureLevel(name=name, level=level))
         with pytest.raises(NewerRecord, match=f"level {level} of {name} is in force"):
             decode_record(beyond)
+
+
+def test_a_request_names_so_many_features(bench: Bench) -> None:
+    many = tuple(
+        FeatureUpdate(name=f"f{index}", level=1, upgrade_type=UPGRADE) for index in range(10_001)
+    )
+    [outcome] = cast("Outcomes", bench.ask(UpdateFeatures(updates=many))).results
+    assert outcome.error_message == "A request may name at most 10000 features"

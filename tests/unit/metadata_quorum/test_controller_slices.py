@@ -6,6 +6,7 @@ import pytest
 
 from quorumlog.metadata_quorum.controller.controller import Controller
 from quorumlog.metadata_quorum.controller.log_loss import LogLoss
+from quorumlog.metadata_quorum.controller.partition_changes import PartitionChanges
 from quorumlog.metadata_quorum.controller.partitions import Departure, PartitionDecisions
 from quorumlog.metadata_quorum.controller.requests import DeleteTopics
 from quorumlog.metadata_quorum.controller.rules import ControllerRules
@@ -276,7 +277,8 @@ def test_a_decision_about_departures_looks_no_further_than_its_slice() -> None:
             located += 1
             return super()._located(at)
 
-    decisions = Counting(bench.controller.cluster, bench.controller._changes)
+    cluster = bench.controller.cluster
+    decisions = Counting(cluster, PartitionChanges(cluster, bench.settings))
     departure = decisions.decide_departure(ONE, at_most=10)
     assert (len(departure.changes), departure.is_whole) == (10, False)
     assert located == 11
