@@ -28,7 +28,7 @@ from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
 WAITING_MAX: Final = 10_000
 # DEVIATION: Kafka fences a broker whose session is over, however late it looks.
 # docs/decisions/0007-a-session-found-long-overdue-is-renewed.md
-STALL_MS: Final = 1000  # a session that is found overdue by more: we were not running
+STALL_MS: Final = 1000  # a session that is overdue by more, after a pause of more: see `note_time`
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -82,6 +82,14 @@ class ActiveController:
         self._remembered: Final = RememberedAnswers()
         self._uncommitted: Final = deque[_Uncommitted]()
         self._slice_end_offset = Offset(-1)  # of the slice that it decided by itself
+        self._noted_ms: int | None = None
+        self._was_paused = True  # since it last looked for silent brokers, for all it knows
+
+    def note_time(self, now_ms: int) -> None:
+        """Note that this process runs: it has heard nothing between two notes far apart."""
+        if self._noted_ms is not None and now_ms - self._noted_ms > STALL_MS:
+            self._was_paused = True
+        self._noted_ms = now_ms
 
     def next_deadline_ms(self, high_watermark: Offset) -> int | None:
         """Return when `decide_due` may have something to do; None: nothing, or not yet.
@@ -115,9 +123,11 @@ class ActiveController:
 
     def decide_expiry(self, now_ms: int) -> Decision[BrokerId | None]:
         """Fence the broker that was silent for longest, if that was too long."""
+        was_paused, self._was_paused = self._was_paused, False
         due_ms = self.controller.next_expiry_ms()
-        if due_ms is not None and now_ms - due_ms > STALL_MS:
-            self.controller.renew_all(now_ms)  # a process that was paused has not listened either
+        if was_paused and due_ms is not None and now_ms - due_ms > STALL_MS:
+            # Not if the slices before took long: the broker was silent all the same.
+            self.controller.renew_all(now_ms)
         return self.controller.decide_expiry(now_ms)
 
     def decide_due(self, now_ms: int) -> Decision[BrokerId | None] | Decision[None]:

@@ -81,6 +81,11 @@ class Controllership:
     def begin_run(self) -> None:
         """Allow another slice of work: others on this thread had their turn."""
         self._may_work = True
+        match self._stage:
+            case ActiveController() as active:
+                active.note_time(self._seams.clock.now_ms())
+            case _:
+                pass
 
     # --- effects of the quorum ---
 

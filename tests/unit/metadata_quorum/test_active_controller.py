@@ -1,6 +1,7 @@
 """The active controller: which requests wait for it, its answers, and the sessions it ends."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -14,7 +15,7 @@ from quorumlog.metadata_quorum.driver import active_controller
 from quorumlog.metadata_quorum.driver.active_controller import ActiveController, Claim
 from quorumlog.metadata_quorum.driver.seams import Ask, ControllerDeposed, NotController
 from quorumlog.wire.codec.identifiers import BrokerId, Epoch, Offset
-from tests.support.metadata_quorum.controllers import Bench
+from tests.support.metadata_quorum.controllers import Bench, one_at_once, topic
 
 IDS = AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0)
 
@@ -29,6 +30,12 @@ def active() -> ActiveController:
 def heartbeat(controller: ActiveController) -> BrokerHeartbeat:
     epoch = controller.controller.cluster.brokers[BrokerId(1)].broker_epoch
     return BrokerHeartbeat(broker_id=BrokerId(1), broker_epoch=epoch, metadata_offset=epoch)
+
+
+def look(controller: ActiveController, now_ms: int) -> Decision[BrokerId | None]:
+    """Run for the first time since the last look."""
+    controller.note_time(now_ms)
+    return controller.decide_expiry(now_ms)
 
 
 def future() -> "asyncio.Future[object]":
@@ -70,9 +77,9 @@ def test_one_that_was_not_running_blames_no_broker() -> None:
     """A paused process finds every session over: it has not listened."""
     controller = active()
     assert controller.controller.next_expiry_ms() == 9000
-    assert controller.decide_expiry(60_000).records == ()
+    assert look(controller, 60_000).records == ()
     assert controller.controller.next_expiry_ms() == 69_000
-    assert controller.decide_expiry(69_500).response == 1
+    assert look(controller, 69_500).response == 1
 
 
 def test_one_that_is_often_late_fences_a_silent_broker_all_the_same() -> None:
@@ -80,15 +87,41 @@ def test_one_that_is_often_late_fences_a_silent_broker_all_the_same() -> None:
     fenced, now_ms = [], 0
     for _ in range(4):
         now_ms += 11_000  # each time two seconds late
-        fenced.append(controller.decide_expiry(now_ms).response)
+        fenced.append(look(controller, now_ms).response)
     assert fenced == [None, None, 1, 1]  # nothing was applied in between
 
 
 def test_a_session_that_was_touched_between_the_stalls_is_renewed_again() -> None:
     controller = active()
     for now_ms in range(11_000, 110_000, 11_000):
-        assert controller.decide_expiry(now_ms).records == ()
+        assert look(controller, now_ms).records == ()
         controller.controller.touch(heartbeat(controller), now_ms)
+
+
+def test_a_broker_that_leaves_slice_by_slice_is_fenced_however_long_that_takes() -> None:
+    """Its session is over for longer and longer, although this process ran all the time."""
+    bench = Bench(now_ms=0, controller_class=one_at_once())
+    bench.start(1, 2)
+    for index in range(40):
+        bench.create(topic(f"t{index}", 1, 2))
+    controller = ActiveController(bench.take_over(), leader_epoch=Epoch(1))
+    bench.controller = controller.controller
+    heard = replace(heartbeat(controller), metadata_offset=Offset(len(bench.log)))
+    slices = 0
+    for now_ms in range(0, 30_000, 100):
+        controller.note_time(now_ms)
+        if now_ms % 1_000 == 0:
+            controller.controller.touch(heard, now_ms)
+        due_ms = controller.controller.next_expiry_ms()
+        if due_ms is not None and due_ms <= now_ms:
+            decision = controller.decide_expiry(now_ms)
+            assert decision.response == 2
+            bench.carry_out(decision)
+            slices += 1
+            if not decision.goes_on:
+                break
+    assert slices == 40
+    assert now_ms == 9_000 + 39 * 100
 
 
 async def test_a_heartbeat_counts_from_when_it_came_not_from_when_it_is_decided() -> None:
