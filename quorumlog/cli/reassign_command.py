@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -66,7 +67,7 @@ def reassign(
             TopicPartition(topic, index): _rotated(wanted, index)
             for index in partition or sorted(found)
         }
-        async with _throttled(admin, topic, _gaining(found, targets), throttle):
+        async with throttled(admin, topic, _gaining(found, targets), throttle):
             await admin.alter_partition_reassignments(targets)
             if not detach:
                 await _until_moved(admin, topic, targets)
@@ -94,20 +95,29 @@ def _gaining(found: Mapping[int, PartitionView], targets: Targets) -> list[str]:
 
 
 @asynccontextmanager
-async def _throttled(
+async def throttled(
     admin: Admin, topic: str, gaining: list[str], rate: int | None
 ) -> AsyncIterator[None]:
-    """Let these replicas (partition:broker) be fetched at `rate` bytes a second meanwhile."""
+    """Let these replicas (partition:broker) be fetched at `rate` bytes a second meanwhile.
+
+    In the end the rate is again the one that was set for all brokers before.
+    """
     if rate is None or not gaining:
         yield
         return
-    await admin.alter_configs("topic", topic, append={_THROTTLED: ",".join(gaining)})
-    await admin.alter_configs("broker", "", {THROTTLED_RATE.name: rate})
-    try:
+    before = (await admin.describe_configs("broker", "")).get(THROTTLED_RATE.name)
+    former = None if before is None else before.value
+    listed = {_THROTTLED: ",".join(gaining)}
+    async with AsyncExitStack() as undo:
+        await admin.alter_configs("topic", topic, append=listed)
+        undo.push_async_callback(partial(admin.alter_configs, "topic", topic, subtract=listed))
+        await admin.alter_configs("broker", "", {THROTTLED_RATE.name: rate})
+        if former is None:
+            take_back = partial(admin.alter_configs, "broker", "", delete=[THROTTLED_RATE.name])
+        else:
+            take_back = partial(admin.alter_configs, "broker", "", {THROTTLED_RATE.name: former})
+        undo.push_async_callback(take_back)
         yield
-    finally:
-        await admin.alter_configs("broker", "", delete=[THROTTLED_RATE.name])
-        await admin.alter_configs("topic", topic, subtract={_THROTTLED: ",".join(gaining)})
 
 
 def _ids(text: str) -> list[int]:

@@ -1,11 +1,24 @@
 """`quorumlog reassign` against fake brokers."""
 
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import pytest
+
 from quorumlog.cli.output import EXIT_FAILED, EXIT_USAGE
+from quorumlog.cli.reassign_command import throttled
+from quorumlog.client import Admin
+from quorumlog.client.descriptions import ConfigValue
 from quorumlog.wire.codec.messages import alter_partition_reassignments as alter_
 from quorumlog.wire.codec.messages import list_partition_reassignments as list_
 from tests.unit.cli.test_admin_commands import Shell, shell
 
 __all__ = ["shell"]  # the fixture
+
+REPLICAS: Final = "follower.replication.throttled.replicas"
+RATE: Final = "follower.replication.throttled.rate"
 
 
 def offer(shell: Shell, *moving: int) -> None:
@@ -62,3 +75,57 @@ def test_what_makes_no_sense_is_refused_before_anything_is_asked(shell: Shell) -
 def test_a_cluster_without_reassignment_says_so(shell: Shell) -> None:
     said = shell("reassign", "--topic", "t", "--cancel", status=EXIT_FAILED)
     assert "this cluster has no ListPartitionReassignments" in said
+
+
+class Settings:
+    """What an admin client alters: the settings of a topic and of all brokers, as a dict each."""
+
+    def __init__(self, rate: str | None = None) -> None:
+        self.of: dict[tuple[str, str], dict[str, str]] = {("topic", "t"): {REPLICAS: "7:7"}}
+        self.of["broker", ""] = {} if rate is None else {RATE: rate}
+        self.refuses_rates = False
+
+    async def describe_configs(self, kind: str, name: str) -> dict[str, ConfigValue]:
+        return {
+            key: ConfigValue(value=value, source=3, is_read_only=False, is_sensitive=False)
+            for key, value in self.of[kind, name].items()
+        }
+
+    async def alter_configs(
+        self,
+        kind: str,
+        name: str,
+        values: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        delete: Iterable[str] = (),
+        append: Mapping[str, str] = MappingProxyType({}),
+        subtract: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        if kind == "broker" and self.refuses_rates:
+            raise ConnectionError("refused")
+        settings = self.of[kind, name]
+        settings |= {key: str(value) for key, value in values.items()}
+        settings |= {key: f"{settings[key]},{more}" for key, more in append.items()}
+        settings |= {key: settings[key].removesuffix(f",{less}") for key, less in subtract.items()}
+        for key in delete:
+            del settings[key]
+
+
+@pytest.mark.parametrize("former", [None, "5"])
+async def test_a_throttle_gives_way_to_what_was_set_before(former: str | None) -> None:
+    settings = Settings(former)
+    before = deepcopy(settings.of)
+    async with throttled(cast("Admin", settings), "t", ["0:2", "1:3"], 1000):
+        assert settings.of["broker", ""] == {RATE: "1000"}
+        assert settings.of["topic", "t"] == {REPLICAS: "7:7,0:2,1:3"}
+    assert settings.of == before
+
+
+async def test_a_throttle_that_is_refused_leaves_nothing_behind() -> None:
+    settings = Settings()
+    before = deepcopy(settings.of)
+    settings.refuses_rates = True
+    with pytest.raises(ConnectionError):
+        async with throttled(cast("Admin", settings), "t", ["0:2"], 1000):
+            pass
+    assert settings.of == before
