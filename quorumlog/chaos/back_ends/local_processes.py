@@ -132,11 +132,17 @@ class LocalProcesses:
         return _PLAIN if shims.why_not() else _PLAIN | _ORDERS.keys()
 
     def _order(self, operation: str, node_ids: Sequence[int], amount: int) -> None:
-        if self._shim is not None:
-            for orders in self._shim.of(node_ids):
-                _ORDERS[operation](orders, amount)
-        elif operation not in UNDOING:
-            raise BackEndFailed(f"the nodes run without a shim: {operation} cannot be done")
+        if self._shim is None:
+            if operation not in UNDOING:
+                raise BackEndFailed(f"the nodes run without a shim: {operation} cannot be done")
+            return
+        for node_id, orders in zip(node_ids, self._shim.of(node_ids), strict=True):
+            obeys = orders.are_read or self.cluster.pid(node_id) is None
+            if not obeys and operation not in UNDOING:
+                raise BackEndFailed(
+                    f"node {node_id} has not loaded the shim: {operation} cannot be done"
+                )
+            _ORDERS[operation](orders, amount)
 
     async def _kill(self, node_id: int) -> None:
         self._paused.discard(node_id)
