@@ -128,8 +128,13 @@ class LocalProcesses:
 
     @property
     def operations(self) -> frozenset[str]:
-        """The operations of a run on this machine."""
-        return _PLAIN if shims.why_not() else _PLAIN | _ORDERS.keys()
+        """The operations of a run on this machine, each on every node."""
+        can = _PLAIN if shims.why_not() else _PLAIN | _ORDERS.keys()
+        return can if self._all_have_logs else can - {"lose_records"}
+
+    @property
+    def _all_have_logs(self) -> bool:
+        return all(node.is_broker for node in self.cluster.nodes)
 
     def _order(self, operation: str, node_ids: Sequence[int], amount: int) -> None:
         if self._shim is None:
@@ -266,6 +271,8 @@ class LocalProcesses:
     def why_not(self, fault: str) -> str:
         """See `missing`."""
         kind = STEP_FAULTS.get(fault)
+        if kind is not None and "lose_records" in kind.needs and not self._all_have_logs:
+            return "it may hit controllers alone, which have no logs to lose: use --nodes"
         return "" if kind is None else self.missing(kind, self._network)
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:

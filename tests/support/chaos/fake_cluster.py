@@ -7,6 +7,8 @@ from quorumlog.cluster import ClusterError, NodeFailed
 
 
 class FakeNode:
+    is_broker = True
+
     def __init__(self, node_id: int) -> None:
         self.id = node_id
 

@@ -10,6 +10,7 @@ from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
 from quorumlog.chaos.listing import listing
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.run import RunSettings, run
+from quorumlog.cluster import ClusterShape, LocalCluster
 
 OF_REQUESTS = {"drop_request", "delay_request", "reply_lost"}
 
@@ -52,6 +53,17 @@ def test_what_a_network_cannot_do_is_refused_before_the_run(
     with pytest.raises(ValueError, match="a cluster of --bootstrap has its own"):
         run(elsewhere, lambda *_: None)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_of_separate_roles_is_refused_the_loss_of_most_logs(tmp_path: Path) -> None:
+    apart = ClusterShape(controllers=3, brokers=3)
+    settings = RunSettings(out=tmp_path / "run", shape=apart, faults=("kill", "wipe-majority"))
+    with pytest.raises(FaultUnsupported, match=r"wipe_majority: .*\(it may hit controllers alone"):
+        run(settings, lambda *_: None)
+    assert not (tmp_path / "run").exists()
+    together = LocalProcesses(LocalCluster(tmp_path / "cluster"))
+    assert together.why_not("wipe_majority") == ""
+    assert "lose_records" in together.operations
 
 
 def test_a_cluster_gets_no_equipment_that_its_faults_do_not_need() -> None:
