@@ -112,7 +112,8 @@ class Nemesis:
             end_s = loop.time() + action.duration_us / MILLION
             try:
                 await self._inflict(fault.inflict(act.scene), act)
-                self.done.append(fault.name)
+                if not fault.imposes or act.scene.action_id in self._rules.values():
+                    self.done.append(fault.name)
             except NodeUnavailable as error:  # it ended just before, or has to stay as it is
                 self._record(SKIPPED, "", act.details(str(error)))
                 await self.note_ended()
@@ -176,7 +177,8 @@ class Nemesis:
 
     async def _impose(self, rule: LinkRule, act: _Act) -> None:
         action_id = act.scene.action_id
-        if not rule.links:  # such as those to the other nodes of a cluster of one
+        # Such as those to the other nodes of a cluster of one, or from clients to a controller.
+        if not self._back_end.has_links(rule.links):
             self._record(SKIPPED, act.whom, act.details(f"{act.role}: there is no such link"))
             return
         if action_id not in self._rules.values():

@@ -19,13 +19,13 @@ from quorumlog.chaos.back_ends.back_end import (
     holders_of,
 )
 from quorumlog.chaos.faults.fault import UNDOING, StepFault
-from quorumlog.chaos.faults.links import EFFECTS, Effect, LinkRule
+from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
 from quorumlog.chaos.network.namespaces import Namespaces
-from quorumlog.chaos.network.routes import detours, plan_routes
+from quorumlog.chaos.network.routes import are_used, detours, plan_routes
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
@@ -238,6 +238,10 @@ class LocalProcesses:
             for one in partitions
             if node_id in one["replicas"]
         )
+
+    def has_links(self, links: Sequence[Link]) -> bool:
+        """Tell whether anything is ever sent on one of them."""
+        return are_used(self.cluster.nodes, links)
 
     async def impose(self, rule: LinkRule) -> None:
         """Let a rule hold. Raises BackEndFailed."""
