@@ -112,11 +112,18 @@ def kills(seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
             run = Path(scratch) / "run"
             noted = _carried_out(seed, kills_command(seed), run)
             history = (run / "history.jsonl").read_text() if run.exists() else ""
-            compared = compare_replicas.compare(run)
-            noted |= {"kills": _killed(history), "partitions": len(compared)}
-            if differing := [how for how in compared.values() if how]:
-                noted |= {"valid": False, "why": differing}
-            yield noted
+            yield {**noted, "kills": _killed(history), **of_replicas(run, noted["valid"])}
+
+
+def of_replicas(run: Path, valid: object) -> dict[str, Any]:
+    """Return what to note of a run that was `valid`, once its replicas are compared."""
+    compared = compare_replicas.compare(run)
+    noted: dict[str, Any] = {"partitions": len(compared)}
+    if differing := [how for how in compared.values() if how]:
+        noted |= {"valid": False, "why": differing}
+    elif not compared and valid is True:
+        noted |= {"valid": "no result", "why": "no replicas were compared"}
+    return noted
 
 
 def _killed(history: str) -> int:

@@ -4,8 +4,11 @@
 
 A log that is not compacted must be the same bytes in every replica, from the latest log start to
 the least high watermark. A compacted one, which each replica cleans by itself, must have the same
-newest record of each key. The metadata log must be the same bytes up to the least end. Exit status
-1 if replicas differ, 64 if there is nothing to compare.
+newest record of each key; where the high watermarks differ, one replica may have removed what
+another still has to have, so such logs are not compared. The metadata log must be the same bytes
+up to the least end. A replica without a high watermark, or one of 0 beside records, is a
+difference: nothing of it would be compared. Exit status 1 if replicas differ, 64 if there is
+nothing to compare.
 """
 
 import argparse
@@ -29,6 +32,18 @@ from quorumlog.wire.codec.topic_names import METADATA_TOPIC
 EXIT_USAGE: Final = 64
 
 
+class Outcome(NamedTuple):
+    """What came of a comparison.
+
+    how: the replicas differ, or why they are not compared; "": they are equal. same: how many
+    batches, or keys, are.
+    """
+
+    how: str = ""
+    same: int = 0
+    is_compared: bool = True
+
+
 class Replica(NamedTuple):
     """The log of a partition on one node; high_watermark: None if it has none."""
 
@@ -49,6 +64,7 @@ class Replica(NamedTuple):
         """Return where it ends."""
         end = 0
         for path in sorted(self.directory.glob("*.log")):
+            end = max(end, int(path.stem))
             for _, header in iterate_headers(path.read_bytes()):
                 end = max(end, header.next_offset)
         return end
@@ -82,31 +98,38 @@ def replicas_of(directory: Path) -> Mapping[str, Sequence[Replica]]:
     return found
 
 
-def difference(name: str, replicas: Sequence[Replica]) -> tuple[str, int]:
-    """Return how replicas differ, or "", and how many bytes, or keys, are the same in all."""
-    if name.startswith(METADATA_TOPIC):
-        ends = [replica.end_offset() for replica in replicas]
-    else:
-        ends = [replica.high_watermark or 0 for replica in replicas]
+def difference(name: str, replicas: Sequence[Replica]) -> Outcome:
+    """Return how replicas differ, if they do."""
+    log_ends = [replica.end_offset() for replica in replicas]
+    marks = [replica.high_watermark for replica in replicas]
+    ends = log_ends if name.startswith(METADATA_TOPIC) else [mark or 0 for mark in marks]
     start, end = max(replica.log_start_offset for replica in replicas), min(ends)
+    if any(log_ends) and ends is not log_ends and None in marks:
+        return Outcome("nothing compared: a replica has no high watermark")
+    if any(log_ends) and end == 0:
+        return Outcome("nothing compared: a replica ends at 0, and another has records")
     if any(replica.is_cleaned for replica in replicas):
+        if len({*ends}) > 1:
+            return Outcome(f"cleaned, with the high watermarks {ends}", is_compared=False)
         newest = [replica.newest(end) for replica in replicas]
         same = all(one == newest[0] for one in newest)
-        return "" if same else f"the newest records below {end} differ", len(newest[0])
+        how = "" if same else f"the newest records below {end} differ"
+        return Outcome(how, len(newest[0]) if same else 0)
     logs = [dict(replica.batches(start, end)) for replica in replicas]
     for offset in sorted(set().union(*logs)):
         if any(log.get(offset) != logs[0].get(offset) for log in logs):
-            return f"the batch at {offset} of [{start}, {end}) differs", 0
-    return "", sum(map(len, logs[0].values()))
+            return Outcome(f"the batch at {offset} of [{start}, {end}) differs")
+    return Outcome(same=len(logs[0]))
 
 
 def compare(directory: Path) -> Mapping[str, str]:
-    """Return how the replicas of each partition differ, by its name; "": they do not."""
-    return {
-        name: difference(name, replicas)[0]
+    """Return how the replicas of each compared partition differ, by its name; "": not at all."""
+    outcomes = {
+        name: difference(name, replicas)
         for name, replicas in sorted(replicas_of(directory).items())
         if len(replicas) > 1
     }
+    return {name: one.how for name, one in outcomes.items() if one.is_compared}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -124,12 +147,19 @@ def main(arguments: Sequence[str]) -> int:
     if not partitions:
         sys.stderr.write(f"{given.directory} has no partition with two replicas\n")
         return EXIT_USAGE
-    differing = 0
+    differing = compared = 0
     for name, replicas in partitions.items():
-        how, same = difference(name, replicas)
-        differing += bool(how)
-        sys.stdout.write(f"{name}: {len(replicas)} replicas: {how or f'equal ({same})'}\n")
-    sys.stdout.write(f"{len(partitions) - differing} of {len(partitions)} partitions agree\n")
+        one = difference(name, replicas)
+        compared += one.is_compared
+        differing += one.is_compared and bool(one.how)
+        how = one.how or f"equal ({one.same})"
+        how = how if one.is_compared else f"not compared: {how}"
+        sys.stdout.write(f"{name}: {len(replicas)} replicas: {how}\n")
+    left = len(partitions) - compared
+    others = f"; {left} were not compared" if left else ""
+    sys.stdout.write(f"{compared - differing} of {compared} partitions agree{others}\n")
+    if not compared:
+        return EXIT_USAGE
     return 1 if differing else 0
 
 

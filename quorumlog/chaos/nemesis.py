@@ -88,6 +88,7 @@ class Nemesis:
         self._record: Final = record
         self.done: Final[list[str]] = []  # the faults that were carried out
         self._ended: Final[set[int]] = set()
+        self._over: Final[dict[str, _Act]] = {}  # the actions that start no more nodes
         self._held: Final = HeldNodes()
         self._rules: Final[dict[str, str]] = {}  # those that hold now, and the actions they are of
         self._destroying: Final = asyncio.Lock()  # one copy of the data is destroyed at a time
@@ -112,7 +113,8 @@ class Nemesis:
             end_s = loop.time() + action.duration_us / MILLION
             try:
                 await self._inflict(fault.inflict(act.scene), act)
-                self.done.append(fault.name)
+                if not fault.imposes or act.scene.action_id in self._rules.values():
+                    self.done.append(fault.name)
             except NodeUnavailable as error:  # it ended just before, or has to stay as it is
                 self._record(SKIPPED, "", act.details(str(error)))
                 await self.note_ended()
@@ -153,9 +155,11 @@ class Nemesis:
                 raise
 
     async def _take_back(self, steps: Sequence[AnyStep], act: _Act) -> None:
-        for step in steps:
+        for place, step in enumerate(steps, start=1):
             try:
                 await self.note_ended()  # what a fault of its disk has ended is started, too
+                if place == len(steps):
+                    self._over[act.scene.action_id] = act
                 await self._perform(step, act)
                 await asyncio.sleep(step.wait_us / MILLION)
             except NodeUnavailable as error:
@@ -176,7 +180,8 @@ class Nemesis:
 
     async def _impose(self, rule: LinkRule, act: _Act) -> None:
         action_id = act.scene.action_id
-        if not rule.links:  # such as those to the other nodes of a cluster of one
+        # Such as those to the other nodes of a cluster of one, or from clients to a controller.
+        if not self._back_end.has_links(rule.links):
             self._record(SKIPPED, act.whom, act.details(f"{act.role}: there is no such link"))
             return
         if action_id not in self._rules.values():
@@ -272,26 +277,39 @@ class Nemesis:
         return not self._ended
 
     async def note_ended(self) -> None:
-        """Record every node that does not run although nothing here killed it."""
+        """Record every node that does not run although nothing here killed it.
+
+        One that has given up late, when its action starts nothing more, is started at once.
+        """
         node_ids = self._back_end.node_ids
         known = {node_id for node_id in node_ids if self._held.is_down(node_id)} | self._ended
         running = await self._back_end.running()
+        late: list[tuple[int, _Act]] = []
         for node_id in node_ids:
             # It may have been killed, or noted, or have started, while the back end looked.
             seen = node_id in {*running, *known, *self._ended}
             if not seen and not self._held.is_down(node_id):
-                self._note_end_of(node_id, self._back_end.last_words(node_id))
+                action_id = self._note_end_of(node_id, self._back_end.last_words(node_id))
+                if (act := self._over.get(action_id)) is not None:
+                    late.append((node_id, act))
+        for node_id, act in late:
+            try:
+                await self._undo(Step(operation="start", node_ids=(node_id,)), act)
+            except NodeUnavailable as error:
+                self._record(NOT_READY, str(node_id), act.details(str(error)))
 
-    def _note_end_of(self, node_id: int, last_words: str) -> None:
+    def _note_end_of(self, node_id: int, last_words: str) -> str:
+        """Record it; return the action because of which it has given up, or ""."""
         action_id = self._held.may_end(node_id)
         if action_id is None or not _GAVE_UP.search(last_words):
             self._ended.add(node_id)
             self._record(NODE_ENDED, str(node_id), last_words)
-            return
+            return ""
         self._held.take("kill", (node_id,), action_id)  # until that action starts it
         number = int(action_id)
         fault = self._schedule.actions[number - 1].fault.name
         self._record(GAVE_UP, str(node_id), details_of(number, fault, last_words))
+        return action_id
 
     async def _resolve(
         self, target: Target, running: Sequence[int], rng: random.Random

@@ -178,6 +178,19 @@ def test_a_static_member_takes_the_place_of_one_that_is_gone(is_gone: bool) -> N
     assert found == ([] if is_gone else ["split-ownership"]), verdict.as_json()
 
 
+def test_a_member_that_was_there_before_does_not_take_the_place_of_one_that_is_gone() -> None:
+    """Only a static member is given partitions in the generation of another one."""
+    history = History().sent(1)
+    for process in (4, 14):
+        history.op(process, "join")
+    owned: list[Any] = [("x-0", -1, 6, "", "assigned"), ("x-0", 0, 1, "", "group_poll")]
+    history.op(4, "group_poll", owned).op(14, "group_poll").op(14, "group_poll", owned)
+    history.op(14, "commit", [("x-0", 1, 6)]).final((0, 1), end=1)
+    verdict = check_history(table_of(rows_of(history.ops)), "group_log")
+    assert verdict.valid is False, verdict.as_json()
+    assert [result.name for result in verdict.results] == ["split-ownership"]
+
+
 @pytest.mark.jumping_time
 async def test_a_coordinator_that_answers_an_old_offset_for_a_while_is_legal(
     tmp_path: Path,

@@ -40,14 +40,18 @@ class AdminChurner:
             self._working = asyncio.create_task(self._work(1 / per_s))
 
     async def stop(self) -> None:
-        """Change nothing more; remove the topics, if the cluster can."""
+        """Change nothing more; move partitions back and remove the topics, if the cluster can.
+
+        What cannot be moved back while brokers are down is moved when this is called again.
+        """
         working, self._working = self._working, None
-        if working is None:
+        if working is not None:
+            working.cancel()
+            await asyncio.wait([working])
+            if not working.cancelled():
+                working.result()  # it ends by an error alone
+        elif not self._replicas:
             return
-        working.cancel()
-        await asyncio.wait([working])
-        if not working.cancelled():
-            working.result()  # it ends by an error alone
         with suppress(*_REFUSED):
             async with asyncio.timeout(_CALL_TIMEOUT_S), Admin(self._bootstrap) as admin:
                 await self._move_back(admin)
@@ -104,11 +108,13 @@ class AdminChurner:
     async def _move_back(self, admin: Admin) -> None:
         brokers = sorted((await admin.describe_cluster()).nodes)
         there_are = await admin.list_topics()
-        for at, count in self._replicas.items():
+        for at, count in [*self._replicas.items()]:
             if at.topic in there_are and not at.topic.startswith(self._prefix):
-                replicas = _DRAWN.sample(brokers, min(len(brokers), count))
+                if len(brokers) < count:
+                    continue  # else it would have fewer replicas for ever
+                replicas = _DRAWN.sample(brokers, count)
                 await admin.alter_partition_reassignments({at: tuple(replicas)})
-        self._replicas.clear()
+            del self._replicas[at]
 
 
 async def _create(name: str, admin: Admin) -> None:

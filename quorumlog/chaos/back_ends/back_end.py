@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol
 
-from quorumlog.chaos.faults.links import Effect, LinkRule
+from quorumlog.chaos.faults.links import Effect, Link, LinkRule
 
 GROUPS_TOPIC: Final = "__consumer_offsets"
 """The leaders of its partitions coordinate groups."""
@@ -63,6 +63,9 @@ class BackEnd(Protocol):
         step's.
         """
 
+    def has_links(self, links: Sequence[Link]) -> bool:
+        """Tell whether anything is ever sent on one of them; else a rule there breaks nothing."""
+
     async def impose(self, rule: LinkRule) -> None:
         """Let a rule hold on its links, besides those that hold already."""
 
@@ -96,6 +99,11 @@ class WithoutLinks:
     """What a back end has that owns no network between the nodes."""
 
     effects: frozenset[type[Effect]] = frozenset()
+
+    def has_links(self, links: Sequence[Link]) -> bool:
+        """Tell that there are none."""
+        del links
+        return False
 
     async def impose(self, rule: LinkRule) -> NoReturn:
         """Refuse: no schedule with a rule on links passes the check."""

@@ -19,13 +19,13 @@ from quorumlog.chaos.back_ends.back_end import (
     holders_of,
 )
 from quorumlog.chaos.faults.fault import UNDOING, StepFault
-from quorumlog.chaos.faults.links import EFFECTS, Effect, LinkRule
+from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 from quorumlog.chaos.faults.registry import STEP_FAULTS
 from quorumlog.chaos.network import namespaces
 from quorumlog.chaos.network.link_proxy import LinkProxy
 from quorumlog.chaos.network.links import Links, LinksFailed, NetworkKind
 from quorumlog.chaos.network.namespaces import Namespaces
-from quorumlog.chaos.network.routes import detours, plan_routes
+from quorumlog.chaos.network.routes import are_used, detours, plan_routes
 from quorumlog.chaos.schedule import Schedule
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
@@ -128,15 +128,26 @@ class LocalProcesses:
 
     @property
     def operations(self) -> frozenset[str]:
-        """The operations of a run on this machine."""
-        return _PLAIN if shims.why_not() else _PLAIN | _ORDERS.keys()
+        """The operations of a run on this machine, each on every node."""
+        can = _PLAIN if shims.why_not() else _PLAIN | _ORDERS.keys()
+        return can if self._all_have_logs else can - {"lose_records"}
+
+    @property
+    def _all_have_logs(self) -> bool:
+        return all(node.is_broker for node in self.cluster.nodes)
 
     def _order(self, operation: str, node_ids: Sequence[int], amount: int) -> None:
-        if self._shim is not None:
-            for orders in self._shim.of(node_ids):
-                _ORDERS[operation](orders, amount)
-        elif operation not in UNDOING:
-            raise BackEndFailed(f"the nodes run without a shim: {operation} cannot be done")
+        if self._shim is None:
+            if operation not in UNDOING:
+                raise BackEndFailed(f"the nodes run without a shim: {operation} cannot be done")
+            return
+        for node_id, orders in zip(node_ids, self._shim.of(node_ids), strict=True):
+            obeys = orders.are_read or self.cluster.pid(node_id) is None
+            if not obeys and operation not in UNDOING:
+                raise BackEndFailed(
+                    f"node {node_id} has not loaded the shim: {operation} cannot be done"
+                )
+            _ORDERS[operation](orders, amount)
 
     async def _kill(self, node_id: int) -> None:
         self._paused.discard(node_id)
@@ -228,6 +239,10 @@ class LocalProcesses:
             if node_id in one["replicas"]
         )
 
+    def has_links(self, links: Sequence[Link]) -> bool:
+        """Tell whether anything is ever sent on one of them."""
+        return are_used(self.cluster.nodes, links)
+
     async def impose(self, rule: LinkRule) -> None:
         """Let a rule hold. Raises BackEndFailed."""
         if self._links is None:
@@ -260,6 +275,8 @@ class LocalProcesses:
     def why_not(self, fault: str) -> str:
         """See `missing`."""
         kind = STEP_FAULTS.get(fault)
+        if kind is not None and "lose_records" in kind.needs and not self._all_have_logs:
+            return "it may hit controllers alone, which have no logs to lose: use --nodes"
         return "" if kind is None else self.missing(kind, self._network)
 
     async def holders(self, role: str, topic: str) -> Sequence[int]:

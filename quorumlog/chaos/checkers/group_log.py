@@ -102,7 +102,7 @@ _KINDS: Final = frozenset(
     {"send", "final_poll", "final_end", "group_poll", "assigned", "revoked", "lost"}
     | {"commit", "committed"}
 )
-_ENDED: Final = "ended"
+_LIVED: Final = "lived"
 _BEYOND: Final = "acknowledged records that the group has not committed past"
 _NO_END: Final = "no final read has reached the end of a key"
 
@@ -111,23 +111,28 @@ def explode(table: pa.Table) -> pa.Table:
     """Return an entry for each micro-operation that the check knows, of whole processes.
 
     `extra`: for what a poll tells of a rebalance, the event after which it happened. Each member
-    that was assigned a key has an entry `ended`, too; its `extra` is the member's last event.
+    that was assigned a key has an entry `lived`, too: from its first event (`offset`) to its last
+    one (`extra`).
     """
     ended: dict[int, int] = {}  # process -> the event that ended its last poll
     before: dict[int, int] = {}  # the invocation of a poll -> the end of the one before
-    last: dict[int, int] = {}  # process -> its last event
+    first: dict[int, int] = {}  # process -> its first event
+    last: dict[int, int] = {}
     columns = (table.column(name).to_pylist() for name in ("process", "f", "invoked", "completed"))
     for process, f, invoked, completed in sorted(zip(*columns, strict=True), key=itemgetter(2)):
+        first.setdefault(process, invoked)
         last[process] = max(invoked, completed)
         if f in _POLLS:
             before[invoked] = ended.get(process, invoked)
             if completed >= 0:
                 ended[process] = completed
     rows = rows_of(table, _KINDS, _MODEL, _OPERATIONS)
-    ends = [
-        row._replace(kind=_ENDED, extra=last[row.process]) for row in rows if row.kind == "assigned"
+    lives = [
+        row._replace(kind=_LIVED, offset=first[row.process], extra=last[row.process])
+        for row in rows
+        if row.kind == "assigned"
     ]
-    return entries_of([*(row._replace(extra=before.get(row.invoked, 0)) for row in rows), *ends])
+    return entries_of([*(row._replace(extra=before.get(row.invoked, 0)) for row in rows), *lives])
 
 
 def check(entries: pa.Table, facts: Facts) -> Partial:
@@ -241,11 +246,12 @@ class _Key:
     # --- generations ---
 
     def _check_generations(self) -> None:
-        ended = {one.process: one.extra for one in self._of(_ENDED)}
+        lives = {one.process: one for one in self._of(_LIVED)}
         owners: dict[int, Row] = {}
         for one in self._assigned:
             owner = owners.setdefault(one.value, one)
-            if ended[owner.process] < one.extra:  # its place was taken: it was static (KIP-345)
+            # A static member takes the place of one that is gone (KIP-345), never beside it.
+            if lives[owner.process].extra < lives[one.process].offset:
                 owner = owners[one.value] = one
             if owner.process != one.process:
                 note = f"generation {one.value}"

@@ -13,6 +13,32 @@ _LISTENERS: Final[tuple[Plane, ...]] = ("kafka", "control")
 
 def plan_routes(nodes: Sequence[NodeSpec]) -> list[Route]:
     """Give each node an address of its own for each listener of each other, and clients theirs."""
+    wanted = _dialled(nodes)
+    host = address_of(nodes[0].control)[0]
+    ports = free_ports(host, len(wanted))
+    return [
+        Route(link=link, listen=f"{host}:{port}", target=target)
+        for (link, target), port in zip(wanted, ports, strict=True)
+    ]
+
+
+def are_used(nodes: Sequence[NodeSpec], links: Iterable[Link]) -> bool:
+    """Tell whether anything is ever sent on one of the links.
+
+    Nothing is between clients and a node that is no broker.
+    """
+    used: set[Link] = set()
+    for link, _ in _dialled(nodes):
+        used |= {link, Link(link.destination, link.source, link.plane)}
+    return any(
+        Link(link.source, link.destination, plane) in used
+        for link in links
+        for plane in (_LISTENERS if link.plane == "all" else (link.plane,))
+    )
+
+
+def _dialled(nodes: Sequence[NodeSpec]) -> list[tuple[Link, str]]:
+    """Return from where each listener is dialled, and its address."""
     wanted: list[tuple[Link, str]] = []
     for node in nodes:
         addresses = _addresses(node)
@@ -24,12 +50,7 @@ def plan_routes(nodes: Sequence[NodeSpec]) -> list[Route]:
                 ]
         if "kafka" in addresses:
             wanted.append((Link(CLIENTS, str(node.id), "kafka"), addresses["kafka"]))
-    host = address_of(nodes[0].control)[0]
-    ports = free_ports(host, len(wanted))
-    return [
-        Route(link=link, listen=f"{host}:{port}", target=target)
-        for (link, target), port in zip(wanted, ports, strict=True)
-    ]
+    return wanted
 
 
 def _addresses(node: NodeSpec) -> dict[Plane, str]:

@@ -13,6 +13,7 @@ from quorumlog.chaos.back_ends.back_end import (
     holders_of,
 )
 from quorumlog.chaos.faults.links import CLIENTS, EFFECTS, LinkRule, Reset
+from quorumlog.chaos.faults.links import Link as FaultyLink
 from quorumlog.chaos.node_simulation.disk_faults import HEALTHY
 from quorumlog.chaos.node_simulation.links import Link
 from quorumlog.chaos.node_simulation.loop import SimulatedLoop
@@ -228,6 +229,14 @@ class SimulatedMachines:
         )
 
     # --- links ---
+
+    def has_links(self, links: Sequence[FaultyLink]) -> bool:
+        """Tell whether anything is ever sent on one of them; clients reach brokers alone."""
+        apart = {str(one.node_id) for one in self.machines.values() if not one.is_broker}
+        return any(
+            CLIENTS not in ends or not ends & apart
+            for ends in ({link.source, link.destination} for link in links)
+        )
 
     async def impose(self, rule: LinkRule) -> None:
         """Let a rule hold on its links, besides those that hold already."""

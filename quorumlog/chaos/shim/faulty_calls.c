@@ -33,6 +33,7 @@ struct orders {
     int64_t fsync_us; /* an fsync takes up to so much longer */
     int64_t wall_ns;  /* the wall clock is ahead by this */
     int64_t hit;      /* counted here: calls that failed or were made to wait */
+    int64_t attached; /* set here: a process has loaded the library, and obeys */
 };
 
 static struct orders *orders;
@@ -56,6 +57,7 @@ __attribute__((constructor)) static void begin(void) {
     root_length = strlen(below);
     memcpy(root, below, root_length + 1);
     orders = page;
+    __atomic_store_n(&orders->attached, 1, __ATOMIC_RELEASE);
 }
 
 static int is_below(const char *path) {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 _FIELD: Final = struct.Struct("@q")
-_NAMES: Final = ("calls", "room", "fsync_us", "wall_ns", "hit")
+_NAMES: Final = ("calls", "room", "fsync_us", "wall_ns", "hit", "attached")
 _ANY_NUMBER: Final = -1  # of bytes
 
 
@@ -50,13 +50,20 @@ class Orders:
     @property
     def hit(self) -> int:
         """How many calls failed, or were made to wait."""
-        place = _NAMES.index("hit") * _FIELD.size
-        count: int = _FIELD.unpack_from(self._page, place)[0]
-        return count
+        return self._get("hit")
+
+    @property
+    def are_read(self) -> bool:
+        """Whether a process has mapped them; else no order has any effect."""
+        return self._get("attached") != 0
 
     def close(self) -> None:
         """Let go of the file."""
         self._page.close()
+
+    def _get(self, name: str) -> int:
+        value: int = _FIELD.unpack_from(self._page, _NAMES.index(name) * _FIELD.size)[0]
+        return value
 
     def _set(self, name: str, value: int) -> None:
         _FIELD.pack_into(self._page, _NAMES.index(name) * _FIELD.size, value)

@@ -3,6 +3,7 @@
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from quorumlog.chaos.shim.orders import Orders
 _SOURCE: Final = Path(__file__).with_name("faulty_calls.c")
 _COMPILERS: Final = ("cc", "gcc", "clang")
 _COMPILE_TIMEOUT_S: Final = 60.0
+_SEPARATORS: Final = " :"  # between the libraries of LD_PRELOAD, which knows no quotes
 
 
 class ShimFailed(Exception):
@@ -32,15 +34,16 @@ def _compiler() -> str | None:
 
 
 class Shim:
-    """The library in `directory`, and the orders for each node. A context manager.
+    """The library, and in `directory` the orders for each node. A context manager.
 
-    Entering it compiles the library, which takes a tenth of a second. Raises ShimFailed.
+    Entering it compiles the library, which takes a tenth of a second. Raises ShimFailed. The
+    library lies in a temporary directory, as LD_PRELOAD takes no path with a space or a colon.
     """
 
     def __init__(self, directory: Path, roots: Mapping[int, Path]) -> None:
         """`roots`: the directory of each node, by id, whose files may be broken."""
         self._directory: Final = directory
-        self._library: Final = directory / "faulty_calls.so"
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._roots: Final = roots
         self.orders: Final[dict[int, Orders]] = {}
 
@@ -49,14 +52,30 @@ class Shim:
             raise ShimFailed(f"disks and clocks cannot be broken here: {reason}")
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
+            self._scratch = tempfile.TemporaryDirectory(prefix="quorumlog-shim-")
             self._compile()
             for node_id in self._roots:
                 self.orders[node_id] = Orders(self._directory / f"node-{node_id}.orders")
         except OSError as error:
+            self.__exit__()
             raise ShimFailed(f"{error.filename}: {error.strerror}") from error
+        except ShimFailed:
+            self.__exit__()
+            raise
         return self
 
+    @property
+    def _library(self) -> Path:
+        if self._scratch is None:
+            raise ShimFailed("the library is there only within the context")
+        return Path(self._scratch.name) / "faulty_calls.so"
+
     def _compile(self) -> None:
+        if any(separator in str(self._library) for separator in _SEPARATORS):
+            raise ShimFailed(
+                f"{self._library.parent}: LD_PRELOAD takes no path with a space or a colon:"
+                " set TMPDIR to a directory without them"
+            )
         command = [str(_compiler()), "-O1", "-shared", "-fPIC", "-U_FORTIFY_SOURCE"]
         command += ["-o", str(self._library), str(_SOURCE), "-ldl"]
         try:
@@ -72,6 +91,8 @@ class Shim:
     def __exit__(self, *_: object) -> None:
         for orders in self.orders.values():
             orders.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
 
     def environment(self, node_id: int) -> Mapping[str, str]:
         """Return the variables with which the process of a node has to be started."""

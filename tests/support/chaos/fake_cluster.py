@@ -1,12 +1,16 @@
 """What a back end needs of a LocalCluster, without processes."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from quorumlog.cluster import ClusterError, NodeFailed
+from quorumlog.cluster.layout import NodeSpec
 
 
 class FakeNode:
+    is_broker = True
+
     def __init__(self, node_id: int) -> None:
         self.id = node_id
 
@@ -17,7 +21,7 @@ class FakeCluster:
     bootstrap = "127.0.0.1:1"
 
     def __init__(self) -> None:
-        self.nodes = [FakeNode(node_id) for node_id in (1, 2, 3)]
+        self.nodes: Sequence[FakeNode | NodeSpec] = [FakeNode(node_id) for node_id in (1, 2, 3)]
         self.running, self.paused = {1, 2, 3}, set[int]()
         self.refuses: set[int] = set()
         self.deaf: set[int] = set()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
 from quorumlog.chaos.faults.fault import UNDONE_BY
-from quorumlog.chaos.faults.links import EFFECTS, Effect, LinkRule
+from quorumlog.chaos.faults.links import EFFECTS, Effect, Link, LinkRule
 
 
 class NodesInMemory:
@@ -52,6 +52,9 @@ class NodesInMemory:
         await asyncio.sleep(self.start_takes_s)
         if node_id not in self.is_running:
             raise NodeUnavailable(f"node {node_id} was killed")
+
+    def has_links(self, links: Sequence[Link]) -> bool:
+        return bool(links)
 
     async def impose(self, rule: LinkRule) -> None:
         self.rules[rule.id] = rule

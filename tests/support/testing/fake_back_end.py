@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from quorumlog.chaos.back_ends.back_end import NodeUnavailable
-from quorumlog.chaos.faults.links import EFFECTS, LinkRule
+from quorumlog.chaos.faults.links import EFFECTS, Link, LinkRule
 
 
 class FakeBackEnd:
@@ -35,6 +35,9 @@ class FakeBackEnd:
             self.dead.update(node_ids)
         if operation == "start":
             self.dead.difference_update(node_ids)
+
+    def has_links(self, links: Sequence[Link]) -> bool:
+        return bool(links)
 
     async def impose(self, rule: LinkRule) -> None:
         self.rules[rule.id] = rule

@@ -20,6 +20,7 @@ class Cluster:
         self.most, self.configured, self.elections, self.requests = 0, 0, 0, 0
         self.replicas = dict[TopicPartition, tuple[int, ...]]()
         self.moves = list[tuple[int, ...]]()
+        self.brokers = {1, 2, 3}  # that are live
         self._outages = outages
 
     def request(self) -> None:
@@ -66,7 +67,7 @@ class Admin:
 
     async def describe_cluster(self) -> Any:
         self.cluster.request()
-        return SimpleNamespace(nodes={1: None, 2: None, 3: None})
+        return SimpleNamespace(nodes=dict.fromkeys(self.cluster.brokers))
 
     async def describe_topics(self, names: list[str]) -> dict[str, Any]:
         self.cluster.request()
@@ -135,6 +136,32 @@ async def test_topics_come_change_and_go(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(cluster.moves) >= 10
     moved = {at: ids for at, ids in cluster.replicas.items() if at.topic == "chaos"}
     assert all(len(ids) == 3 for ids in moved.values()), "all are back in the end"
+
+
+@pytest.mark.jumping_time
+async def test_a_partition_is_moved_back_when_enough_brokers_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours = TopicPartition("chaos", 0)
+
+    def until(cluster: Cluster) -> bool:
+        """Wait until our partition was moved; then a broker dies, before the churner stops."""
+        if ours in cluster.replicas:
+            cluster.brokers.discard(3)
+            cluster.replicas[ours] = (1, 2)
+        return ours in cluster.replicas
+
+    cluster, churner = await churned(monkeypatch, set(), until)
+    assert cluster.replicas[ours] == (1, 2), "with two brokers, there are no three replicas"
+    moves = len(cluster.moves)
+    await churner.stop()
+    assert len(cluster.moves) == moves
+    cluster.brokers.add(3)
+    await churner.stop()
+    assert sorted(cluster.replicas[ours]) == [1, 2, 3]
+    requests = cluster.requests
+    await churner.stop()
+    assert cluster.requests == requests, "nothing is left to do"
 
 
 @pytest.mark.jumping_time

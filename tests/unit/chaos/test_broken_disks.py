@@ -78,6 +78,33 @@ async def test_a_disk_that_fails_by_itself_is_a_finding() -> None:
 
 
 @pytest.mark.jumping_time
+async def test_a_node_that_gives_up_after_its_fault_is_started_at_once() -> None:
+    nodes = NodesWithDisks(IO_ERROR)
+    loop = asyncio.get_running_loop()
+    running = list[set[int]]()
+    loop.call_later(3.5, lambda: running.append({*nodes.is_running}))
+    rows = await carry_out(
+        nodes,
+        action(0, "disk_full", (2,), 100_000),  # over after 0.4 s, and the node ends after 1 s
+        action(2_000_000, "pause", (1,), 1_000_000),
+        action(4_000_000, "kill", (2,), 1_000_000),
+    )
+    assert [(f, node) for f, node, _ in rows] == [
+        ("fill_disk", "2"),
+        ("free_disk", "2"),
+        ("gave-up", "2"),
+        ("start", "2"),
+        ("pause", "1"),
+        ("resume", "1"),
+        ("kill", "2"),
+        ("start", "2"),
+    ]
+    assert rows[3][2] == "#1 disk_full"
+    assert running == [{1, 2, 3}]
+    assert nodes.is_running == {1, 2, 3}
+
+
+@pytest.mark.jumping_time
 async def test_a_disk_that_works_again_excuses_no_later_process() -> None:
     nodes = NodesWithDisks(IO_ERROR)
     asyncio.get_running_loop().call_later(5, nodes.is_running.discard, 2)

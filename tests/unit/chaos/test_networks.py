@@ -6,10 +6,18 @@ import pytest
 
 from quorumlog.chaos.back_ends.local_processes import LocalProcesses, equipment_for
 from quorumlog.chaos.drawn_schedule import draw_schedule
+from quorumlog.chaos.faults.drop_request import DropRequests
+from quorumlog.chaos.faults.links import CLIENTS, Link
 from quorumlog.chaos.faults.registry import STEP_FAULTS, FaultUnsupported
 from quorumlog.chaos.listing import listing
+from quorumlog.chaos.nemesis import Nemesis
 from quorumlog.chaos.network import namespaces
+from quorumlog.chaos.network.routes import are_used
 from quorumlog.chaos.run import RunSettings, run
+from quorumlog.chaos.schedule import Action, Schedule
+from quorumlog.cluster import ClusterShape, LocalCluster
+from quorumlog.cluster.layout import NodeSpec
+from tests.support.chaos.fake_cluster import FakeCluster
 
 OF_REQUESTS = {"drop_request", "delay_request", "reply_lost"}
 
@@ -52,6 +60,45 @@ def test_what_a_network_cannot_do_is_refused_before_the_run(
     with pytest.raises(ValueError, match="a cluster of --bootstrap has its own"):
         run(elsewhere, lambda *_: None)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_of_separate_roles_is_refused_the_loss_of_most_logs(tmp_path: Path) -> None:
+    apart = ClusterShape(controllers=3, brokers=3)
+    settings = RunSettings(out=tmp_path / "run", shape=apart, faults=("kill", "wipe-majority"))
+    with pytest.raises(FaultUnsupported, match=r"wipe_majority: .*\(it may hit controllers alone"):
+        run(settings, lambda *_: None)
+    assert not (tmp_path / "run").exists()
+    together = LocalProcesses(LocalCluster(tmp_path / "cluster"))
+    assert together.why_not("wipe_majority") == ""
+    assert "lose_records" in together.operations
+
+
+def test_only_links_that_a_party_dials_are_used() -> None:
+    controller = NodeSpec(id=1, roles=("controller",), kafka="h:1", control="h:2")
+    broker = NodeSpec(id=2, roles=("broker",), kafka="h:3", control="h:4")
+    nodes = (controller, broker)
+    for used in (Link(CLIENTS, "2"), Link("2", CLIENTS, "kafka"), Link("2", "1"), Link("1", "2")):
+        assert are_used(nodes, [Link(CLIENTS, "1"), used])
+    for unused in (Link(CLIENTS, "1"), Link("1", CLIENTS), Link(CLIENTS, "2", "control")):
+        assert not are_used(nodes, [unused])
+    assert not are_used(nodes, [])
+
+
+async def test_a_rule_on_links_that_nobody_uses_is_skipped() -> None:
+    """Clients dial brokers alone: between them and a controller, nothing can be broken."""
+    cluster = FakeCluster()
+    cluster.nodes = [
+        NodeSpec(id=1, roles=("controller",), kafka="h:1", control="h:2"),
+        NodeSpec(id=2, roles=("broker",), kafka="h:3", control="h:4"),
+    ]
+    nodes = LocalProcesses(cluster)  # type: ignore[arg-type]  # what a back end needs of one
+    action = Action(t_us=0, fault=DropRequests(sender="clients"), target=(1,), duration_us=1)
+    rows: list[tuple[str, str, str]] = []
+    schedule = Schedule(seed=1, duration_us=1, actions=(action,))
+    nemesis = Nemesis(nodes, schedule, topic="t", record=lambda *row: rows.append(row))
+    await nemesis.run()
+    assert rows == [("skipped", "1", "#1 drop_request: named: there is no such link")]
+    assert nemesis.done == []
 
 
 def test_a_cluster_gets_no_equipment_that_its_faults_do_not_need() -> None:

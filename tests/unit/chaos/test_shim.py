@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from quorumlog.chaos.back_ends.back_end import BackEndFailed
+from quorumlog.chaos.back_ends.local_processes import LocalProcesses
 from quorumlog.chaos.faults.file_calls import CALLS
 from quorumlog.chaos.shim import shim as shims
 from quorumlog.chaos.shim.orders import Orders
 from quorumlog.chaos.shim.shim import Shim, ShimFailed
+from quorumlog.cluster import LocalCluster
 
 if why_not := shims.why_not():
     pytest.skip(why_not, allow_module_level=True)
@@ -75,11 +79,17 @@ class Subject:
 
 
 @pytest.fixture
-def subject(tmp_path: Path) -> Iterator[Subject]:
-    root, other = tmp_path / "root", tmp_path / "root-of-another"
-    root.mkdir()
+def name() -> str:
+    return "plain"
+
+
+@pytest.fixture
+def subject(tmp_path: Path, name: str) -> Iterator[Subject]:
+    directory = tmp_path / name
+    root, other = directory / "root", directory / "root-of-another"
+    root.mkdir(parents=True)
     other.mkdir()
-    with Shim(tmp_path / "shim", {1: root}) as shim:
+    with Shim(directory / "shim", {1: root}) as shim:
         command = [sys.executable, "-S", "-c", PROGRAM, str(root), str(other)]
         with subprocess.Popen(
             command,
@@ -122,6 +132,50 @@ def test_a_process_obeys_its_orders_from_the_next_call_on(subject: Subject) -> N
         orders.step_clock(step_s * 1_000_000_000)
         assert subject.look() == HEALTHY
         assert abs(subject.ahead_s - step_s) < 60
+
+
+@pytest.mark.parametrize("name", ["a b", "c:d"])
+def test_a_directory_may_have_a_space_or_a_colon_in_its_name(subject: Subject) -> None:
+    assert subject.look() == HEALTHY
+    assert subject.orders.are_read
+    subject.orders.fail(CALLS["syncs"])
+    assert subject.look() == {**HEALTHY, "fdatasync": "EIO"}
+
+
+def test_the_library_is_gone_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    with Shim(tmp_path / "shim", {}):
+        assert [*scratch.glob("*/*.so")]
+    assert not [*scratch.iterdir()]
+
+
+def test_a_temporary_directory_that_cannot_be_preloaded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "a b"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    with pytest.raises(ShimFailed, match="set TMPDIR"), Shim(tmp_path / "shim", {}):
+        pass
+    assert not [*scratch.iterdir()]
+
+
+async def test_an_order_to_a_process_without_the_library_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster(tmp_path / "cluster", nodes=1)
+    with Shim(tmp_path / "shim", {1: tmp_path}) as shim:
+        back_end = LocalProcesses(cluster, shim=shim)
+        await back_end.perform("fill_disk", (1,), 0)  # the next process will obey
+        monkeypatch.setattr(cluster, "pid", lambda _: 1)
+        with pytest.raises(BackEndFailed, match=r"node 1 has not loaded the shim: fill_disk"):
+            await back_end.perform("fill_disk", (1,), 0)
+        await back_end.perform("free_disk", (1,))
+        program = [sys.executable, "-S", "-c", ""]
+        subprocess.run(program, env=dict(shim.environment(1)), check=True)
+        await back_end.perform("fill_disk", (1,), 0)
 
 
 def test_what_the_compiler_refuses_is_one_line(
