@@ -46,8 +46,9 @@ class Compaction:
         """Let the log read a cleaned segment instead of those that it replaces.
 
         Waits for no disk. Returns names for `remove_replaced`; None if the log was cut, or starts
-        later, since: then nothing is changed. Raises StorageError, after which the log is of no
-        more use: the next start completes what was begun.
+        later, since: then nothing is changed. No other thread may survey the log meanwhile. Raises
+        StorageError, after which the log is of no more use: the next start completes what was
+        begun.
         """
         self._health.require_usable()
         if self._segments.cuts != cleaned.cuts:

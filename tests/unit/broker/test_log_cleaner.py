@@ -1,8 +1,10 @@
 """The cleaner of a broker with real logs: which log, up to where, and what lasts."""
 
 import asyncio
+from collections.abc import Callable, Hashable
 from errno import ENOSPC
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -11,15 +13,19 @@ from quorumlog.broker.settings import BrokerSettings
 from quorumlog.storage.core.cleaning import dirtiness
 from quorumlog.storage.core.retention import SegmentFacts
 from quorumlog.storage.core.settings import LogSettings
+from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.broker.faulty_disk import FaultyDisk
+from tests.support.broker.held_queue import HeldQueue
 from tests.support.broker.one_broker import AT, one_broker, publish, run
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import image
 
 SMALL = LogSettings(segment_bytes=1, cleanup_policy="compact")  # one batch in each segment
 ALONE = image(1, 0, 0, (1,), replicas=(1,))
+T = TypeVar("T")
 FACTS = [SegmentFacts(offset, 100, newest_ms=offset) for offset in (0, 10, 20, 30)]
 
 
@@ -105,6 +111,52 @@ async def test_a_record_is_compacted_at_last_however_little_is_dirty(tmp_path: P
         assert replicas.drivers[AT].log.settings.segment_ms == 1  # only full segments are compacted
         assert await replicas.ticks.cleaner.clean_dirtiest()
         assert [offset for offset, _ in found(replicas)] == [1, 2, 3, 4, 5]
+
+
+class Renames(RealDisk):
+    """Tells of each name that a swap changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[bool] = []
+        self.note: Callable[[], None] = lambda: None
+
+    def rename(self, source: str, target: str) -> None:
+        if target.endswith(".log.swap") or source.endswith(".log.swap"):
+            self.note()
+        super().rename(source, target)
+
+
+class Turns(HeldQueue):
+    """Says whether a work of the log has ended and the next one has not begun."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_between = False  # two works of one log
+
+    def submit(
+        self, key: Hashable, work: Callable[[], T], done: Callable[[T | StorageError], None]
+    ) -> None:
+        def told(outcome: T | StorageError) -> None:
+            self.is_between = key == AT
+            done(outcome)
+            self.is_between = False
+
+        super().submit(key, work, told)
+
+
+async def test_no_work_on_a_log_runs_while_a_cleaned_segment_is_swapped_in(tmp_path: Path) -> None:
+    """A survey at that time misses a segment: retention would remove the records before it."""
+    disk, queue = Renames(), Turns()
+    disk.note = lambda: disk.seen.append(queue.is_between)
+    async with one_broker(tmp_path, disk=disk, disk_queue=queue, log_settings=SMALL) as replicas:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        for number in range(6):
+            write(replicas, f"k{number % 2}", f"{number}")
+        assert await replicas.ticks.cleaner.clean_dirtiest()
+        assert [offset for offset, _ in found(replicas)] == [3, 4, 5]
+    assert disk.seen
+    assert all(disk.seen)
 
 
 @pytest.mark.jumping_time

@@ -145,7 +145,7 @@ class LogCleaner:
             if isinstance(cleaned, str):
                 break
             if cleaned is not None:
-                names = log.compaction.swap_in(cleaned, log.settings)
+                names = await self._swap_in(driver, cleaned)
                 if names is None:
                     return False
                 await performed(self._disk, at, partial(log.compaction.remove_replaced, names))
@@ -156,6 +156,30 @@ class LogCleaner:
         self._checkpoints.note_cleaned(at, end_offset)
         await performed(self._disk, LANE, self._checkpoints.write_cleaned)
         return end_offset > dirty.first_dirty_offset
+
+    async def _swap_in(self, driver: PartitionDriver, cleaned: CleanedSegment) -> list[str] | None:
+        """Let the log take over a cleaned segment while no thread works on the log.
+
+        A survey at the same time would miss a segment, and retention would take what is below it
+        for gone. Raises StorageError.
+        """
+        log = driver.log
+        outcome: asyncio.Future[list[str] | None] = asyncio.get_running_loop().create_future()
+
+        def swap(_: StorageError | None) -> None:
+            if outcome.done():
+                return  # this task was cancelled
+            try:
+                is_usable = self._is_at_rest(driver)
+                outcome.set_result(
+                    log.compaction.swap_in(cleaned, log.settings) if is_usable else None
+                )
+            except StorageError as error:
+                outcome.set_exception(error)
+
+        # `done` runs before the next work of this log begins.
+        self._disk.submit(driver.topic_partition, lambda: None, swap)
+        return await outcome
 
     def _is_at_rest(self, driver: PartitionDriver) -> bool:
         """Whether the log is still open, and no thread cuts it."""
