@@ -25,6 +25,11 @@ class Compaction:
         self._segments: Final = segments
         self._health: Final = health
 
+    @property
+    def cuts(self) -> int:
+        """How often records were taken from the end of the log."""
+        return self._segments.cuts
+
     def begin(
         self, rules: CleaningRules, settings: LogSettings, *, flushed_offset: int
     ) -> Cleaning:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Hashable
-from errno import ENOSPC
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,10 +16,11 @@ from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
+from quorumlog.wire.codec.identifiers import TopicPartition
 from quorumlog.wire.codec.records import Record, decode_batches, encode_batch
 from tests.support.broker.faulty_disk import FaultyDisk
 from tests.support.broker.held_queue import HeldQueue
-from tests.support.broker.one_broker import AT, one_broker, publish, run
+from tests.support.broker.one_broker import AT, one_broker, publish, publish_all, run
 from tests.support.broker.replica_calls import append_to
 from tests.support.broker.replicas import image
 
@@ -53,9 +54,9 @@ def test_what_is_dirty(
     assert (found.end_offset, found.clean_bytes, found.dirty_bytes) == expected
 
 
-def write(replicas: Replicas, key: str, value: str) -> None:
+def write(replicas: Replicas, key: str, value: str, at: TopicPartition = AT) -> None:
     records = encode_batch([Record(0, 1, key.encode(), value.encode())])
-    outcome = append_to(replicas, AT, records, acks=1, timeout_ms=0).result()
+    outcome = append_to(replicas, at, records, acks=1, timeout_ms=0).result()
     assert outcome.error_code == ErrorCode.NONE
 
 
@@ -191,3 +192,65 @@ async def test_a_full_disk_leaves_the_log_as_it_was_until_there_is_room(
         assert await replicas.ticks.cleaner.clean_dirtiest()
         assert found(replicas) == [(4, b"4"), (5, b"5"), (6, b"6")]
         assert not replicas.failure.done()
+
+
+@pytest.mark.parametrize("code", [EIO, ENOSPC])
+@pytest.mark.parametrize("stage", ["survey", "pass"])
+async def test_a_log_that_cannot_be_cleaned_leaves_its_turn_to_the_next(
+    tmp_path: Path, code: int, stage: str
+) -> None:
+    disk = FaultyDisk()
+    other = TopicPartition(AT.topic, 1)
+    async with one_broker(tmp_path, disk=disk, log_settings=SMALL) as replicas:
+        publish_all(replicas, [ALONE, ALONE], cleanup_policy="compact")
+        bad = replicas.drivers[AT].log
+        for number in range(6):
+            for at in (AT, other):
+                write(replicas, "k", f"{number}", at)
+        if stage == "survey":
+            bad.survey.facts = refusing(code)  # type: ignore[method-assign]
+        disk.on, disk.errors = f"{AT.topic}-0/{0:020}.log.cleaned", {"append": code}
+        cleaner, checkpoints = replicas.ticks.cleaner, replicas._logs.checkpoints
+        assert await cleaner.clean_dirtiest()
+        assert not await cleaner.clean_dirtiest()
+        assert (checkpoints.cleaned(AT), checkpoints.cleaned(other)) == (0, 5)
+        disk.errors = {}
+        vars(bad.survey).pop("facts", None)
+        assert await cleaner.clean_dirtiest() == (code == ENOSPC)  # it is tried again, or never
+
+
+def refusing(code: int) -> Callable[[], list[SegmentFacts]]:
+    def refuse() -> list[SegmentFacts]:
+        raise OSError(code, "refused")
+
+    return refuse
+
+
+async def test_a_checkpoint_that_is_not_written_says_nothing_of_the_log(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with one_broker(tmp_path, disk=disk, log_settings=SMALL) as replicas:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        for _ in range(2):
+            for number in range(3):
+                write(replicas, "k", f"{number}")
+            disk.on, disk.errors = "cleaner-offset-checkpoint", {"append": EIO}
+            assert await replicas.ticks.cleaner.clean_dirtiest()
+            disk.errors = {}
+
+
+async def test_a_log_that_loses_records_under_the_cleaner_is_cleaned_later(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    async with one_broker(tmp_path, disk=disk, log_settings=SMALL) as replicas:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        for number in range(6):
+            write(replicas, "k", f"{number}")
+        log = replicas.drivers[AT].log
+
+        def lose() -> list[SegmentFacts]:
+            log.advance_log_start_offset(1)
+            return refusing(EIO)()
+
+        log.survey.facts = lose  # type: ignore[method-assign]
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
+        del log.survey.facts
+        assert await replicas.ticks.cleaner.clean_dirtiest()
