@@ -1,10 +1,10 @@
 """The cleaner of a broker with real logs: which log, up to where, and what lasts."""
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from errno import EIO, ENOSPC
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +14,7 @@ from quorumlog.storage.core.cleaning import dirtiness
 from quorumlog.storage.core.retention import SegmentFacts
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
+from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.storage.io.disk import RealDisk
 from quorumlog.wire.codec.error_codes import ErrorCode
 from quorumlog.wire.codec.identifiers import TopicPartition
@@ -254,3 +255,28 @@ async def test_a_log_that_loses_records_under_the_cleaner_is_cleaned_later(tmp_p
         assert not await replicas.ticks.cleaner.clean_dirtiest()
         del log.survey.facts
         assert await replicas.ticks.cleaner.clean_dirtiest()
+
+
+async def test_a_pass_over_a_log_that_was_cut_meanwhile_leaves_no_place(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, log_settings=SMALL) as replicas:
+        publish(replicas, ALONE, cleanup_policy="compact")
+        for number in range(8):
+            write(replicas, f"k{number}", "alone")  # so that no segment is swapped in
+        log, checkpoints = replicas.drivers[AT].log, replicas._logs.checkpoints
+        begin = log.compaction.begin
+
+        def begin_one_that_is_cut(*arguments: Any, **options: Any) -> Cleaning:
+            cleaning = begin(*arguments, **options)
+            run = cleaning.run
+
+            def run_and_cut() -> Iterator[CleanedSegment | None]:
+                yield from run()
+                log.truncate_to(3)
+                checkpoints.note_truncated(AT, log)
+
+            cleaning.run = run_and_cut  # type: ignore[method-assign]
+            return cleaning
+
+        log.compaction.begin = begin_one_that_is_cut  # type: ignore[method-assign]
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
+        assert (checkpoints.cleaned(AT), log.log_end_offset) == (0, 3)

@@ -141,11 +141,12 @@ class LogCleaner:
     async def _clean(self, driver: PartitionDriver) -> bool:
         """Make one pass over the log. Whether it came to its end. Raises StorageError."""
         at, log = driver.topic_partition, driver.log
+        cuts = log.compaction.cuts  # first: what is dirty is true of this log until it is cut
         dirty = await self._look_at(driver)  # again: other logs may have had their turns since
         if dirty is None:
             return False
         await performed(self._disk, at, log.flush)
-        if not self._is_at_rest(driver):
+        if not self._is_as_it_was(driver, cuts):
             return False
         wall_ms = self._wall_ms()
         rules = CleaningRules(
@@ -160,7 +161,7 @@ class LogCleaner:
         while True:
             began_ms, began_bytes = monotonic_ms(), cleaning.io_bytes
             cleaned = await performed(self._disk, LANE, partial(_next, slices))
-            if not self._is_at_rest(driver):
+            if not self._is_as_it_was(driver, cuts):
                 return False
             if isinstance(cleaned, str):
                 break
@@ -203,6 +204,10 @@ class LogCleaner:
         # `done` runs before the next work of this log begins.
         self._disk.submit(driver.topic_partition, lambda: None, swap)
         return await outcome
+
+    def _is_as_it_was(self, driver: PartitionDriver, cuts: int) -> bool:
+        """Whether the log is still open, and was not cut since."""
+        return self._is_at_rest(driver) and driver.log.compaction.cuts == cuts
 
     def _is_at_rest(self, driver: PartitionDriver) -> bool:
         """Whether the log is still open, and no thread cuts it."""
