@@ -10,8 +10,9 @@ import pytest
 
 from quorumlog.broker.replicas import Replicas
 from quorumlog.broker.settings import BrokerSettings
-from quorumlog.storage.core.cleaning import dirtiness
+from quorumlog.storage.core.cleaning import Dirtiness, dirtiness
 from quorumlog.storage.core.retention import SegmentFacts
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.core.settings import LogSettings
 from quorumlog.storage.errors import StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
@@ -55,8 +56,29 @@ def test_what_is_dirty(
     assert (found.end_offset, found.clean_bytes, found.dirty_bytes) == expected
 
 
-def write(replicas: Replicas, key: str, value: str, at: TopicPartition = AT) -> None:
-    records = encode_batch([Record(0, 1, key.encode(), value.encode())])
+@pytest.mark.parametrize(
+    ("clean", "dirty", "first_dirty_ms", "is_due"),
+    [
+        (50, 50, NO_TIMESTAMP, True),
+        (51, 49, NO_TIMESTAMP, False),  # a batch without a time is not old
+        (51, 49, 900, False),
+        (51, 49, 899, True),
+        (51, 49, 0, True),
+        (0, 0, 0, False),
+    ],
+)
+def test_what_is_due(clean: int, dirty: int, first_dirty_ms: int, is_due: bool) -> None:
+    found = Dirtiness(first_dirty_offset=0, end_offset=9, clean_bytes=clean, dirty_bytes=dirty)
+    answer = found.is_due(
+        min_ratio=0.5, max_lag_ms=100, first_dirty_ms=first_dirty_ms, wall_ms=1000
+    )
+    assert answer == is_due
+
+
+def write(
+    replicas: Replicas, key: str, value: str, at: TopicPartition = AT, *, timestamp_ms: int = 1
+) -> None:
+    records = encode_batch([Record(0, timestamp_ms, key.encode(), value.encode())])
     outcome = append_to(replicas, at, records, acks=1, timeout_ms=0).result()
     assert outcome.error_code == ErrorCode.NONE
 
@@ -113,6 +135,11 @@ async def test_a_record_is_compacted_at_last_however_little_is_dirty(tmp_path: P
         assert replicas.drivers[AT].log.settings.segment_ms == 1  # only full segments are compacted
         assert await replicas.ticks.cleaner.clean_dirtiest()
         assert [offset for offset, _ in found(replicas)] == [1, 2, 3, 4, 5]
+        write(replicas, "k1", "of no known time", timestamp_ms=-1)  # the active segment until now
+        write(replicas, "k2", "of no known time", timestamp_ms=-1)
+        assert await replicas.ticks.cleaner.clean_dirtiest()  # up to the first of those
+        write(replicas, "k3", "new", timestamp_ms=-1)
+        assert not await replicas.ticks.cleaner.clean_dirtiest()
 
 
 class Renames(RealDisk):

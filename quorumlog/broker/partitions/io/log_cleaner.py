@@ -19,6 +19,7 @@ from quorumlog.broker.partitions.log.replica_set import ReplicaSet
 from quorumlog.clock import monotonic_ms
 from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.storage.core.cleaning import CleaningRules, Dirtiness, dirtiness
+from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.errors import DiskExhausted, StorageError
 from quorumlog.storage.io.cleaning import CleanedSegment
 from quorumlog.wire.codec.errors import CorruptBatch
@@ -124,19 +125,17 @@ class LogCleaner:
             min_lag_ms=config.min_compaction_lag_ms,
             wall_ms=self._wall_ms(),
         )
-        is_due = found.dirty_bytes and (
-            found.ratio >= config.min_cleanable_dirty_ratio
-            or await self._is_overdue(driver, found, config.max_compaction_lag_ms)
+        max_lag_ms, first_ms = config.max_compaction_lag_ms, NO_TIMESTAMP
+        if found.dirty_bytes and max_lag_ms < LONG_MAX:
+            read = partial(driver.log.survey.first_timestamp_from, found.first_dirty_offset)
+            first_ms = await performed(self._disk, at, read)
+        is_due = found.is_due(
+            min_ratio=config.min_cleanable_dirty_ratio,
+            max_lag_ms=max_lag_ms,
+            first_dirty_ms=first_ms,
+            wall_ms=self._wall_ms(),
         )
         return found if is_due else None
-
-    async def _is_overdue(self, driver: PartitionDriver, found: Dirtiness, max_lag_ms: int) -> bool:
-        """Whether a dirty record is older than max.compaction.lag.ms (KIP-354)."""
-        if max_lag_ms >= LONG_MAX:
-            return False
-        read = partial(driver.log.survey.first_timestamp_from, found.first_dirty_offset)
-        first_ms = await performed(self._disk, driver.topic_partition, read)
-        return self._wall_ms() - first_ms > max_lag_ms
 
     async def _clean(self, driver: PartitionDriver) -> bool:
         """Make one pass over the log. Whether it came to its end. Raises StorageError."""
