@@ -215,6 +215,7 @@ async def test_a_full_disk_leaves_the_log_as_it_was_until_there_is_room(
         disk.on, disk.errors = ".cleaned", {operation: ENOSPC}
         assert not await replicas.ticks.cleaner.clean_dirtiest()
         assert found(replicas) == before
+        assert list(tmp_path.rglob("*.cleaned")) == []
         write(replicas, "k0", "6")
         disk.errors = {}
         assert await replicas.ticks.cleaner.clean_dirtiest()

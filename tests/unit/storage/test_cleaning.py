@@ -247,6 +247,37 @@ def test_a_log_that_was_cut_meanwhile_takes_nothing_over() -> None:
     assert found(log) == before
 
 
+def drafts(disk: SimDisk, log: Log) -> list[str]:
+    return [name for name in disk.listdir(log.directory) if name.endswith(".cleaned")]
+
+
+def test_a_pass_that_changes_nothing_leaves_no_draft() -> None:
+    disk = SimDisk()
+    log = open_log(disk, LogSettings(segment_bytes=1, cleanup_policy="compact"))
+    for number in range(6):
+        append(log, (f"k{number}", "alone"))
+    clean(log, rules())
+    assert drafts(disk, log) == []
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_pass_that_is_given_up_leaves_no_draft(
+    monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr("quorumlog.storage.io.cleaning.SLICE_BYTES", 100)
+    disk = SimDisk()
+    log = log_of_writes(disk, count=6)
+    before = found(log)
+    cleaning = begin(log, rules())
+    slices = cleaning.run()
+    for _ in range(steps):
+        if next(slices, None) is not None:
+            break
+    cleaning.remove_draft()
+    assert drafts(disk, log) == []
+    assert found(log) == before
+
+
 def log_of_closed_segments(disk: SimDisk) -> tuple[Log, CleanedSegment]:
     """Return a log that knows its segments by their files alone, and one to swap in."""
     log_of_writes(disk).close()

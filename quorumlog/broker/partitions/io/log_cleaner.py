@@ -21,7 +21,7 @@ from quorumlog.settings.kinds import LONG_MAX
 from quorumlog.storage.core.cleaning import CleaningRules, Dirtiness, dirtiness
 from quorumlog.storage.core.segment_index import NO_TIMESTAMP
 from quorumlog.storage.errors import DiskExhausted, StorageError
-from quorumlog.storage.io.cleaning import CleanedSegment
+from quorumlog.storage.io.cleaning import CleanedSegment, Cleaning
 from quorumlog.wire.codec.errors import CorruptBatch
 from quorumlog.wire.codec.identifiers import Offset, TopicId, TopicPartition
 from quorumlog.wire.codec.topic_names import INTERNAL_TOPICS
@@ -156,14 +156,29 @@ class LogCleaner:
             producers_since_ms=wall_ms - self._producers_expire_ms,
         )
         cleaning = log.compaction.begin(rules, log.settings, flushed_offset=log.flushed_offset)
-        slices = cleaning.run()
+        try:
+            if not await self._run(driver, cleaning, cuts):
+                return False
+        finally:  # after the slice that may still be under way
+            self._disk.submit(LANE, cleaning.remove_draft, lambda _: None)
+        end_offset = Offset(cleaning.newest.end_offset)
+        self._checkpoints.note_cleaned(at, end_offset)
+        try:
+            await performed(self._disk, LANE, self._checkpoints.write_cleaned)
+        except StorageError as error:  # it says nothing of the log
+            _logger.warning("to be written with the next pass: %s", error)
+        return end_offset > dirty.first_dirty_offset
+
+    async def _run(self, driver: PartitionDriver, cleaning: Cleaning, cuts: int) -> bool:
+        """Do the slices of a pass. Whether it came to its end. Raises StorageError."""
+        at, log, slices = driver.topic_partition, driver.log, cleaning.run()
         while True:
             began_ms, began_bytes = monotonic_ms(), cleaning.io_bytes
             cleaned = await performed(self._disk, LANE, partial(_next, slices))
             if not self._is_as_it_was(driver, cuts):
                 return False
             if isinstance(cleaned, str):
-                break
+                return True
             if cleaned is not None:
                 names = await self._swap_in(driver, cleaned)
                 if names is None:
@@ -172,13 +187,6 @@ class LogCleaner:
             took_s = (monotonic_ms() - began_ms) / 1000
             due_s = (cleaning.io_bytes - began_bytes) / self._max_bytes_per_s
             await asyncio.sleep(max(took_s, due_s - took_s))
-        end_offset = Offset(cleaning.newest.end_offset)
-        self._checkpoints.note_cleaned(at, end_offset)
-        try:
-            await performed(self._disk, LANE, self._checkpoints.write_cleaned)
-        except StorageError as error:  # it says nothing of the log
-            _logger.warning("to be written with the next pass: %s", error)
-        return end_offset > dirty.first_dirty_offset
 
     async def _swap_in(self, driver: PartitionDriver, cleaned: CleanedSegment) -> list[str] | None:
         """Let the log take over a cleaned segment while no thread works on the log.
